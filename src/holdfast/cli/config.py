@@ -1,0 +1,76 @@
+"""`holdfast config show`: every setting, its value, and where that came from; secrets stay masked."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from holdfast.config import CONFIG_VARIABLE, Described, Settings, describe, load
+
+app = typer.Typer(name="config", help="Show the settings in force, and where each came from.")
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", envvar=CONFIG_VARIABLE, show_envvar=True, help="TOML file with settings."),
+]
+
+
+def settings(config: Path | None) -> Settings:
+    """Read the settings of this process, as every command does that needs them."""
+    return load(config, os.environ, Path.read_bytes)
+
+
+@app.command()
+def show(
+    config: ConfigOption = None,
+    output: Annotated[
+        Literal["table", "json", "toml"], typer.Option("--output", "-o", help="How to write it.")
+    ] = "table",
+) -> None:
+    """Show every setting, its value, and where that came from."""
+    rows = describe(settings(config))
+    match output:
+        case "table":
+            _print_table(rows)
+        case "json":
+            print(json.dumps([asdict(row) for row in rows], indent=2))
+        case "toml":
+            print("\n".join(toml_lines(rows)))
+
+
+def toml_lines(rows: Iterable[Described]) -> Iterable[str]:
+    """Write a file that load() accepts: defaults and secrets are commented out, with no space after the #."""
+    section = ""
+    for row in rows:
+        before, (section, _, name) = section, row.key.partition(".")
+        if section != before:
+            yield from ([""] if before else [])
+            yield f"[{section}]"
+        # JSON's text is TOML's basic string, save for DEL, which no setting may hold.
+        line = f"{name} = {json.dumps('' if row.value is None else row.value, ensure_ascii=False)}"
+        yield f"# {row.doc}"
+        if row.secret:
+            yield f"#{line}  # a secret: set {row.variable}, or {row.key}_file"
+        else:
+            yield f"#{line}" if row.source == "default" else line
+
+
+def _print_table(rows: Iterable[Described]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("SETTING", "VALUE", "FROM", "MEANING", box=box.SIMPLE_HEAD, pad_edge=False)
+    for row in rows:
+        cells = (row.key, "-" if row.value is None else str(row.value), row.source, row.doc)
+        table.add_row(*map(Text, cells))  # Text, because "[…]" in a value is not markup
+    # A pipe has no width: give it one that wraps nothing but very long paths.
+    Console(width=None if sys.stdout.isatty() else 200).print(table)

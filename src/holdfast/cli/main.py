@@ -1,0 +1,89 @@
+"""The `holdfast` command: knows every subcommand's name and line, and imports only the one that is asked for.
+
+To add a command, write `cli/<name>.py` with a Typer `app`, and add a row to COMMANDS. An app with a name is a
+group (`typer.Typer(name="audit")` gives `holdfast audit verify`); an app without one puts its own command at
+the top level (`@app.command("serve")` gives `holdfast serve`). Raise UserError for whatever a person can fix.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_group
+
+from holdfast import __version__
+from holdfast.errors import SettingRefused, UserError
+
+if TYPE_CHECKING:
+    from typer._click import Command, Context
+
+COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
+    "config": ("holdfast.cli.config", "Show the settings in force, and where each came from."),
+}
+# 0 done or nothing to do; 1 failed; 2 usage; 3 still in progress at timeout; 4 authentication; 5 conflict or
+# stale; 6 not found; 10 findings or changes; 130 interrupted.
+EXIT_OF_STATUS: Final = {401: 4, 404: 6, 409: 5, 412: 5}
+# Typer 0.29 imports pydantic (0.1 s) to convert any option that is not a bool, even a --help nobody gave.
+# With this default it is a bool, so that every help page and every command without options stays quick.
+QUICK: Final = {"default_map": {"help": False}}
+
+
+class LazyGroup(TyperGroup):
+    """Lists commands by their stand-ins, and fetches the real one only once it is named."""
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
+            loaded = typer.Typer(rich_markup_mode=None)
+            loaded.add_typer(import_module(COMMANDS[name][0]).app)
+            command = get_group(loaded).commands[name]
+            command.context_settings = {**QUICK, **command.context_settings}
+        return name, command, rest
+
+
+# Rich help and rich tracebacks would cost more than everything else at start; the latter also print locals.
+app = typer.Typer(
+    cls=LazyGroup,
+    help="Keep every certificate issued, renewed, deployed and watched.",
+    context_settings={**QUICK},
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+def _stand_in() -> None:
+    """Never runs: LazyGroup replaces it."""
+
+
+for _name, (_, _line) in COMMANDS.items():
+    app.command(_name, help=_line)(_stand_in)
+
+
+@app.command(context_settings={**QUICK})
+def version() -> None:
+    """Print the version of this program."""
+    print(__version__)
+
+
+def exit_code(error: UserError) -> int:
+    return 2 if isinstance(error, SettingRefused) else EXIT_OF_STATUS.get(error.status, 1)
+
+
+def main() -> None:
+    try:
+        app(prog_name="holdfast")
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"hint: {error.hint}", file=sys.stderr)
+        sys.exit(exit_code(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,402 @@
+"""One frozen Settings, read once at start from a TOML file and the environment; each key has a sentence."""
+# ruff: noqa: RUF009  (a call of setting() is the declaration of a field)
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from difflib import get_close_matches
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from holdfast.errors import SettingRefused
+from holdfast.secret import MASK, Secret
+
+Source = Literal["default", "file", "environment", "secret file"]
+CONFIG_VARIABLE: Final = "HOLDFAST_CONFIG"  # names the TOML file; read by the command line, not by load()
+SQLITE_NAME: Final = "holdfast.sqlite"
+KEY_NAME: Final = "holdfast.key"
+
+# ── Kinds of value ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """How a value is read: `parse` raises ValueError, with the problem, or empty when the type is wrong."""
+
+    expected: str  # completes the sentence "expected …", with an example
+    parse: Callable[[Any], Any]
+    of_text: Callable[[str], Any] = str  # a variable is always text, while TOML has types
+    secret: bool = False
+
+
+UNITS: Final = {
+    "d": (timedelta(days=1), "day"),
+    "h": (timedelta(hours=1), "hour"),
+    "m": (timedelta(minutes=1), "minute"),
+    "s": (timedelta(seconds=1), "second"),
+    "ms": (timedelta(milliseconds=1), "millisecond"),
+}
+
+
+def brief(span: timedelta) -> str:
+    """Write a duration as in the file: 90d, 5m, 500ms."""
+    exact = (f"{span // size}{unit}" for unit, (size, _) in UNITS.items() if span and not span % size)
+    return next(exact, f"{span.total_seconds():.6f}".rstrip("0").rstrip(".") + "s")
+
+
+def in_words(span: timedelta) -> str:
+    """Write a duration as in a sentence: 1 second, 90 days."""
+    exact = ((span // size, word) for size, word in UNITS.values() if span and not span % size)
+    count, word = next(exact, (0, "second"))
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _span(raw: object) -> timedelta:
+    if isinstance(raw, str) and (match := re.fullmatch(r"([+-]?[0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d)?", raw)):
+        return float(match[1]) * UNITS[match[2] or "s"][0]
+    if isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw):
+        return raw * timedelta(seconds=1)
+    raise ValueError
+
+
+def duration(least: str, most: str = "36500d") -> Kind:  # beyond a century, adding it to a date may overflow
+    low, high = _span(least), _span(most)
+
+    def parse(raw: object) -> timedelta:
+        written = raw if isinstance(raw, str) and not raw[-1:].isdigit() else f"{raw}s"
+        try:
+            span = _span(raw)
+        except OverflowError:
+            raise ValueError(f"{written:.40} is not between {in_words(low)} and {in_words(high)}") from None
+        if span < low:
+            raise ValueError(f"{written} is below the minimum of {in_words(low)}")
+        if span > high:
+            raise ValueError(f"{written} is above the maximum of {in_words(high)}")
+        return span
+
+    return Kind(f"a duration from {in_words(low)} to {in_words(high)}, such as 30s, 5m, 1h or 90d", parse)
+
+
+def whole(least: int, most: int) -> Kind:
+    def parse(raw: object) -> int:
+        if not isinstance(raw, int) or isinstance(raw, bool):
+            raise ValueError
+        if not least <= raw <= most:
+            raise ValueError(f"{raw} is not between {least} and {most}")
+        return raw
+
+    def of_text(text: str) -> int | str:
+        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else text
+
+    return Kind(f"a whole number from {least} to {most}, such as {least * 4}", parse, of_text)
+
+
+def choice(*words: str) -> Kind:
+    def parse(raw: object) -> object:
+        if raw not in words:
+            raise ValueError
+        return raw
+
+    return Kind(f"one of {', '.join(words)}, such as {words[0]}", parse)
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or not raw.isprintable():  # a line break here would forge log lines
+        raise ValueError
+    return raw
+
+
+def _path(raw: object) -> Path:
+    if not _text(raw):
+        raise ValueError("a path cannot be empty")
+    return Path(_text(raw))
+
+
+def _address(raw: object) -> str:
+    match = re.fullmatch(r"(?:\[([^\]]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", _text(raw))
+    if not match:
+        raise ValueError
+    if int(match[3]) > 65535:
+        raise ValueError(f"port {match[3]} is not between 0 and 65535")
+    try:
+        if match[1]:
+            ipaddress.IPv6Address(match[1])
+        elif re.fullmatch(r"[0-9.]+", match[2]):
+            ipaddress.IPv4Address(match[2])
+    except ValueError:
+        raise ValueError(f"{match[1] or match[2]} is not an IP address") from None
+    return match[0]
+
+
+def _secret(raw: str) -> Secret[str]:
+    if not raw:  # a lost injection must not quietly mean "no passphrase" or "another database"
+        raise ValueError("is given but empty")
+    return Secret(raw)
+
+
+def _store_url(raw: str) -> Secret[str]:
+    url = _secret(raw)
+    if not raw.isprintable() or not re.match(r"postgresql://.|sqlite:///(?!:memory:).", raw):
+        raise ValueError("expected postgresql://user@host/database or sqlite:///file")  # never quoted
+    return url
+
+
+TEXT: Final = Kind("text on one line, such as replica-1", _text)
+PATH: Final = Kind("a path, such as /var/lib/holdfast", _path)
+ADDRESS: Final = Kind("host:port, such as 127.0.0.1:8630 or [::1]:8630", _address)
+SECRET: Final = Kind("a secret, given by its variable or its file", _secret, secret=True)
+STORE_URL: Final = Kind("postgresql://user@host/database or sqlite:///file", _store_url, secret=True)
+INTERVAL: Final = duration(least="1s")  # a loop that turns faster than this is a mistake in the unit
+
+
+# ── The settings: load() checks what people write; code may build any value, such as a test's loop of 1 ms ──
+
+
+def setting(default: Any, doc: str, kind: Kind) -> Any:
+    """Declare a key; its sentence is read at run time, by `config show` and for the reference page."""
+    if isinstance(default, Secret):  # unhashable, which dataclasses take for mutable
+        return field(default_factory=lambda: default, metadata={"doc": doc, "kind": kind})
+    value = None if default is None else kind.parse(default)
+    return field(default=value, metadata={"doc": doc, "kind": kind})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    listen: str = setting("127.0.0.1:8630", "Host and port to answer on; port 0 takes any free one.", ADDRESS)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host, without brackets, and port."""
+        host, _, port = self.listen.rpartition(":")
+        return host.strip("[]"), int(port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    name: str = setting("", "Name of this replica as people see it; empty means the host name.", TEXT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    data_dir: Path = setting("data", "Directory for everything that is kept on this machine.", PATH)
+    url: Secret[str] = setting(Secret(""), "Database to use; without it, SQLite in data_dir.", STORE_URL)
+    url_file: Path | None = setting(None, "File to read store.url from.", PATH)
+    deadline: timedelta = setting("10s", "How long to wait for the answer to one store call.", INTERVAL)
+    connections: int = setting(4, "Connections to PostgreSQL that one replica may open.", whole(1, 64))
+
+    @property
+    def sqlite_file(self) -> Path | None:
+        """Where the SQLite database is; None on PostgreSQL."""
+        if not self.url:
+            return self.data_dir / SQLITE_NAME
+        scheme, _, path = self.url.reveal().partition(":///")
+        return Path(path) if scheme == "sqlite" else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    file: Path | None = setting(None, "File of the key that encrypts what the store keeps secret.", PATH)
+    passphrase: Secret[str] | None = setting(None, "Passphrase that protects the key file.", SECRET)
+    passphrase_file: Path | None = setting(None, "File to read keys.passphrase from.", PATH)
+    previous_passphrase: Secret[str] | None = setting(None, "Passphrase before the current one.", SECRET)
+    previous_passphrase_file: Path | None = setting(None, "File to read previous_passphrase from.", PATH)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduler:
+    retry_interval: timedelta = setting("5m", "How often failed jobs are put back to work.", INTERVAL)
+    reconcile_interval: timedelta = setting("1m", "How often work that lost its job gets one.", INTERVAL)
+    timeout_interval: timedelta = setting("10m", "How often overdue jobs are ended.", INTERVAL)
+    cleanup_interval: timedelta = setting("1h", "How often rows that nobody needs are removed.", INTERVAL)
+    selfcheck_interval: timedelta = setting("1m", "How often the replica checks itself.", INTERVAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    slots: int = setting(16, "Jobs of one kind that this replica runs at a time.", whole(1, 256))
+    poll_interval: timedelta = setting("1s", "How often to look for due jobs unprompted.", INTERVAL)
+    lease_ttl: timedelta = setting("30s", "How long a silent replica keeps its jobs.", duration("3s"))
+    drain: timedelta = setting("30s", "How long jobs may go on after a stop.", duration("0s", "30s"))
+    history_for: timedelta = setting("90d", "How long finished jobs and events stay.", duration("1d"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    level: str = setting("info", "Least severe line to write.", choice("debug", "info", "warning", "error"))
+    format: str = setting("json", "Write lines for programs or for people.", choice("json", "console"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    server: Server = field(default_factory=Server)
+    replica: Replica = field(default_factory=Replica)
+    store: Store = field(default_factory=Store)
+    keys: Keys = field(default_factory=Keys)
+    scheduler: Scheduler = field(default_factory=Scheduler)
+    engine: Engine = field(default_factory=Engine)
+    log: Log = field(default_factory=Log)
+    # Where each value that is no default came from: names, never values.
+    provenance: tuple[tuple[str, Source], ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def key_file(self) -> Path:
+        return self.keys.file or self.store.data_dir / KEY_NAME
+
+
+DEFAULTS: Final = Settings()
+SECTIONS: Final = {
+    f.name: type(getattr(DEFAULTS, f.name)) for f in fields(Settings) if f.name != "provenance"
+}
+FIELDS: Final = {f"{name}.{f.name}": f for name, section in SECTIONS.items() for f in fields(section)}
+KINDS: Final[Mapping[str, Kind]] = {key: f.metadata["kind"] for key, f in FIELDS.items()}
+
+
+def variable(key: str) -> str:
+    """Name the environment variable of a key: store.url → HOLDFAST_STORE_URL."""
+    return f"HOLDFAST_{key.replace('.', '_').upper()}"
+
+
+# ── Reading ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def load(path: Path | None, env: Mapping[str, str], read_file: Callable[[Path], bytes]) -> Settings:
+    """Read the settings, variables winning over the file; raise the first mistake, always the same one."""
+    table = {} if path is None else _table(path, read_file)
+    _refuse_unknown_keys(table, path)
+    _refuse_unknown_variables(env)
+    values: dict[str, Any] = {}
+    sources: dict[str, Source] = {}
+    for key, kind in KINDS.items():
+        section, _, name = key.partition(".")
+        if name in table.get(section, ()):
+            if kind.secret:
+                hint = f"Set {variable(key)}, or name a file that holds it with {key}_file."
+                raise SettingRefused(f"{key} ({path})", "a secret may not stand in this file", hint)
+            values[key], sources[key] = _parsed(key, kind, table[section][name], path), "file"
+        if (text := env.get(variable(key))) is not None:
+            values[key] = _parsed(key, kind, kind.of_text(text), variable(key))
+            sources[key] = "environment"
+    for key in [key for key, kind in KINDS.items() if kind.secret and f"{key}_file" in values]:
+        if key in values:
+            raise SettingRefused(key, f"both {variable(key)} and {key}_file are given", "Keep one of them.")
+        file = values[f"{key}_file"]
+        text = _text_of(f"{key}_file", file, read_file).rstrip("\r\n")
+        values[key], sources[key] = _parsed(key, KINDS[key], text, file), "secret file"
+    sections: dict[str, Any] = {
+        name: cls(**{f.name: values[key] for f in fields(cls) if (key := f"{name}.{f.name}") in values})
+        for name, cls in SECTIONS.items()
+    }
+    return Settings(**sections, provenance=tuple(sources.items()))
+
+
+def _parsed(key: str, kind: Kind, raw: object, origin: object) -> Any:
+    try:
+        return kind.parse(raw)
+    except ValueError as problem:
+        shown = MASK if kind.secret else f"{raw!r:.60}"
+        sentence = str(problem) or f"expected {kind.expected}, but got {shown}"
+        raise SettingRefused(f"{key} ({origin})", sentence) from None
+
+
+def _text_of(name: str, path: Path, read_file: Callable[[Path], bytes]) -> str:
+    try:
+        return read_file(path).decode()
+    except OSError as error:
+        hint = "Check the path, and that this user may read the file."
+        raise SettingRefused(name, f"cannot read {path}: {error.strerror or error}", hint) from None
+    except UnicodeDecodeError:
+        raise SettingRefused(name, f"{path} is not UTF-8 text") from None
+
+
+def _table(path: Path, read_file: Callable[[Path], bytes]) -> dict[str, Any]:
+    text = _text_of("configuration file", path, read_file)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, _, place = str(error).removesuffix(")").rpartition(" (at ")
+        if not place.startswith("line "):  # "end of document"
+            place = f"line {text.count(chr(10)) + 1}, column {len(text) - text.rfind(chr(10))}"
+        raise SettingRefused(f"{path}, {place}", what, 'Text stands in quotes: key = "value".') from None
+
+
+def _refuse_unknown_keys(table: Mapping[str, Any], path: Path | None) -> None:
+    for section, keys in table.items():
+        if section not in SECTIONS:
+            raise SettingRefused(f"{section} ({path})", "there is no such section", _meant(section, SECTIONS))
+        if not isinstance(keys, dict):  # not quoted: it may be the database's address, password and all
+            raise SettingRefused(f"{section} ({path})", f"expected a section, such as [{section}]")
+        for name in keys:
+            if (key := f"{section}.{name}") not in KINDS:
+                raise SettingRefused(f"{key} ({path})", "there is no such setting", _meant(key, KINDS))
+
+
+# Kubernetes sets these in every pod next to a Service called holdfast or holdfast-…: nobody wrote them.
+SERVICE_LINK: Final = re.compile(
+    r"HOLDFAST_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?=|=(tcp|udp|sctp)://))"
+)
+
+
+def _refuse_unknown_variables(env: Mapping[str, str]) -> None:
+    known = sorted([CONFIG_VARIABLE, *map(variable, KINDS)])
+    for name in sorted(name for name in env if name.startswith("HOLDFAST_")):
+        if name not in known and not SERVICE_LINK.match(f"{name}={env[name]}"):
+            raise SettingRefused(name, "there is no such setting", _meant(name, known))
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """Suggest the same key in its right section, or else the nearest name (their common prefix aside)."""
+    tails = {each.removeprefix("HOLDFAST_"): each for each in known}
+    near = get_close_matches(name.removeprefix("HOLDFAST_"), tails, n=1)
+    moved = [key for key in KINDS if key.partition(".")[2] == name.rpartition(".")[2]]
+    close = moved or [tails[tail] for tail in near]
+    return f"Did you mean {close[0]}?" if close else "'holdfast config show' lists every setting."
+
+
+# ── Showing ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One setting as a person may see it: a secret's value is already masked."""
+
+    key: str
+    variable: str
+    value: str | int | None
+    default: str | int | None
+    source: Source
+    secret: bool
+    expected: str
+    doc: str
+
+
+def describe(settings: Settings) -> list[Described]:
+    """Say for every key what is in force, where it came from and what it means."""
+
+    def one(key: str, kind: Kind) -> Described:
+        value, default = (_shown(key, attrgetter(key)(each), settings) for each in (settings, DEFAULTS))
+        source, doc = sources.get(key, "default"), FIELDS[key].metadata["doc"]
+        return Described(key, variable(key), value, default, source, kind.secret, kind.expected, doc)
+
+    sources: dict[str, Source] = dict(settings.provenance)
+    return [one(key, kind) for key, kind in KINDS.items()]
+
+
+def _shown(key: str, value: Any, settings: Settings) -> str | int | None:
+    match key, value:
+        case "store.url", Secret() if not value:
+            return f"sqlite:///{settings.store.data_dir / SQLITE_NAME}"
+        case "keys.file", None:
+            return str(settings.store.data_dir / KEY_NAME)
+        case _, Secret():
+            return MASK
+        case _, timedelta():
+            return brief(value)
+        case _:
+            return str(value) if isinstance(value, Path) else value

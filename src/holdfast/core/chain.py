@@ -1,0 +1,72 @@
+"""The audit chain: each row's hash covers the row and the hash before it, so one changed bit shows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One audit row as stored: `details` is canonical JSON, `hash` covers all of it and the row before."""
+
+    seq: int
+    at: int
+    actor: str
+    action: str
+    subject: str
+    details: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a walk over the chain found: how many rows held, and the first that did not, with the reason."""
+
+    verified: int  # the number of the last row that held
+    last_hash: str = ""
+    bad_seq: int | None = None
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.bad_seq is None
+
+
+def canonical(details: Mapping[str, Any]) -> str:
+    """One text for one meaning: sorted keys, no white space."""
+    return json.dumps(details, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def link(previous: str, seq: int, at: int, actor: str, action: str, subject: str, details: str) -> str:
+    """The hash of a row. JSON framing keeps fields apart: no two different rows give the same text."""
+    text = json.dumps([previous, seq, at, actor, action, subject, details], separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def verify(
+    entries: Iterable[Entry], *, newest_seq: int, newest_hash: str, after_seq: int = 0, after_hash: str = ""
+) -> Verdict:
+    """Check numbering, every link, and that the chain ends where its head says; from the start, or after a good row."""
+    seq, previous = after_seq, after_hash
+
+    def bad(number: int, problem: str) -> Verdict:
+        return Verdict(verified=seq, last_hash=previous, bad_seq=number, problem=problem)
+
+    for entry in entries:
+        if entry.seq != seq + 1:
+            return bad(seq + 1, f"row {seq + 1} is missing")
+        expected = link(
+            previous, entry.seq, entry.at, entry.actor, entry.action, entry.subject, entry.details
+        )
+        if entry.hash != expected:
+            return bad(entry.seq, f"row {entry.seq} was altered")
+        seq, previous = entry.seq, entry.hash
+    if seq != newest_seq:
+        return bad(seq + 1, f"row {seq + 1} is missing: {newest_seq} were written")
+    if previous != newest_hash:
+        return bad(seq, f"row {seq} is not the row that was written last")
+    return Verdict(verified=seq, last_hash=previous)

@@ -1,0 +1,151 @@
+"""A job: a leased hint that points at the truth. Its machine, and what a worker may answer about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import IntEnum, StrEnum
+from typing import Any, Final, Literal
+
+from holdfast.core.backoff import JOB, Ladder
+from holdfast.errors import IllegalMove
+
+CRASHES_TO_QUARANTINE: Final = 3
+DEFAULT_MAX_ATTEMPTS: Final = 3
+
+
+class State(StrEnum):
+    READY = "ready"  # waits for its time, or for a worker
+    RUNNING = "running"  # leased by a worker
+    FAILED = "failed"  # waits for the retry sweep
+    DEAD = "dead"  # a person must look; never deleted, never in the way of others
+    DONE = "done"
+    CANCELLED = "cancelled"
+
+
+class Priority(IntEnum):
+    URGENT = 0
+    NORMAL = 1
+    BACKGROUND = 2
+
+
+Event = Literal[
+    "claimed", "finished", "not yet", "failed", "gave up", "released", "lease expired", "quarantined", "retried",
+    "requeued", "cancelled", "expired",
+]  # fmt: skip
+
+MOVES: Final[Mapping[tuple[State, Event], State]] = {
+    (State.READY, "claimed"): State.RUNNING,
+    (State.RUNNING, "finished"): State.DONE,
+    (State.RUNNING, "not yet"): State.READY,
+    (State.RUNNING, "failed"): State.FAILED,
+    (State.RUNNING, "gave up"): State.DEAD,
+    (State.RUNNING, "released"): State.READY,
+    (State.RUNNING, "lease expired"): State.READY,
+    (State.RUNNING, "quarantined"): State.DEAD,
+    (State.FAILED, "retried"): State.READY,
+    (State.FAILED, "cancelled"): State.CANCELLED,
+    (State.FAILED, "expired"): State.DEAD,
+    (State.READY, "cancelled"): State.CANCELLED,
+    (State.READY, "expired"): State.DEAD,
+    (State.DEAD, "requeued"): State.READY,
+    (State.DEAD, "cancelled"): State.CANCELLED,
+}
+
+
+def move(state: State, event: Event) -> State:
+    """The state after an event. Every statement in store/jobs.py takes its target state from here."""
+    try:
+        return MOVES[state, event]
+    except KeyError:
+        raise IllegalMove(f"a job that is {state} cannot be {event!r}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """A job to be: what to do (kind), to what (subject), from when on, and against which budgets."""
+
+    id: str
+    kind: str
+    subject: str
+    due_at: datetime | None = None  # None: now, by the database's clock
+    priority: Priority = Priority.NORMAL
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    budgets: tuple[str, ...] = ()
+    payload: Mapping[str, Any] = field(default_factory=dict)
+    expires_at: datetime | None = None  # not begun by then: dead, and visible
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise ValueError(f"max_attempts of {self.kind} must be at least 1")
+        if any("\n" in key or not key for key in self.budgets):
+            raise ValueError("a budget key is one non-empty line")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A job in a worker's hands. Every write about it carries the fence; a stale fence changes nothing."""
+
+    id: str
+    kind: str
+    subject: str
+    payload: Mapping[str, Any]
+    attempt: int
+    max_attempts: int
+    fence: int
+    priority: Priority
+    budgets: tuple[str, ...]
+    recheck: bool  # the database may have lost commits: ask the remote before doing anything again
+
+
+# ── What a handler answers ──
+
+Write = Callable[[Any], None]  # a transaction function that commits together with the answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The work is finished; `write` commits in the same transaction."""
+
+    write: Write | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """All is well, but there is more to do later (a poll). It costs no attempt."""
+
+    after: timedelta | None = None  # from the database's now
+    at: datetime | None = None
+    reason: str = "WAITING"
+    write: Write | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """This attempt failed. The retry sweep brings the job back until its attempts are used up."""
+
+    error: str
+    reason: str
+    wait: timedelta | None = None  # None: as the kind's ladder says
+    final: bool = False  # trying again cannot help
+    write: Write | None = None
+
+
+Outcome = Done | Again | Failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """The verdict on a failed attempt: come back after `wait`, or None when it is over."""
+
+    event: Event
+    wait: timedelta
+
+
+def verdict(claim: Claim, failure: Failed, ladder: Ladder = JOB) -> Retry:
+    """Say what becomes of a job after a failed attempt."""
+    if failure.final or claim.attempt >= claim.max_attempts:
+        return Retry(event="gave up", wait=timedelta(0))
+    own = ladder.wait(claim.attempt, f"{claim.id}:{claim.attempt}")
+    return Retry(event="failed", wait=max(own, failure.wait or timedelta(0)))

@@ -1,0 +1,1 @@
+"""Time: what happens without being asked."""

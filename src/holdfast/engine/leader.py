@@ -1,0 +1,79 @@
+"""Who does the duties that one replica does for all: the holder of the `scheduler` lease."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Final
+
+from holdfast.engine.loop import wait_for
+from holdfast.errors import LeaseLost, StoreError
+from holdfast.ports import Clock, Points
+from holdfast.store import leases
+from holdfast.store.database import Store
+from holdfast.store.leases import Lease
+from holdfast.telemetry import Telemetry
+
+NAME: Final = "scheduler"
+MARGIN: Final = 0.1  # of the TTL: stop trusting a lease before the database lets it expire
+
+
+class Leader:
+    """Takes the lease when it is free, renews it at a third of its life, and trusts it a little less long."""
+
+    def __init__(
+        self, db: Store, *, holder: str, ttl: timedelta, clock: Clock, points: Points, telemetry: Telemetry
+    ) -> None:
+        self._db = db
+        self._holder = holder
+        self._ttl = ttl
+        self._clock = clock
+        self._points = points
+        self._telemetry = telemetry
+        self._lease: Lease | None = None
+        self._trusted_until = 0.0
+
+    def leads(self) -> bool:
+        """Whether we may act for all now. By our own monotonic clock, counted from before the lease was asked for."""
+        return self._lease is not None and self._clock.monotonic() < self._trusted_until
+
+    async def run(self, stop: asyncio.Event) -> None:
+        try:
+            while not stop.is_set():
+                await self._step()
+                await wait_for(stop, self._ttl.total_seconds() / 3)
+        finally:
+            await self._let_go()
+
+    async def _step(self) -> None:
+        asked_at = self._clock.monotonic()
+        lease = self._lease
+        try:
+            if lease is None:
+                lease = await self._db.write(lambda tx: leases.take(tx, NAME, self._holder, self._ttl))
+                if lease is not None:
+                    self._points("lease.taken")
+                    self._telemetry.log.info("lease.taken", lease=NAME, fence=lease.fence)
+            else:
+                held = lease
+                lease = await self._db.write(lambda tx: leases.renew(tx, held, self._ttl))
+        except LeaseLost:
+            self._telemetry.log.warning("lease.lost", lease=NAME)
+            lease = None
+        except StoreError:
+            return  # what we hold stays trusted until its time is up, and no longer
+        self._lease = lease
+        self._trusted_until = asked_at + self._ttl.total_seconds() * (1 - MARGIN)
+        self._telemetry.metrics.lease_held.labels(lease=NAME).set(lease is not None)
+
+    async def _let_go(self) -> None:
+        """Release at once, so that another replica leads within its next step."""
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        try:
+            await self._db.write(lambda tx: leases.release(tx, lease))
+            self._points("lease.released")
+            self._telemetry.metrics.lease_held.labels(lease=NAME).set(0)
+        except StoreError as error:
+            self._telemetry.log.warning("lease.not_released", lease=NAME, error=str(error))

@@ -1,0 +1,101 @@
+"""The loop, written once: run a duty now, then about every period; never over itself; a failure costs one round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from holdfast.errors import StoreError
+from holdfast.ports import Clock, Random
+from holdfast.telemetry import Telemetry
+
+Duty = Callable[[], Awaitable[object]]
+MayTick = Callable[[], bool]
+
+HUNG_AFTER = 10  # periods; then the duty is cancelled and its next tick is free to run
+
+
+class Loop:
+    """One periodic duty. `may_tick` is asked before each tick: on several replicas a lease decides who does it."""
+
+    def __init__(
+        self,
+        name: str,
+        period: timedelta,
+        duty: Duty,
+        *,
+        clock: Clock,
+        random: Random,
+        telemetry: Telemetry,
+        may_tick: MayTick,
+    ) -> None:
+        self.name = name
+        self.skipped = 0
+        self._period = period.total_seconds()
+        self._duty = duty
+        self._clock = clock
+        self._random = random
+        self._telemetry = telemetry
+        self._may_tick = may_tick
+        self._running: asyncio.Task[None] | None = None
+
+    async def run_every(self, stop: asyncio.Event) -> None:
+        """Tick until stop, then wait for the tick under way."""
+        try:
+            while not stop.is_set():
+                self.tick()
+                await wait_for(stop, self._period * self._random.uniform(0.9, 1.1))
+            if self._running is not None:
+                await self._running
+        finally:
+            if self._running is not None:
+                self._running.cancel()
+
+    def tick(self) -> bool:
+        """Start the duty unless it is still running or another replica's to do. Also for "now, please"."""
+        if self._running is not None and not self._running.done():
+            self.skipped += 1
+            self._telemetry.metrics.loop_skipped.labels(loop=self.name).inc()
+            self._telemetry.log.warning(
+                "loop.tick_skipped", loop=self.name, why="still running", skipped=self.skipped
+            )
+            return False
+        if not self._may_tick():
+            return False
+        self._running = asyncio.create_task(self._once(), name=f"loop:{self.name}")
+        return True
+
+    async def _once(self) -> None:
+        try:
+            async with asyncio.timeout(HUNG_AFTER * self._period):
+                await self._duty()
+        except StoreError as error:
+            self._failed(error)
+        except Exception as error:
+            self._failed(error)
+        else:
+            self._telemetry.metrics.loop_last_tick.labels(loop=self.name).set(self._clock.now().timestamp())
+
+    def _failed(self, error: Exception) -> None:
+        self._telemetry.metrics.loop_failures.labels(loop=self.name).inc()
+        # A store that is away is said by health and once by the store itself; a bug deserves its traceback.
+        trace = None if isinstance(error, StoreError) else error
+        again = f"in about {self._period:g} s"
+        self._telemetry.log.error(
+            "loop.failed", loop=self.name, error=str(error), again=again, exc_info=trace
+        )
+
+
+def always() -> bool:
+    """The may_tick of a duty that every replica does for itself."""
+    return True
+
+
+async def wait_for(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event at most so long; True if it came."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False

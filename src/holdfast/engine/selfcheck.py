@@ -1,0 +1,65 @@
+"""The self-check: a job that walks the newest part of the audit chain, for ever. It also shows that the engine lives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final
+
+from holdfast.core import chain
+from holdfast.core.job import Again, Outcome, Priority, Spec
+from holdfast.engine.worker import Kind, Work
+from holdfast.ports import Random
+from holdfast.store import jobs, journal, selfchecks
+from holdfast.store.database import Store
+from holdfast.store.tx import Tx
+from holdfast.telemetry import Telemetry
+
+KIND: Final = "selfcheck"
+CHECK: Final = "audit-chain"
+PAGE: Final = 2000
+
+
+def owed(random: Random) -> Callable[[Tx], Sequence[Spec]]:
+    """There is always one self-check to come; the reconciler sees to it."""
+
+    def specs(tx: Tx) -> Sequence[Spec]:
+        if jobs.known(tx, KIND, CHECK):
+            return ()
+        return (Spec(id=random.new_id("job"), kind=KIND, subject=CHECK, priority=Priority.BACKGROUND),)
+
+    return specs
+
+
+def kind(db: Store, every: timedelta, telemetry: Telemetry) -> Kind:
+    async def handler(work: Work) -> Outcome:
+        verdict = await db.read(_walk)
+        telemetry.metrics.self_check_ok.labels(name=CHECK).set(verdict.ok)
+        if verdict.ok:
+            telemetry.log.info("selfcheck.passed", check=CHECK, rows=verdict.verified, next=f"in {every}")
+        else:
+            telemetry.log.error("selfcheck.failed", check=CHECK, row=verdict.bad_seq, problem=verdict.problem)
+        return Again(after=every, reason="SCHEDULED", write=lambda tx: _record(tx, verdict))
+
+    return Kind(name=KIND, handler=handler, slots=1, interruptible=True)
+
+
+def _walk(tx: Tx) -> chain.Verdict:
+    """Verify the rows since the last passed check, at most a page; start anew after a failed one."""
+    last = selfchecks.last(tx, CHECK)
+    seq, previous = (last[1]["seq"], last[1]["hash"]) if last and last[0] else (0, "")
+    head_seq, head_hash = journal.audit_head(tx)
+    entries = journal.audit_page(tx, seq, PAGE)
+    caught_up = len(entries) < PAGE
+    end_seq, end_hash = (head_seq, head_hash) if caught_up else (entries[-1].seq, entries[-1].hash)
+    return chain.verify(entries, newest_seq=end_seq, newest_hash=end_hash, after_seq=seq, after_hash=previous)
+
+
+def _record(tx: Tx, verdict: chain.Verdict) -> None:
+    before = selfchecks.last(tx, CHECK)
+    details = {"seq": verdict.verified, "hash": verdict.last_hash, "problem": verdict.problem}
+    selfchecks.record(tx, CHECK, ok=verdict.ok, details=details)
+    if before is None or before[0] != verdict.ok:  # the timeline tells of changes, not of every minute
+        journal.event(
+            tx, "selfcheck.passed" if verdict.ok else "selfcheck.failed", CHECK, problem=verdict.problem
+        )

@@ -1,0 +1,105 @@
+"""Writing down what became of a job, whatever the store does meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from holdfast.core.backoff import JOB, STORE, Ladder
+from holdfast.core.job import Claim, Done, Outcome
+from holdfast.errors import LeaseLost, OutcomeUnknown, StoreUnavailable
+from holdfast.ports import Clock
+from holdfast.store import jobs
+from holdfast.store.database import Store
+from holdfast.store.tx import Tx
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    claim: Claim
+    future: asyncio.Future[bool]
+
+
+class Settler:
+    """Plain finishes that come together are written together; everything else is a transaction of its own.
+
+    While the store is away the answer is kept and tried again: a result is worth more than the attempt it took. The
+    fence makes a late one harmless.
+    """
+
+    def __init__(self, db: Store, clock: Clock) -> None:
+        self._db = db
+        self._clock = clock
+        self._waiting: list[_Waiting] = []
+        self._flusher: asyncio.Task[None] | None = None
+
+    async def settle(self, claim: Claim, outcome: Outcome, ladder: Ladder = JOB) -> bool:
+        """Write the outcome. False if the job was no longer ours: then nothing was written."""
+        if isinstance(outcome, Done) and outcome.write is None:
+            return await self._finish(claim)
+        tried = False
+
+        def write(tx: Tx) -> None:
+            if tried and not jobs.still_ours(tx, claim):
+                return  # an earlier try was committed and its answer lost, or the job went to another
+            jobs.settle(tx, claim, outcome, ladder)
+
+        async def attempt() -> None:
+            nonlocal tried
+            try:
+                await self._db.write(write)
+            finally:
+                tried = True
+
+        try:
+            await self._insist(claim.id, attempt)
+        except LeaseLost:
+            return False
+        return True
+
+    async def _finish(self, claim: Claim) -> bool:
+        waiting = _Waiting(claim, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush(), name="settle")
+        return await asyncio.shield(waiting.future)
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            group, self._waiting = self._waiting, []
+            claims = [waiting.claim for waiting in group]
+
+            def write(tx: Tx, claims: list[Claim] = claims) -> set[str]:
+                ours = jobs.finish(tx, claims)
+                return ours if len(ours) == len(claims) else ours | jobs.finished(tx, claims)
+
+            try:
+                ours = await self._insist(claims[0].id, lambda write=write: self._db.write(write))  # type: ignore[misc]
+            except BaseException as error:
+                for waiting in group:
+                    waiting.future.cancel() if isinstance(error, asyncio.CancelledError) else _fail(
+                        waiting, error
+                    )
+                raise
+            for waiting in group:
+                if not waiting.future.done():
+                    waiting.future.set_result(waiting.claim.id in ours)
+
+    async def _insist(self, key: str, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until the store answers, waiting as core/backoff says."""
+        tries = 0
+        while True:
+            try:
+                return await attempt()
+            except (StoreUnavailable, OutcomeUnknown):
+                tries += 1
+                await self._clock.sleep(STORE.wait(tries, key).total_seconds())
+
+
+def _fail(waiting: _Waiting, error: BaseException) -> None:
+    if not waiting.future.done():
+        waiting.future.set_exception(error)

@@ -1,0 +1,61 @@
+"""The periodic duties of the engine itself: retry, reconcile, time out, clean up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from holdfast.core.job import Spec
+from holdfast.ports import Points
+from holdfast.store import jobs, journal, replicas
+from holdfast.store.database import Store
+from holdfast.store.tx import Tx
+
+PAGE = 500
+SILENT_FOR = timedelta(hours=1)  # a replica that said nothing for so long is forgotten
+
+Owed = Callable[[Tx], Sequence[Spec]]  # the jobs of subjects that are under way and have none; at most a page
+
+
+async def retry_failed(db: Store, points: Points) -> int:
+    """failed → ready, page by page until nothing is due: rows that cannot go never hide rows that can."""
+    total = 0
+    while moved := await db.write(jobs.retry_failed):
+        points("sweep.retried")
+        total += moved
+    return total
+
+
+async def time_out(db: Store) -> int:
+    return await _in_pages(db, jobs.expire_overdue)
+
+
+async def clean_up(db: Store, history_for: timedelta) -> int:
+    """Forget old history and replicas that are long gone."""
+    await db.write(lambda tx: replicas.forget_silent(tx, SILENT_FOR))
+    return await _in_pages(db, lambda tx: jobs.forget_history(tx, tx.now() - history_for))
+
+
+async def reconcile(db: Store, families: Sequence[Owed], points: Points) -> int:
+    """Give every subject that is under way its job back, whatever made it disappear."""
+    total = 0
+    for owed in families:
+        while restored := await db.write(lambda tx, owed=owed: _restore(tx, owed)):  # type: ignore[misc]
+            points("sweep.reconciled")
+            total += restored
+    return total
+
+
+def _restore(tx: Tx, owed: Owed) -> int:
+    specs = owed(tx)
+    for spec in specs:
+        jobs.enqueue(tx, spec)
+        journal.audit(tx, "job_restored", spec.subject, job=spec.id, kind=spec.kind)
+    return len(specs)
+
+
+async def _in_pages(db: Store, page: Callable[[Tx], int]) -> int:
+    total = 0
+    while changed := await db.write(page):
+        total += changed
+    return total

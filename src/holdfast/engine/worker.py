@@ -1,0 +1,353 @@
+"""The worker: claims due jobs of every kind, runs their handlers, keeps their leases, writes down their outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final, Literal
+
+from holdfast import __version__
+from holdfast.core.backoff import JOB, STORE, Ladder
+from holdfast.core.job import Again, Claim, Done, Failed, Outcome
+from holdfast.engine.leader import MARGIN
+from holdfast.engine.loop import wait_for
+from holdfast.engine.settle import Settler
+from holdfast.errors import LeaseLost, OutcomeUnknown, Refused, StoreError, StoreUnavailable, TryLater
+from holdfast.ports import Clock, Points
+from holdfast.store import jobs, replicas
+from holdfast.store.database import Store
+from holdfast.store.tx import Tx
+from holdfast.telemetry import Telemetry
+
+CLOCK_JUMP: Final = timedelta(seconds=60)
+STORE_BLIP: Final = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who we are: the holder id is new at every start, so that a restarted process never inherits its zombie's leases."""
+
+    holder: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a handler is given. It must call `check` before each effect on the outside world."""
+
+    claim: Claim
+    check: Callable[[], None]  # raises LeaseLost when the lease can no longer be trusted
+    point: Points
+
+
+Handler = Callable[[Work], Awaitable[Outcome]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """How jobs of one kind are run. Each kind has slots of its own: slow ones never starve the others."""
+
+    name: str
+    handler: Handler
+    slots: int = 16
+    timeout: timedelta = timedelta(minutes=5)
+    ladder: Ladder = JOB
+    interruptible: bool = False  # at a stop: hand it back at once instead of waiting for it to end
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    claim: Claim
+    kind: Kind
+    trusted_until: float
+    task: asyncio.Task[None] | None = None
+    ended_by: Literal["", "lost", "stop"] = ""  # why we cancelled it
+    settling: bool = False
+
+
+@dataclass(slots=True)
+class _DatabaseTime:
+    """The database's clock as last seen, to notice when somebody sets it."""
+
+    at: datetime | None = None
+    seen: float = 0.0
+    look_at: float = 0.0  # when to look again
+    distrusted_until: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """One replica's share of the work."""
+
+    db: Store
+    identity: Identity
+    kinds: Sequence[Kind]
+    clock: Clock
+    points: Points
+    telemetry: Telemetry
+    ttl: timedelta
+    poll: timedelta
+    drain: timedelta
+    _running: dict[str, _Running] = field(default_factory=dict)
+    _stray: bool = False  # a claim of ours may be unknown to us
+    _epoch: int = 0
+    _time: _DatabaseTime = field(default_factory=_DatabaseTime)
+    _draining: bool = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until stop, then drain: nothing of ours is left running when this returns."""
+        settler = Settler(self.db, self.clock)
+        woken = self.db.wake.subscribe()
+        beating = asyncio.create_task(self._beat_forever(), name="beat")
+        stopping = asyncio.create_task(_wake_when(stop, woken), name="stop-watch")
+        failures = 0
+        try:
+            while not stop.is_set():
+                woken.clear()
+                try:
+                    more = await self._round(settler, woken)
+                    failures = 0
+                except StoreError as error:
+                    more, failures = False, failures + 1
+                    self._stray = self._stray or isinstance(error, OutcomeUnknown)
+                    self.telemetry.log.warning("store.unavailable", error=str(error), tries=failures)
+                    await wait_for(stop, STORE.wait(failures, self.identity.holder).total_seconds())
+                if not more:
+                    await wait_for(woken, self.poll.total_seconds())
+            await self._drain()
+        finally:
+            beating.cancel()
+            stopping.cancel()
+            self.db.wake.unsubscribe(woken)
+            await asyncio.gather(beating, stopping, return_exceptions=True)
+
+    # ── claiming ──
+
+    async def _round(self, settler: Settler, woken: asyncio.Event) -> bool:
+        """Claim what is due into the free slots. True if there may be more."""
+        free = self._free()
+        asked_at = self.clock.monotonic()
+        expected = self._expected_time(asked_at)  # None while it is too early to look at the clock again
+
+        def claim(tx: Tx) -> tuple[list[Claim], int, bool, datetime | None]:
+            if tx.epoch != self._epoch:
+                epoch, failed_over = replicas.note_epoch(tx)
+                if tx.epoch < epoch:
+                    raise StoreUnavailable(
+                        f"this server is on timeline {tx.epoch}, behind the newest seen, {epoch}"
+                    )
+            else:
+                failed_over = False
+            if self._stray:
+                jobs.release_strays(
+                    tx, self.identity.holder, [entry.claim for entry in self._running.values()]
+                )
+            now = None if expected is None else tx.now()
+            trusted = self._time_is_plausible(now, expected, asked_at)
+            if trusted and now is not None:
+                jobs.take_back_expired(tx, self.ttl)
+            claims = jobs.claim(tx, holder=self.identity.holder, free=free, ttl=self.ttl) if trusted else []
+            return claims, tx.epoch, failed_over, now
+
+        claims, self._epoch, failed_over, now = await self.db.write(claim)
+        self._stray = False
+        self._note_time(now, expected, asked_at)
+        if failed_over:
+            self.telemetry.log.error(
+                "store.failover", epoch=self._epoch, what="leases dropped, work will be rechecked"
+            )
+        for claimed in claims:
+            self._start(claimed, asked_at, settler, woken)
+        return bool(claims) and any(self._free().values())
+
+    def _free(self) -> dict[str, int]:
+        used: dict[str, int] = {}
+        for entry in self._running.values():
+            used[entry.kind.name] = used.get(entry.kind.name, 0) + 1
+        return {kind.name: kind.slots - used.get(kind.name, 0) for kind in self.kinds}
+
+    def _start(self, claim: Claim, asked_at: float, settler: Settler, woken: asyncio.Event) -> None:
+        kind = next(kind for kind in self.kinds if kind.name == claim.kind)
+        entry = _Running(claim, kind, asked_at + self._trust_for())
+        self._running[claim.id] = entry
+        entry.task = asyncio.create_task(self._work(entry, settler), name=claim.id)
+
+        def ended(_: asyncio.Task[None]) -> None:
+            if entry.ended_by != "stop":  # those are handed back by the drain
+                self._running.pop(claim.id, None)
+            woken.set()
+
+        entry.task.add_done_callback(ended)
+
+    # ── working ──
+
+    async def _work(self, entry: _Running, settler: Settler) -> None:
+        claim, log = entry.claim, self.telemetry.log
+        self.points("job.claimed")
+        began = self.clock.monotonic()
+        try:
+            outcome = await self._handle(entry)
+        except LeaseLost:
+            log.warning("job.lease_lost", job=claim.id, kind=claim.kind, subject=claim.subject)
+            return
+        entry.settling = True
+        self.points("job.settling")
+        written = await settler.settle(claim, outcome, entry.kind.ladder)
+        self.points("job.settled")
+        name = type(outcome).__name__.lower() if written else "lost"
+        self.telemetry.metrics.job_attempts.labels(kind=claim.kind, outcome=name).inc()
+        self.telemetry.metrics.job_duration.labels(kind=claim.kind).observe(self.clock.monotonic() - began)
+        facts = {"job": claim.id, "kind": claim.kind, "subject": claim.subject, "attempt": claim.attempt}
+        if isinstance(outcome, Failed):
+            log.warning("job.failed", **facts, reason=outcome.reason, error=outcome.error, written=written)
+        else:
+            log.debug("job.settled", **facts, outcome=name)
+
+    async def _handle(self, entry: _Running) -> Outcome:
+        """Run the handler and turn whatever comes out of it into an outcome."""
+        work = Work(claim=entry.claim, check=lambda: self._check(entry), point=self.points)
+        try:
+            async with asyncio.timeout(entry.kind.timeout.total_seconds()):
+                return await entry.kind.handler(work)
+        except TimeoutError:
+            limit = entry.kind.timeout.total_seconds()
+            return Failed(error=f"did not end within {limit:g} s", reason="TIMEOUT")
+        except TryLater as why:
+            return Failed(error=str(why), reason=why.reason, wait=why.after)
+        except Refused as why:
+            return Failed(error=str(why), reason=why.reason, final=True)
+        except (StoreUnavailable, OutcomeUnknown):
+            return Again(
+                after=STORE_BLIP, reason="STORE_UNAVAILABLE"
+            )  # not the job's fault: it costs no attempt
+        except LeaseLost:
+            raise
+        except Exception as error:
+            self.telemetry.log.error("job.crashed", job=entry.claim.id, kind=entry.claim.kind, exc_info=error)
+            return Failed(error=f"{type(error).__name__}: {error}", reason="INTERNAL")
+
+    def _check(self, entry: _Running) -> None:
+        if self.clock.monotonic() >= entry.trusted_until:
+            raise LeaseLost(entry.claim.id)
+
+    def _trust_for(self) -> float:
+        return self.ttl.total_seconds() * (1 - MARGIN)
+
+    # ── keeping leases ──
+
+    async def _beat_forever(self) -> None:
+        while True:
+            await self._beat()
+            await self.clock.sleep(self.ttl.total_seconds() / 3)
+
+    async def _beat(self) -> None:
+        """Renew all our leases in one statement, and cancel the work whose lease is gone or can't be trusted."""
+        entries = list(self._running.values())
+        claims = [entry.claim for entry in entries]
+        asked_at = self.clock.monotonic()
+
+        def write(tx: Tx) -> tuple[datetime, set[str]]:
+            now = replicas.seen(
+                tx, self.identity.holder, self.identity.name, __version__, draining=self._draining
+            )
+            return now, jobs.beat(tx, self.identity.holder, claims, self.ttl)
+
+        try:
+            now, kept = await self.db.write(write)
+        except StoreError as error:
+            self.telemetry.metrics.store_up.set(0)
+            self.telemetry.log.warning("beat.failed", error=str(error))
+            kept = {entry.claim.id for entry in entries if self.clock.monotonic() < entry.trusted_until}
+        else:
+            self.points("job.beaten")
+            self._report_skew(now)
+            for entry in entries:
+                if entry.claim.id in kept:
+                    entry.trusted_until = asked_at + self._trust_for()
+        for entry in entries:
+            if entry.claim.id not in kept:
+                self._end(entry, "lost")
+
+    def _end(self, entry: _Running, why: Literal["lost", "stop"]) -> None:
+        """Cancel a handler. One that is only writing its result goes on: the fence decides whether that counts."""
+        if entry.task is not None and not entry.task.done() and not entry.settling:
+            entry.ended_by = why
+            entry.task.cancel()
+
+    def _report_skew(self, now: datetime) -> None:
+        self.telemetry.metrics.store_up.set(1)
+        skew = self.clock.now() - now
+        self.telemetry.metrics.clock_skew.set(skew.total_seconds())
+        if abs(skew) > CLOCK_JUMP:
+            self.telemetry.log.warning(
+                "clock.skewed", seconds=skew.total_seconds(), what="leases use the database's"
+            )
+
+    # ── the database's clock ──
+
+    def _expected_time(self, asked_at: float) -> datetime | None:
+        """Where the database's clock should be, by our own count since we last saw it."""
+        if asked_at < self._time.look_at:
+            return None
+        if self._time.at is None:
+            return self.clock.now()
+        return self._time.at + timedelta(seconds=asked_at - self._time.seen)
+
+    def _time_is_plausible(self, now: datetime | None, expected: datetime | None, asked_at: float) -> bool:
+        """Not while the clock has just been set: every lease would look expired, and all work would be stolen."""
+        if asked_at < self._time.distrusted_until:
+            return False
+        if self._time.at is None or now is None or expected is None:
+            return True
+        return abs(now - expected) <= CLOCK_JUMP
+
+    def _note_time(self, now: datetime | None, expected: datetime | None, asked_at: float) -> None:
+        if now is None or expected is None:
+            return
+        if self._time.at is not None and abs(now - expected) > CLOCK_JUMP:
+            jump = (now - expected).total_seconds()
+            self._time.distrusted_until = asked_at + self.ttl.total_seconds()
+            self.telemetry.log.error("clock.jumped", seconds=jump, what="claiming pauses for one lease time")
+        self._time.at, self._time.seen = now, asked_at
+        self._time.look_at = asked_at + self.poll.total_seconds()
+
+    # ── stopping ──
+
+    async def _drain(self) -> None:
+        """Let work end, hand back what does not end in time, and take our name off the list."""
+        self._draining = True
+        deadline = self.clock.monotonic() + self.drain.total_seconds()
+        for entry in list(self._running.values()):
+            if entry.kind.interruptible:
+                self._end(entry, "stop")
+        tasks = [entry.task for entry in self._running.values() if entry.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(0.0, deadline - self.clock.monotonic()))
+        for entry in list(self._running.values()):
+            entry.settling = False
+            self._end(entry, "stop")
+        left = [entry.claim for entry in self._running.values()]
+        await asyncio.gather(
+            *(entry.task for entry in self._running.values() if entry.task), return_exceptions=True
+        )
+
+        def write(tx: Tx) -> int:
+            released = jobs.release(tx, left)
+            replicas.gone(tx, self.identity.holder)
+            return released
+
+        try:
+            released = await self.db.write(write)
+            self.telemetry.log.info("worker.drained", handed_back=released)
+        except StoreError as error:
+            self.telemetry.log.error(
+                "worker.not_drained", error=str(error), what="leases will expire by themselves"
+            )
+        self._running.clear()
+
+
+async def _wake_when(stop: asyncio.Event, woken: asyncio.Event) -> None:
+    await stop.wait()
+    woken.set()

@@ -1,0 +1,85 @@
+"""Every error raised on purpose, and the sentence a person sees."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class UserError(Exception):
+    """Something the caller can fix: shown as written, never logged as a crash."""
+
+    status, code, hint = 400, "bad-request", ""
+
+
+class SettingRefused(UserError):
+    """A setting is unknown, malformed or out of range; the message names it and says where it came from."""
+
+    code = "setting-refused"
+
+    def __init__(self, setting: str, problem: str, hint: str = "") -> None:
+        super().__init__(f"{setting}: {problem}")
+        self.setting = setting
+        self.hint = hint
+
+
+class IllegalMove(Exception):
+    """A state machine was asked for a move that its table does not have: a bug of ours, never a user's."""
+
+
+# ── What a remote can answer, besides a value ─────────────────────────────────────────────────────────────
+
+
+class TryLater(Exception):
+    """A remote could not answer now. `after` is its own wish (Retry-After), None when it named no time."""
+
+    def __init__(
+        self, why: str, *, after: timedelta | None = None, reason: str = "REMOTE_UNAVAILABLE"
+    ) -> None:
+        super().__init__(why)
+        self.after = after
+        self.reason = reason
+
+
+class Refused(Exception):
+    """A remote said no, and will keep saying no until someone changes the request."""
+
+    def __init__(self, why: str, *, reason: str = "REFUSED") -> None:
+        super().__init__(why)
+        self.reason = reason
+
+
+# ── What the store can answer, besides a value ────────────────────────────────────────────────────────────
+
+
+class LeaseLost(Exception):
+    """Another holder has what we thought was ours: stop, and write nothing."""
+
+
+class StoreError(Exception):
+    """The store did not do what was asked; nothing was changed."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or cannot write now (down, restarting, disk full); trying again is right."""
+
+
+class OutcomeUnknown(StoreError):
+    """The answer to COMMIT was lost or came too late: it may have happened. Re-read before doing it again."""
+
+
+class TxConflict(StoreError):
+    """Two transactions got in each other's way (serialization failure, deadlock): run this one again."""
+
+
+class Duplicate(StoreError):
+    """A unique index says that this exists already."""
+
+
+class StoreRefused(UserError):
+    """The store must not be used as it is (wrong key, second process, truncated file); a person must act."""
+
+    status, code = 500, "store-refused"
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem)
+        self.hint = hint

@@ -1,0 +1,112 @@
+"""The only doors to the world: Clock, Random, Transport, Files/Exec (the fifth, Store, is store/database.py).
+
+Nothing else in the product reads a clock, draws a random number, opens a socket or starts a process; a test
+refuses it. That is what lets the whole product run inside the simulator. The real adapters are in world.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+
+class Clock(Protocol):
+    """This process's idea of time. Leases never use it: they live by the database's clock."""
+
+    def now(self) -> datetime:
+        """Wall-clock time, aware, UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds that only grow; for measuring how long something took or may still take."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Let that much time pass."""
+
+
+class Random(Protocol):
+    """Every random number and every new id."""
+
+    def uniform(self, low: float, high: float) -> float: ...
+
+    def token(self, size: int) -> bytes:
+        """Unpredictable bytes, fit for keys and nonces."""
+
+    def new_id(self, prefix: str) -> str:
+        """A new id such as `job_01k8…`, sorted by the time it was made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One HTTP request to a remote. `deadline_for` bounds the whole exchange, not each read."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    deadline_for: float = 30.0
+    max_body: int = 1024 * 1024  # of the decoded answer; more is refused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What the remote answered: any status is an answer, only the lack of one is an error."""
+
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+
+class Transport(Protocol):
+    """HTTP to remotes. Raises TryLater when there is no usable answer; never retries, never follows redirects."""
+
+    async def request(self, request: Request) -> Response: ...
+
+
+class Files(Protocol):
+    """Files and programs of this machine."""
+
+    def read(self, path: Path) -> bytes | None:
+        """The content, or None if there is no such file."""
+
+    def write_private(self, path: Path, content: bytes, *, replace: bool) -> None:
+        """Write 0600, whole or not at all, durable on return; FileExistsError if it exists and replace is off."""
+
+    def mode(self, path: Path) -> int:
+        """The permission bits, such as 0o600."""
+
+    async def run(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 60.0
+    ) -> tuple[int, bytes]:
+        """Run a program without a shell; its exit code and its output, capped at 64 KiB."""
+
+
+class Points(Protocol):
+    """Named places where a crash is interesting. A no-op in production; harnesses kill or fail there."""
+
+    def __call__(self, name: str) -> None: ...
+
+
+POINTS: Final = frozenset(
+    {
+        "store.before-commit",
+        "store.after-commit",
+        "store.migrating",
+        "job.claimed",
+        "job.effect-done",
+        "job.settling",
+        "job.settled",
+        "job.beaten",
+        "lease.taken",
+        "lease.released",
+        "sweep.retried",
+        "sweep.reconciled",
+        "key.rewrapped",
+    }
+)
+
+
+def no_points(name: str) -> None:
+    """The production Points: nothing happens."""

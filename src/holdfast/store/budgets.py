@@ -1,0 +1,116 @@
+"""Budgets in the store: what a remote allows, counted over all replicas, taken in the transaction that claims a job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from holdfast.core import budget
+from holdfast.core.budget import Budget, Limit, TakenAll, WaitAll
+from holdfast.core.job import Priority
+from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
+
+_COLUMNS = "key, burst, every, reserve, tat, not_before, tail, urgent_tail, lost_tail, urgent_lost_tail"
+WAITING = ("BUDGET", "NOT_BEFORE")  # reasons of jobs that were promised a turn
+
+
+def define(tx: Tx, key: str, limit: Limit) -> None:
+    """Make a budget, or change its limit: what was used so far still counts, turns promised at the old rate do not."""
+    tx.run(
+        """INSERT INTO budgets (key, burst, every, reserve, tat) VALUES (:key, :burst, :every, :reserve, now_us())
+           ON CONFLICT (key) DO UPDATE
+              SET burst = excluded.burst, every = excluded.every, reserve = excluded.reserve,
+                  tail = NULL, urgent_tail = NULL, lost_tail = NULL, urgent_lost_tail = NULL
+            WHERE budgets.burst <> excluded.burst OR budgets.every <> excluded.every
+               OR budgets.reserve <> excluded.reserve""",
+        key=key,
+        burst=limit.burst,
+        every=limit.every,
+        reserve=limit.reserve,
+    )
+
+
+def hold(tx: Tx, key: str, until: datetime) -> None:
+    """The server named a time: nobody that shares this budget asks before it."""
+    for held in load(tx, [key]):
+        _save(tx, budget.hold(held, until))
+
+
+def admit(tx: Tx, rows: Sequence[Row]) -> list[Row]:
+    """Of these locked job rows, those whose budgets pay for them now; the others get a turn and a reason."""
+    keys = {key for row in rows for key in _keys(row)}
+    if not keys:
+        return list(rows)
+    purse = {held.key: held for held in load(tx, keys)}
+    now = tx.now()
+    admitted = []
+    for row in rows:
+        needed = [purse[key] for key in dict.fromkeys(_keys(row)) if key in purse]
+        urgent, waiting = row["priority"] == Priority.URGENT, row["reason"] in WAITING
+        answer = budget.take_all(needed, now, urgent=urgent, waiting=waiting)
+        if isinstance(answer, TakenAll):
+            admitted.append(row)
+            purse |= {paid.key: paid for paid in answer.budgets}
+        else:
+            purse |= {wait.budget.key: wait.budget for wait in answer.waits}
+            _promise(tx, row, answer)
+    for held in purse.values():
+        _save(tx, held)
+    return admitted
+
+
+def _promise(tx: Tx, row: Row, answer: WaitAll) -> None:
+    tx.run(
+        "UPDATE jobs SET due_at = :until, reason = :cause WHERE id = :id",
+        id=row["id"],
+        until=answer.longest.until,
+        cause=answer.longest.cause,
+    )
+
+
+def load(tx: Tx, keys: Iterable[str]) -> list[Budget]:
+    """Lock and read; always in the order of the keys, so that two replicas cannot wait for each other."""
+    text, values = value_list([(key,) for key in sorted(keys)])
+    rows = tx.rows(
+        f"SELECT {_COLUMNS} FROM budgets WHERE key IN ({text}) ORDER BY key /* FOR UPDATE */",
+        **values,
+    )
+    return [_budget(row) for row in rows]
+
+
+def all_budgets(tx: Tx) -> list[Budget]:
+    rows = tx.rows(f"SELECT {_COLUMNS} FROM budgets ORDER BY key")
+    return [_budget(row) for row in rows]
+
+
+def _save(tx: Tx, held: Budget) -> None:
+    tx.run(
+        """UPDATE budgets SET tat = :tat, not_before = :not_before, tail = :tail, urgent_tail = :urgent_tail,
+                  lost_tail = :lost_tail, urgent_lost_tail = :urgent_lost_tail
+            WHERE key = :key""",
+        key=held.key,
+        tat=held.tat,
+        not_before=held.not_before,
+        tail=held.tail,
+        urgent_tail=held.urgent_tail,
+        lost_tail=held.lost_tail,
+        urgent_lost_tail=held.urgent_lost_tail,
+    )
+
+
+def _keys(row: Row) -> list[str]:
+    return row["budgets"].split("\n") if row["budgets"] else []
+
+
+def _budget(row: Row) -> Budget:
+    limit = Limit(burst=row["burst"], every=timedelta(microseconds=row["every"]), reserve=row["reserve"])
+    return Budget(
+        key=row["key"],
+        limit=limit,
+        tat=from_micros(row["tat"]),
+        not_before=instant(row["not_before"]),
+        tail=instant(row["tail"]),
+        urgent_tail=instant(row["urgent_tail"]),
+        lost_tail=instant(row["lost_tail"]),
+        urgent_lost_tail=instant(row["urgent_lost_tail"]),
+    )

@@ -1,0 +1,370 @@
+"""A transaction is a plain function run by `await db.write(fn)` or `db.read(fn)`: it cannot await.
+
+So it can never be held open over a remote call. Functions run on threads that own a connection each: one writer on
+SQLite, a few on PostgreSQL. Writes that wait together are committed together; if one of a group fails, the group is
+rolled back and each runs alone. A function may therefore run more than once: it must touch nothing but its `tx`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum
+from itertools import count
+from typing import Any, Final, Protocol, TypeVar
+
+from holdfast.core.backoff import Ladder
+from holdfast.errors import Duplicate, OutcomeUnknown, StoreUnavailable, TxConflict
+from holdfast.ports import Clock, Points
+from holdfast.store import journal
+from holdfast.store.tx import Session, Tx
+
+T = TypeVar("T")
+
+GROUP: Final = 64  # writes committed together at most
+CONFLICT_TRIES: Final = 12
+CONFLICTS: Final = Ladder(first=timedelta(milliseconds=5), factor=2, cap=timedelta(seconds=1), jitter=0.5)
+NOTIFY_AFTER: Final = (
+    0.02  # seconds; wake-ups of other replicas are gathered, because NOTIFY serialises commits
+)
+
+
+class Store(Protocol):
+    """The fifth port. Everything that must survive a crash goes through these two methods."""
+
+    wake: Wake
+
+    async def read(self, fn: Callable[[Tx], T]) -> T: ...
+    async def write(self, fn: Callable[[Tx], T], *, key: str | None = None) -> T: ...
+
+
+class Engine(Protocol):
+    """What differs between SQLite and PostgreSQL."""
+
+    name: str
+    writers: int
+    readers: int
+
+    def connect(self, *, write: bool, deadline: float) -> EngineSession: ...
+    def listen(self, heard: Callable[[], None]) -> None: ...
+    def close(self) -> None: ...
+
+
+class EngineSession(Session, Protocol):
+    broken: bool  # the connection is gone; open a new one
+
+    def notify(self) -> None:
+        """Hint to other replicas that there is work."""
+
+    def abort(self) -> None:
+        """Called from another thread: make whatever runs now fail soon."""
+
+
+class Wake:
+    """A hint that there is new work. Losing one costs a poll interval, never a job."""
+
+    def __init__(self) -> None:
+        self._waiters: set[asyncio.Event] = set()
+
+    def subscribe(self) -> asyncio.Event:
+        waiter = asyncio.Event()
+        self._waiters.add(waiter)
+        return waiter
+
+    def unsubscribe(self, waiter: asyncio.Event) -> None:
+        self._waiters.discard(waiter)
+
+    def fire(self) -> None:
+        for waiter in self._waiters:
+            waiter.set()
+
+
+class _State(Enum):
+    WAITING = 1  # nothing was done yet
+    RUNNING = 2  # inside the transaction: it can still be abandoned
+    COMMITTING = 3  # from here on the outcome may be unknown
+    ABANDONED = 4  # the caller went away before COMMIT: it must not be committed
+
+
+class _Call:
+    __slots__ = ("error", "fn", "future", "result", "session", "state")
+
+    def __init__(self, fn: Callable[[Tx], Any], future: asyncio.Future[Any]) -> None:
+        self.fn = fn
+        self.future = future
+        self.state = _State.WAITING
+        self.session: EngineSession | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+class _Abandoned(Exception):
+    """A caller of this group went away: roll back, and run the others again."""
+
+
+class _Inbox:
+    """The calls that wait for a thread."""
+
+    def __init__(self) -> None:
+        self._calls: deque[_Call] = deque()
+        self._ready = threading.Condition()
+        self._closed = False
+
+    def put(self, call: _Call) -> None:
+        with self._ready:
+            if self._closed:
+                raise StoreUnavailable("the store is closed")
+            self._calls.append(call)
+            self._ready.notify()
+
+    def take(self, limit: int) -> list[_Call] | None:
+        """Wait for calls and take up to `limit`; None when closed and empty."""
+        with self._ready:
+            while not self._calls:
+                if self._closed:
+                    return None
+                self._ready.wait()
+            return [self._calls.popleft() for _ in range(min(limit, len(self._calls)))]
+
+    def close(self) -> None:
+        with self._ready:
+            self._closed = True
+            self._ready.notify_all()
+
+
+class Database:
+    """The store on threads. `deadline` bounds every call: past it the answer is an error, never a longer wait."""
+
+    def __init__(self, engine: Engine, *, clock: Clock, points: Points, deadline: timedelta) -> None:
+        self.engine = engine
+        self.wake = Wake()
+        self._clock = clock
+        self._points = points
+        self._deadline = deadline.total_seconds()
+        self._loop = asyncio.get_running_loop()
+        self._guard = threading.Lock()  # over the state of calls
+        self._reads, self._writes = _Inbox(), _Inbox()
+        self._notify_planned = False
+        self._threads = [
+            *(self._start(self._writes, n, write=True) for n in range(engine.writers)),
+            *(self._start(self._reads, n, write=False) for n in range(engine.readers)),
+        ]
+        engine.listen(self._heard)
+
+    def _start(self, inbox: _Inbox, number: int, *, write: bool) -> threading.Thread:
+        name = f"holdfast-{'write' if write else 'read'}-{number}"
+        thread = threading.Thread(target=self._serve, args=(inbox, write), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    async def read(self, fn: Callable[[Tx], T]) -> T:
+        """Run a function in a read-only transaction with one consistent view."""
+        result: T = await self._call(self._reads, fn, self._deadline)
+        return result
+
+    async def write(self, fn: Callable[[Tx], T], *, key: str | None = None) -> T:
+        """Run a function as one transaction. With a key it happens once, even when an answer was lost.
+
+        The result of a keyed write is kept as JSON beside the key; repeating the key returns it.
+        """
+        if key is None:
+            return await self._retried(fn, self._deadline, again=(TxConflict,))
+        return await self._retried(
+            _once(fn, key), self._deadline, again=(TxConflict, Duplicate, OutcomeUnknown)
+        )
+
+    async def run_long(self, fn: Callable[[Tx], T], *, deadline: timedelta) -> T:
+        """A write that may take its time: schema steps. Two replicas that race on an empty database are conflicts too."""
+        return await self._retried(fn, deadline.total_seconds(), again=(TxConflict, Duplicate))
+
+    async def _retried(
+        self, fn: Callable[[Tx], T], deadline: float, *, again: tuple[type[Exception], ...]
+    ) -> T:
+        for attempt in count(1):
+            try:
+                result: T = await self._call(self._writes, fn, deadline)
+                return result
+            except again:
+                if attempt == CONFLICT_TRIES:
+                    raise
+            await self._clock.sleep(CONFLICTS.wait(attempt, f"{id(fn)}").total_seconds())
+        raise AssertionError("count() never ends")
+
+    async def close(self) -> None:
+        """Finish what was handed over, then end the threads; the writers close last (SQLite's checkpoint is theirs)."""
+        self._reads.close()
+        self._writes.close()
+        await asyncio.to_thread(self._join)
+        self.engine.close()
+
+    def _join(self) -> None:
+        for thread in reversed(self._threads):
+            thread.join(timeout=self._deadline)
+
+    # ── on the event loop ──
+
+    async def _call(self, inbox: _Inbox, fn: Callable[[Tx], Any], deadline: float) -> Any:
+        call = _Call(fn, self._loop.create_future())
+        inbox.put(call)
+        try:
+            async with asyncio.timeout(deadline):
+                return await call.future
+        except TimeoutError:
+            if self._abandon(call):
+                raise StoreUnavailable(
+                    f"no answer from the store in {deadline:g} s; nothing was changed"
+                ) from None
+            raise OutcomeUnknown(f"no answer to COMMIT in {deadline:g} s; it may have happened") from None
+        except asyncio.CancelledError:
+            self._abandon(call)
+            raise
+
+    def _abandon(self, call: _Call) -> bool:
+        """Give a call up. True if it is certain that it changes nothing."""
+        with self._guard:
+            certain = call.state is not _State.COMMITTING
+            if certain:
+                call.state = _State.ABANDONED
+            session = call.session
+        if session is not None:
+            session.abort()
+        return certain
+
+    def _deliver(self, calls: list[_Call], wakes: bool) -> None:
+        for call in calls:
+            if call.future.done():
+                continue
+            if call.error is not None:
+                call.future.set_exception(call.error)
+            else:
+                call.future.set_result(call.result)
+        if wakes:
+            self.wake.fire()
+            if not self._notify_planned:
+                self._notify_planned = True
+                self._loop.call_later(NOTIFY_AFTER, self._notify)
+
+    def _notify(self) -> None:
+        self._notify_planned = False
+        call = _Call(_NOTIFY, self._loop.create_future())
+        call.future.add_done_callback(lambda done: done.exception())  # a lost hint is no error
+        try:
+            self._writes.put(call)
+        except StoreUnavailable:
+            call.future.cancel()
+
+    def _heard(self) -> None:
+        """Called on the engine's listening thread."""
+        self._loop.call_soon_threadsafe(self.wake.fire)
+
+    # ── on a thread ──
+
+    def _serve(self, inbox: _Inbox, write: bool) -> None:
+        session: EngineSession | None = None
+        while (calls := inbox.take(GROUP if write else 1)) is not None:
+            notify = [call for call in calls if call.fn is _NOTIFY]
+            work = [call for call in calls if call.fn is not _NOTIFY]
+            wakes = False
+            try:
+                if session is None or session.broken:
+                    session = self._reconnect(session, write)
+                if notify:
+                    session.notify()
+                if work:
+                    wakes = self._run(session, work, write)
+            except BaseException as error:
+                for call in calls:
+                    call.error = call.error or error
+            self._hand_back(calls, wakes)
+        if session is not None:
+            session.close()
+
+    def _reconnect(self, session: EngineSession | None, write: bool) -> EngineSession:
+        if session is not None:
+            session.close()
+        return self.engine.connect(write=write, deadline=self._deadline)
+
+    def _hand_back(self, calls: list[_Call], wakes: bool) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._deliver, calls, wakes)
+        except RuntimeError:
+            return  # the loop has ended: nobody waits any more
+
+    def _run(self, session: EngineSession, calls: list[_Call], write: bool) -> bool:
+        """Run a group in one transaction, or, if one of it fails, each alone."""
+        try:
+            return self._transact(session, calls, write)
+        except (StoreUnavailable, OutcomeUnknown):
+            raise  # true for the whole group alike
+        except Exception as error:
+            if len(calls) == 1:
+                calls[0].error = error
+                return False
+        return any([self._run(session, [call], write) for call in calls if not session.broken])
+
+    def _transact(self, session: EngineSession, calls: list[_Call], write: bool) -> bool:
+        self._enter(calls, session)
+        try:
+            session.begin(write=write)
+            tx = Tx(session)
+            try:
+                for call in calls:
+                    if call.state is not _State.ABANDONED:
+                        call.result = call.fn(tx)
+                journal.seal(tx)
+                if write:
+                    self._points("store.before-commit")
+                self._enter_commit(calls)
+            except BaseException:
+                session.rollback()
+                raise
+            session.commit()
+            if write:
+                self._points("store.after-commit")
+            return tx.wakes
+        finally:
+            with self._guard:
+                for call in calls:
+                    call.session = None
+
+    def _enter(self, calls: list[_Call], session: EngineSession) -> None:
+        with self._guard:
+            for call in calls:
+                call.session = session
+                if call.state is not _State.ABANDONED:
+                    call.state = _State.RUNNING
+
+    def _enter_commit(self, calls: list[_Call]) -> None:
+        with self._guard:
+            live = [call for call in calls if call.state is not _State.ABANDONED]
+            if len(live) < len(calls):
+                for call in calls:
+                    call.error = None
+                raise _Abandoned
+            for call in live:
+                call.state = _State.COMMITTING
+
+
+def _NOTIFY(tx: Tx) -> None:  # noqa: N802 - a marker, compared by identity
+    raise AssertionError("a marker, never run")
+
+
+def _once(fn: Callable[[Tx], T], key: str) -> Callable[[Tx], T]:
+    def keyed(tx: Tx) -> T:
+        done = tx.row("SELECT result FROM write_keys WHERE key = :key", key=key)
+        if done is not None:
+            kept: T = json.loads(done["result"])
+            return kept
+        result = fn(tx)
+        tx.run(
+            "INSERT INTO write_keys (key, result, at) VALUES (:key, :result, now_us())",
+            key=key,
+            result=json.dumps(result),
+        )
+        return result
+
+    return keyed

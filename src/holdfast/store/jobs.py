@@ -1,0 +1,492 @@
+"""Jobs: enqueue, claim, settle, take back. Every worker's write is guarded by the fence of its claim."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from holdfast.core.job import (
+    CRASHES_TO_QUARANTINE, Again, Claim, Done, Failed, Outcome, Priority, Spec, State, move, verdict,
+)  # fmt: skip
+from holdfast.core.backoff import JOB, Ladder
+from holdfast.errors import LeaseLost
+from holdfast.store import budgets, journal
+from holdfast.store.leases import fence_base
+from holdfast.store.tx import Row, Tx, from_micros, instant, to_micros, value_list
+
+READY, RUNNING, FAILED, DEAD = State.READY.value, State.RUNNING.value, State.FAILED.value, State.DEAD.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as people see it."""
+
+    id: str
+    kind: str
+    subject: str
+    state: State
+    priority: Priority
+    due_at: datetime
+    attempts: int
+    max_attempts: int
+    crashes: int
+    holder: str | None
+    lease_until: datetime | None
+    reason: str | None
+    last_error: str | None
+
+
+# ── asking for work ──
+
+
+def enqueue(tx: Tx, spec: Spec) -> str:
+    """Ask for work, in the transaction that causes it. Returns the live job for (kind, subject): this or an older one."""
+    added = tx.run(
+        """INSERT INTO jobs (id, kind, subject, state, priority, due_at, max_attempts, budgets, payload, created_at,
+                             expires_at)
+           VALUES (:id, :kind, :subject, 'ready', :priority, COALESCE(:due_at, now_us()), :max_attempts, :budgets,
+                   :payload, now_us(), :expires_at)
+           ON CONFLICT DO NOTHING""",
+        id=spec.id,
+        kind=spec.kind,
+        subject=spec.subject,
+        priority=int(spec.priority),
+        due_at=None if spec.due_at is None else to_micros(spec.due_at),
+        max_attempts=spec.max_attempts,
+        budgets="\n".join(spec.budgets),
+        payload=json.dumps(spec.payload),
+        expires_at=None if spec.expires_at is None else to_micros(spec.expires_at),
+    )
+    if added:
+        tx.wakes = True
+        return spec.id
+    live = tx.row(
+        "SELECT id FROM jobs WHERE kind = :kind AND subject = :subject AND state <> 'dead'",
+        kind=spec.kind,
+        subject=spec.subject,
+    )
+    return str(live["id"]) if live else spec.id
+
+
+# ── claiming ──
+
+
+def claim(tx: Tx, *, holder: str, free: Mapping[str, int], ttl: timedelta) -> list[Claim]:
+    """Lease due jobs of each kind up to its free slots, most urgent first; budgets are taken in the same transaction.
+
+    A job whose budget has nothing left is not claimed: it gets a turn, with the reason, and is due again then.
+    """
+    left = {kind: slots for kind, slots in free.items() if slots > 0}
+    rows: list[Row] = []
+    for kind, priority in _due(tx, left):
+        if left[kind] > 0:
+            picked = _pick(tx, kind, priority, left[kind])
+            left[kind] -= len(picked)
+            rows += picked
+    return _lease(tx, budgets.admit(tx, rows), holder, ttl)
+
+
+def _due(tx: Tx, kinds: Iterable[str]) -> list[tuple[str, int]]:
+    """Which kinds have work due, and how urgent: one look at the top of each index range."""
+    wanted = [(kind, int(priority)) for kind in kinds for priority in Priority]
+    if not wanted:
+        return []
+    text, values = value_list(wanted)
+    rows = tx.rows(
+        f"""WITH want (kind, priority) AS ({text})
+            SELECT kind, priority FROM want
+             WHERE EXISTS (SELECT 1 FROM jobs
+                            WHERE jobs.kind = want.kind AND jobs.priority = want.priority
+                              AND jobs.state = 'ready' AND jobs.due_at <= (SELECT now_us()))
+             ORDER BY priority""",
+        **values,
+    )
+    return [(row["kind"], row["priority"]) for row in rows]
+
+
+def _pick(tx: Tx, kind: str, priority: int, limit: int) -> list[Row]:
+    return tx.rows(
+        """SELECT id, kind, subject, payload, attempts, max_attempts, priority, budgets, reason, recheck FROM jobs
+            WHERE state = 'ready' AND kind = :kind AND priority = :priority AND due_at <= (SELECT now_us())
+            ORDER BY due_at LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
+        kind=kind,
+        priority=priority,
+        limit=limit,
+    )
+
+
+def _lease(tx: Tx, rows: Sequence[Row], holder: str, ttl: timedelta) -> list[Claim]:
+    if not rows:
+        return []
+    text, values = value_list([(row["id"],) for row in rows])
+    leased = tx.rows(
+        f"""UPDATE jobs SET state = :running, holder = :holder, lease_until = now_us() + :ttl, started_at = now_us(),
+                   attempts = attempts + 1, reason = NULL,
+                   fence = CASE WHEN fence < :base THEN :base ELSE fence END + 1
+             WHERE id IN ({text}) RETURNING id, fence, attempts""",
+        running=move(State.READY, "claimed"),
+        holder=holder,
+        ttl=ttl,
+        base=fence_base(tx),
+        **values,
+    )
+    numbers = {row["id"]: (row["fence"], row["attempts"]) for row in leased}
+    return [_claim(row, *numbers[row["id"]]) for row in rows]
+
+
+def _claim(row: Row, fence: int, attempt: int) -> Claim:
+    return Claim(
+        id=row["id"],
+        kind=row["kind"],
+        subject=row["subject"],
+        payload=json.loads(row["payload"]),
+        attempt=attempt,
+        max_attempts=row["max_attempts"],
+        fence=fence,
+        priority=Priority(row["priority"]),
+        budgets=tuple(row["budgets"].split("\n")) if row["budgets"] else (),
+        recheck=bool(row["recheck"]),
+    )
+
+
+def beat(tx: Tx, holder: str, claims: Sequence[Claim], ttl: timedelta) -> set[str]:
+    """Renew every lease at once; the ids that are still ours come back, the others are lost."""
+    if not claims:
+        return set()
+    text, values = value_list([(claim.id, claim.fence) for claim in claims])
+    rows = tx.rows(
+        f"""UPDATE jobs SET lease_until = now_us() + :ttl
+             WHERE state = 'running' AND holder = :holder AND (id, fence) IN ({text})
+               AND lease_until > (SELECT now_us()) RETURNING id""",
+        ttl=ttl,
+        holder=holder,
+        **values,
+    )
+    return {row["id"] for row in rows}
+
+
+# ── settling ──
+
+
+def finish(tx: Tx, claims: Sequence[Claim]) -> set[str]:
+    """Move finished jobs to the history. The ids that were still ours come back; the others changed nothing."""
+    text, values = value_list([(claim.id, claim.fence) for claim in claims])
+    ours = tx.rows(
+        f"SELECT id FROM jobs WHERE state = 'running' AND (id, fence) IN ({text}) /* FOR UPDATE */", **values
+    )
+    ids = {row["id"] for row in ours}
+    if ids:
+        _to_history(tx, sorted(ids), move(State.RUNNING, "finished"))
+    return ids
+
+
+def _to_history(tx: Tx, ids: Sequence[str], state: State) -> None:
+    text, values = value_list([(job_id,) for job_id in ids])
+    tx.run(
+        f"""INSERT INTO job_history (id, kind, subject, state, attempts, fence, holder, created_at, started_at,
+                                     finished_at)
+            SELECT id, kind, subject, :state, attempts, fence, holder, created_at, started_at, now_us()
+              FROM jobs WHERE id IN ({text})""",
+        state=state,
+        **values,
+    )
+    tx.run(f"DELETE FROM jobs WHERE id IN ({text})", **values)
+
+
+def settle(tx: Tx, claim: Claim, outcome: Outcome, ladder: Ladder = JOB) -> None:
+    """Write a worker's answer and what it changed, together. LeaseLost undoes all of it."""
+    if isinstance(outcome, Done):
+        if claim.id not in finish(tx, [claim]):
+            raise LeaseLost(claim.id)
+    elif isinstance(outcome, Again):
+        _again(tx, claim, outcome)
+    else:
+        _fail(tx, claim, outcome, ladder)
+    if outcome.write is not None:
+        outcome.write(tx)
+
+
+def _again(tx: Tx, claim: Claim, outcome: Again) -> None:
+    _guarded(
+        tx,
+        claim,
+        """state = :state, due_at = COALESCE(:at, now_us() + :after), attempts = attempts - 1, crashes = 0,
+           recheck = FALSE, reason = :reason, holder = NULL, lease_until = NULL""",
+        state=move(State.RUNNING, "not yet"),
+        at=None if outcome.at is None else to_micros(outcome.at),
+        after=outcome.after or timedelta(0),
+        reason=outcome.reason,
+    )
+    tx.wakes = True
+
+
+def _fail(tx: Tx, claim: Claim, outcome: Failed, ladder: Ladder) -> None:
+    retry = verdict(claim, outcome, ladder)
+    state = move(State.RUNNING, retry.event)
+    _guarded(
+        tx,
+        claim,
+        """state = :state, due_at = now_us() + :wait, crashes = 0, recheck = FALSE, reason = :reason,
+           last_error = :error, holder = NULL, lease_until = NULL""",
+        state=state,
+        wait=retry.wait,
+        reason=outcome.reason,
+        error=outcome.error[:2000],
+    )
+    facts: dict[str, Any] = {
+        "kind": claim.kind,
+        "attempts": claim.attempt,
+        "max_attempts": claim.max_attempts,
+        "reason": outcome.reason,
+    }
+    journal.audit(
+        tx, "job_dead" if state is State.DEAD else "job_failed", claim.subject, job=claim.id, **facts
+    )
+    journal.event(
+        tx, "job.dead" if state is State.DEAD else "job.failed", claim.subject, job=claim.id, **facts
+    )
+
+
+def _guarded(tx: Tx, claim: Claim, changes: str, **params: Any) -> None:
+    changed = tx.run(
+        f"UPDATE jobs SET {changes} WHERE id = :id AND fence = :fence AND state = 'running'",
+        id=claim.id,
+        fence=claim.fence,
+        **params,
+    )
+    if not changed:
+        raise LeaseLost(claim.id)
+
+
+def finished(tx: Tx, claims: Sequence[Claim]) -> set[str]:
+    """Which of these are in the history under our fence: after an unknown COMMIT, those that did commit."""
+    text, values = value_list([(claim.id, claim.fence) for claim in claims])
+    return {
+        row["id"] for row in tx.rows(f"SELECT id FROM job_history WHERE (id, fence) IN ({text})", **values)
+    }
+
+
+def still_ours(tx: Tx, claim: Claim) -> bool:
+    """After an unknown COMMIT: is the job still in our hands, so that the answer must be written again?"""
+    row = tx.row("SELECT fence, state FROM jobs WHERE id = :id", id=claim.id)
+    return row is not None and row["fence"] == claim.fence and row["state"] == RUNNING
+
+
+# ── taking back ──
+
+
+def release(tx: Tx, claims: Sequence[Claim]) -> int:
+    """Hand unfinished jobs back at once: a replica that stops in good order costs them nothing."""
+    if not claims:
+        return 0
+    text, values = value_list([(claim.id, claim.fence) for claim in claims])
+    return _hand_back(tx, f"(id, fence) IN ({text})", **values)
+
+
+def release_strays(tx: Tx, holder: str, known: Sequence[Claim]) -> int:
+    """Jobs claimed in our name whose claim we never heard of (its COMMIT was answered too late)."""
+    text, values = value_list([(claim.id,) for claim in known] or [("",)])
+    return _hand_back(tx, f"holder = :holder AND id NOT IN ({text})", holder=holder, **values)
+
+
+def _hand_back(tx: Tx, which: str, **params: Any) -> int:
+    tx.wakes = True
+    return tx.run(
+        f"""UPDATE jobs SET state = :ready, due_at = now_us(), attempts = attempts - 1, fence = fence + 1,
+                   holder = NULL, lease_until = NULL, reason = 'RELEASED'
+             WHERE state = 'running' AND {which}""",
+        ready=move(State.RUNNING, "released"),
+        **params,
+    )
+
+
+def take_back_expired(tx: Tx, ttl: timedelta, limit: int = 100) -> tuple[int, int]:
+    """Take jobs from holders that went silent. One that did this three times running is quarantined. Counts of both.
+
+    A lease that ends absurdly late was written before the database's clock was set back: it counts as expired.
+    """
+    rows = tx.rows(
+        """SELECT id, kind, subject, crashes, attempts, max_attempts, holder FROM jobs
+            WHERE state = 'running'
+              AND (lease_until <= (SELECT now_us()) OR lease_until > (SELECT now_us()) + :absurd)
+            ORDER BY lease_until LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
+        limit=limit,
+        absurd=10 * ttl,
+    )
+    quarantined = 0
+    for row in rows:
+        poison = row["crashes"] + 1 >= CRASHES_TO_QUARANTINE
+        quarantined += poison
+        tx.run(
+            """UPDATE jobs SET state = :state, due_at = now_us(), crashes = crashes + 1, fence = fence + 1,
+                      holder = NULL, lease_until = NULL, reason = :reason, last_error = :error
+                WHERE id = :id""",
+            id=row["id"],
+            state=move(State.RUNNING, "quarantined" if poison else "lease expired"),
+            reason="POISON" if poison else "LEASE_EXPIRED",
+            error=f"its worker {row['holder']} went silent ({row['crashes'] + 1} in a row)",
+        )
+        facts = {
+            "kind": row["kind"],
+            "attempts": row["attempts"],
+            "crashes": row["crashes"] + 1,
+            "holder": row["holder"],
+        }
+        name = "quarantined" if poison else "taken_back"
+        journal.audit(tx, f"job_{name}", row["subject"], job=row["id"], **facts)
+        journal.event(tx, f"job.{name}", row["subject"], job=row["id"], **facts)
+    tx.wakes = tx.wakes or bool(rows)
+    return len(rows) - quarantined, quarantined
+
+
+def take_back_all(tx: Tx) -> int:
+    """After a failover: no claim can be trusted, and what was under way must first be compared with the remote."""
+    tx.wakes = True
+    return tx.run(
+        """UPDATE jobs SET state = :ready, due_at = now_us(), fence = fence + 1, holder = NULL, lease_until = NULL,
+                  recheck = TRUE, reason = 'STORE_FAILOVER' WHERE state = 'running'""",
+        ready=move(State.RUNNING, "lease expired"),
+    )
+
+
+# ── sweeps ──
+
+
+def retry_failed(tx: Tx, limit: int = 500) -> int:
+    """failed → ready for every job whose wait is over and that has attempts left."""
+    rows = tx.rows(
+        """SELECT id, kind, subject, attempts, max_attempts FROM jobs
+            WHERE state = 'failed' AND due_at <= (SELECT now_us()) ORDER BY due_at LIMIT :limit
+            /* FOR UPDATE SKIP LOCKED */""",
+        limit=limit,
+    )
+    if not rows:
+        return 0
+    ready = move(State.FAILED, "retried")
+    text, values = value_list([(row["id"],) for row in rows])
+    tx.run(f"UPDATE jobs SET state = :ready, reason = 'RETRY' WHERE id IN ({text})", ready=ready, **values)
+    for row in rows:
+        facts = {"attempts": row["attempts"], "max_attempts": row["max_attempts"]}
+        journal.audit(
+            tx, "job_retry", row["subject"], job=row["id"], old_status=FAILED, new_status=ready.value, **facts
+        )
+    tx.wakes = True
+    return len(rows)
+
+
+def expire_overdue(tx: Tx, limit: int = 500) -> int:
+    """Jobs that were not begun by the time after which they make no sense: dead, visibly."""
+    rows = tx.rows(
+        """SELECT id, kind, subject, state FROM jobs
+            WHERE expires_at IS NOT NULL AND state IN ('ready', 'failed') AND expires_at <= (SELECT now_us())
+            ORDER BY expires_at LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
+        limit=limit,
+    )
+    for row in rows:
+        tx.run(
+            "UPDATE jobs SET state = :dead, reason = 'TIMED_OUT', last_error = 'not begun in time' WHERE id = :id",
+            id=row["id"],
+            dead=move(State(row["state"]), "expired"),
+        )
+        journal.audit(tx, "job_expired", row["subject"], job=row["id"], kind=row["kind"])
+        journal.event(tx, "job.dead", row["subject"], job=row["id"], kind=row["kind"], reason="TIMED_OUT")
+    return len(rows)
+
+
+def forget_history(tx: Tx, before: datetime, limit: int = 5000) -> int:
+    """Delete old history rows, a page at a time. Ids begin with their time, so the primary key serves as the index."""
+    return tx.run(
+        """DELETE FROM job_history WHERE id IN
+               (SELECT id FROM job_history WHERE finished_at < :before ORDER BY id LIMIT :limit)""",
+        before=before,
+        limit=limit,
+    )
+
+
+# ── for people ──
+
+
+def get(tx: Tx, job_id: str) -> Job | None:
+    row = tx.row(f"SELECT {_COLUMNS} FROM jobs WHERE id = :id", id=job_id)
+    return None if row is None else _job(row)
+
+
+def live(tx: Tx, kind: str, subject: str) -> Job | None:
+    row = tx.row(
+        f"SELECT {_COLUMNS} FROM jobs WHERE kind = :kind AND subject = :subject AND state <> 'dead'",
+        kind=kind,
+        subject=subject,
+    )
+    return None if row is None else _job(row)
+
+
+def known(tx: Tx, kind: str, subject: str) -> bool:
+    """Whether there is any job for this, a dead one included: a person decides about those, not the reconciler."""
+    row = tx.row(
+        """SELECT 1 AS found FROM jobs WHERE kind = :kind AND subject = :subject AND state <> 'dead'
+           UNION ALL SELECT 1 FROM jobs WHERE kind = :kind AND subject = :subject AND state = 'dead' LIMIT 1""",
+        kind=kind,
+        subject=subject,
+    )
+    return row is not None
+
+
+def counts(tx: Tx) -> dict[tuple[str, str], int]:
+    rows = tx.rows("SELECT kind, state, COUNT(*) AS n FROM jobs GROUP BY kind, state")
+    return {(row["kind"], row["state"]): row["n"] for row in rows}
+
+
+def oldest_ready_for(tx: Tx) -> timedelta:
+    """How long the longest-waiting due job has waited."""
+    row = tx.row(
+        """SELECT now_us() - MIN(due_at) AS age FROM jobs
+            WHERE state = 'ready' AND due_at <= (SELECT now_us())"""
+    )
+    return timedelta(microseconds=row["age"]) if row and row["age"] is not None else timedelta(0)
+
+
+def requeue(tx: Tx, job_id: str) -> bool:
+    """dead → ready, with all attempts given back. False if it is not dead."""
+    changed = tx.run(
+        """UPDATE jobs SET state = :ready, due_at = now_us(), attempts = 0, crashes = 0, fence = fence + 1,
+                  reason = 'REQUEUED' WHERE id = :id AND state = 'dead'""",
+        id=job_id,
+        ready=move(State.DEAD, "requeued"),
+    )
+    tx.wakes = tx.wakes or changed == 1
+    return changed == 1
+
+
+def cancel(tx: Tx, job_id: str) -> bool:
+    """Take a job that nobody runs out of the queue. False if it runs or is gone."""
+    rows = tx.rows(
+        "SELECT id, state FROM jobs WHERE id = :id AND state <> 'running' /* FOR UPDATE */", id=job_id
+    )
+    for row in rows:
+        _to_history(tx, [row["id"]], move(State(row["state"]), "cancelled"))
+    return bool(rows)
+
+
+_COLUMNS = """id, kind, subject, state, priority, due_at, attempts, max_attempts, crashes, holder, lease_until, reason,
+              last_error"""
+
+
+def _job(row: Row) -> Job:
+    return Job(
+        id=row["id"],
+        kind=row["kind"],
+        subject=row["subject"],
+        state=State(row["state"]),
+        priority=Priority(row["priority"]),
+        due_at=from_micros(row["due_at"]),
+        attempts=row["attempts"],
+        max_attempts=row["max_attempts"],
+        crashes=row["crashes"],
+        holder=row["holder"],
+        lease_until=instant(row["lease_until"]),
+        reason=row["reason"],
+        last_error=row["last_error"],
+    )

@@ -1,0 +1,137 @@
+"""The journal: audit rows (hash-chained) and events (numbered), appended as the last act of a transaction.
+
+Both are numbered under one locked row, taken after every other lock of the transaction. So numbers become visible
+in order, a reader that resumes after an id misses nothing, and the lock can never be part of a deadlock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from holdfast.core import chain
+from holdfast.store.tx import Tx, from_micros, value_list
+
+SYSTEM: Final = "system"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened, as shown on a timeline."""
+
+    id: int
+    at: datetime
+    name: str
+    subject: str
+    job: str
+    details: dict[str, Any]
+
+
+def audit(tx: Tx, action: str, subject: str, *, actor: str = SYSTEM, **details: Any) -> None:
+    """Owe the audit log one row; it is written, or the whole transaction is not."""
+    tx.audits.append((actor, action, subject, chain.canonical(details)))
+
+
+def event(tx: Tx, name: str, subject: str, *, job: str = "", **details: Any) -> None:
+    """Add to the timeline of a subject."""
+    tx.events.append((name, subject, job, chain.canonical(details)))
+
+
+def seal(tx: Tx) -> None:
+    """Number, chain and insert what the transaction owes the journal. Called by the store, right before COMMIT."""
+    if not tx.audits and not tx.events:
+        return
+    head = tx.rows(
+        """UPDATE journal_head SET audit_seq = audit_seq + :audits, event_id = event_id + :events
+            WHERE only_one = 1 RETURNING audit_seq, audit_hash, event_id, now_us() AS at""",
+        audits=len(tx.audits),
+        events=len(tx.events),
+    )[0]
+    if tx.audits:
+        _insert_audits(tx, head["audit_seq"] - len(tx.audits), head["audit_hash"], head["at"])
+    if tx.events:
+        first = head["event_id"] - len(tx.events) + 1
+        text, values = value_list([(first + n, head["at"], *entry) for n, entry in enumerate(tx.events)])
+        tx.run(f"INSERT INTO events (id, at, name, subject, job, details) {text}", **values)
+
+
+def _insert_audits(tx: Tx, seq: int, previous: str, at: int) -> None:
+    rows = []
+    for actor, action, subject, details in tx.audits:
+        seq += 1
+        previous = chain.link(previous, seq, at, actor, action, subject, details)
+        rows.append((seq, at, actor, action, subject, details, previous))
+    text, values = value_list(rows)
+    tx.run(f"INSERT INTO audit (seq, at, actor, action, subject, details, hash) {text}", **values)
+    tx.run("UPDATE journal_head SET audit_hash = :hash WHERE only_one = 1", hash=previous)
+
+
+def audit_page(tx: Tx, after: int, limit: int = 1000) -> list[chain.Entry]:
+    rows = tx.rows(
+        """SELECT seq, at, actor, action, subject, details, hash FROM audit
+            WHERE seq > :after ORDER BY seq LIMIT :limit""",
+        after=after,
+        limit=limit,
+    )
+    return [chain.Entry(**row) for row in rows]
+
+
+def audit_head(tx: Tx) -> tuple[int, str]:
+    """The newest number and hash: what the last row must carry, so that a cut-off tail is noticed too."""
+    head = tx.rows("SELECT audit_seq, audit_hash FROM journal_head WHERE only_one = 1")[0]
+    return head["audit_seq"], head["audit_hash"]
+
+
+def verify(tx: Tx) -> chain.Verdict:
+    """Walk the whole chain and name the first bad row."""
+    seq, newest = audit_head(tx)
+    return chain.verify(_all_entries(tx), newest_seq=seq, newest_hash=newest)
+
+
+def _all_entries(tx: Tx) -> Iterator[chain.Entry]:
+    after = 0
+    while page := audit_page(tx, after):
+        yield from page
+        after = page[-1].seq
+
+
+def events_after(tx: Tx, last: int, *, subject: str | None = None, limit: int = 500) -> list[Event]:
+    """The next events after an id: ids are committed in order, so a reader that resumes here misses nothing."""
+    rows = tx.rows(
+        f"""SELECT id, at, name, subject, job, details FROM events
+             WHERE id > :last {"AND subject = :subject" if subject is not None else ""} ORDER BY id LIMIT :limit""",
+        last=last,
+        limit=limit,
+        **({} if subject is None else {"subject": subject}),
+    )
+    return [
+        Event(
+            id=row["id"],
+            at=from_micros(row["at"]),
+            name=row["name"],
+            subject=row["subject"],
+            job=row["job"],
+            details=json.loads(row["details"]),
+        )
+        for row in rows
+    ]
+
+
+def outbox(tx: Tx, consumer: str, limit: int = 500) -> list[Event]:
+    """What a named consumer has not yet taken. It acts, then moves its cursor: at least once, in order."""
+    row = tx.row("SELECT event_id FROM event_cursors WHERE consumer = :consumer", consumer=consumer)
+    return events_after(tx, row["event_id"] if row else 0, limit=limit)
+
+
+def advance(tx: Tx, consumer: str, to: int) -> None:
+    """Remember how far a consumer came; it never goes back."""
+    tx.run(
+        """INSERT INTO event_cursors (consumer, event_id) VALUES (:consumer, :to)
+           ON CONFLICT (consumer) DO UPDATE SET event_id = excluded.event_id
+            WHERE event_cursors.event_id < excluded.event_id""",
+        consumer=consumer,
+        to=to,
+    )

@@ -1,0 +1,225 @@
+"""SQLite: WAL, synchronous FULL, one process, one writer that is also the only checkpointer."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any, Final
+
+from holdfast.errors import Duplicate, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable, TxConflict
+from holdfast.ports import Clock
+from holdfast.store.tx import Row, to_micros
+
+OLDEST: Final = (3, 35, 0)  # RETURNING
+_MAGIC: Final = b"SQLite format 3\x00"
+_RETRYABLE: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_NO_ROOM: Final = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CANTOPEN,
+}
+
+
+class SqliteEngine:
+    """One file, one process. The instance lock and the file's size are checked before SQLite may touch it."""
+
+    name = "sqlite"
+    writers = 1
+    readers = 2
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        if sqlite3.sqlite_version_info < OLDEST:
+            raise StoreRefused(
+                f"SQLite {sqlite3.sqlite_version} is too old: Holdfast needs 3.35 or newer.",
+                "Use a newer Python build, or PostgreSQL (store.url).",
+            )
+        self.path = path
+        self._clock = clock
+        self._lock = _take_instance_lock(path)
+        try:
+            self._admit()
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _admit(self) -> None:
+        """Refuse a file that lost its content; let SQLite finish what a crash interrupted, and look again."""
+        wal = self.path.with_name(self.path.name + "-wal")
+        if not self.path.exists():
+            return
+        recovering = wal.exists() and wal.stat().st_size > 0
+        _refuse_cut_file(self.path, recovering=recovering)
+        if recovering:
+            session = self.connect(write=True, deadline=5.0)
+            try:
+                session.query("PRAGMA wal_checkpoint(TRUNCATE)", {})
+            except StoreError as error:
+                raise _malformed(self.path, str(error)) from error
+            finally:
+                session.close()
+            _refuse_cut_file(self.path, recovering=False)
+
+    def connect(self, *, write: bool, deadline: float) -> SqliteSession:
+        try:
+            return SqliteSession(open_connection(str(self.path), self._clock, write=write, deadline=deadline))
+        except sqlite3.OperationalError as error:
+            raise StoreUnavailable(f"{self.path} cannot be opened: {error}") from error
+        except sqlite3.DatabaseError as error:
+            raise _malformed(self.path, str(error)) from error
+
+    def listen(self, heard: Callable[[], None]) -> None:
+        """One process: its own commits are all the news there is."""
+
+    def close(self) -> None:
+        self._lock.close()
+
+
+class SqliteSession:
+    """One connection; transactions are opened by hand (IMMEDIATE for writes: no upgrade, no deadlock)."""
+
+    epoch = 1
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self.broken = False
+
+    def begin(self, *, write: bool) -> None:
+        self.execute("BEGIN IMMEDIATE" if write else "BEGIN", {})
+
+    def execute(self, sql: str, params: Mapping[str, Any]) -> int:
+        try:
+            return self._connection.execute(sql, params).rowcount
+        except sqlite3.Error as error:
+            raise _translated(error) from error
+
+    def query(self, sql: str, params: Mapping[str, Any]) -> list[Row]:
+        try:
+            return self._connection.execute(sql, params).fetchall()
+        except sqlite3.Error as error:
+            raise _translated(error) from error
+
+    def commit(self) -> None:
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            problem = _translated(error)
+            self.rollback()
+            if self._connection.in_transaction:
+                self.broken = True
+                raise OutcomeUnknown(f"COMMIT failed and could not be undone: {error}") from error
+            raise problem from error
+
+    def rollback(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+
+    def notify(self) -> None:
+        """Nobody else to tell."""
+
+    def abort(self) -> None:
+        self._connection.interrupt()
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def open_connection(path: str, clock: Clock, *, write: bool, deadline: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        path, timeout=deadline, isolation_level=None, check_same_thread=False, cached_statements=512
+    )
+    connection.row_factory = _row
+    connection.create_function("now_us", 0, lambda: to_micros(clock.now()))
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        if not write:
+            connection.execute("PRAGMA query_only = ON")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
+    return {column[0]: value for column, value in zip(cursor.description, values, strict=True)}
+
+
+def _translated(error: sqlite3.Error) -> Exception:
+    code = getattr(error, "sqlite_errorcode", 0) or 0
+    primary = code & 0xFF
+    if primary in _RETRYABLE:
+        return TxConflict(str(error))
+    if primary == sqlite3.SQLITE_CONSTRAINT:
+        unique = code in (sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
+        return Duplicate(str(error)) if unique else StoreError(str(error))
+    if primary in _NO_ROOM:
+        return StoreUnavailable(
+            f"the database file cannot be written: {error}. Free some space; work resumes by itself."
+        )
+    if primary == sqlite3.SQLITE_INTERRUPT:
+        return StoreUnavailable("the store took too long; nothing was changed")
+    return StoreError(f"{type(error).__name__}: {error}")
+
+
+# ── before SQLite touches the file ──
+
+
+def _take_instance_lock(path: Path) -> IO[str]:
+    """One process per file. The lock is the kernel's, so a killed process leaves none behind."""
+    lock_path = path.with_name(path.name + ".lock")
+    try:
+        lock = lock_path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise StoreRefused(
+            f"{lock_path} cannot be opened: {error.strerror}.",
+            "Make the data folder writable (store.data_dir).",
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.seek(0)
+        holder = lock.read(64).strip() or "unknown"
+        lock.close()
+        raise StoreRefused(
+            f"{path} is in use by another Holdfast process (pid {holder}).",
+            "SQLite serves one process. Stop the other one, or use PostgreSQL to run several (store.url).",
+        ) from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+def _refuse_cut_file(path: Path, *, recovering: bool) -> None:
+    """A 0-byte file would open as a fresh, empty database: everything silently lost."""
+    size = path.stat().st_size
+    if size == 0:
+        raise StoreRefused(
+            f"{path} is empty (0 bytes): its content was lost.",
+            "Restore it from a backup. To start anew, remove the file yourself.",
+        )
+    with path.open("rb") as file:
+        header = file.read(100)
+    if len(header) < 100 or not header.startswith(_MAGIC):
+        raise _malformed(path, "its first bytes are not those of a SQLite database")
+    (page_size,) = struct.unpack(">H", header[16:18])
+    page_size = 65536 if page_size == 1 else page_size
+    changes, pages = struct.unpack(">II", header[24:32])
+    (valid_for,) = struct.unpack(">I", header[92:96])
+    # While the WAL still holds pages the main file may lag behind; after recovery it may not.
+    if not recovering and changes == valid_for and size < page_size * pages:
+        raise _malformed(path, f"it has {size} bytes of {page_size * pages}")
+
+
+def _malformed(path: Path, problem: str) -> StoreRefused:
+    return StoreRefused(
+        f"{path} is damaged: {problem}.", "Restore it from a backup; Holdfast has not changed the file."
+    )

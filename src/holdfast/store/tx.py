@@ -1,0 +1,97 @@
+"""Tx is the open transaction: written-out SQL with :named parameters, one text for both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final, Protocol
+
+Row = Mapping[str, Any]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_PLAIN: Final = frozenset({str, int, bytes, bool, float, type(None)})
+
+
+def to_micros(at: datetime) -> int:
+    """Instants are stored as microseconds since 1970: one type, one arithmetic, on both engines."""
+    return (at - _EPOCH) // _MICROSECOND
+
+
+def from_micros(micros: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=micros)
+
+
+def instant(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
+
+
+class Session(Protocol):
+    """One connection, used by one thread. It turns driver errors into ours and knows nothing of our tables."""
+
+    epoch: int  # grows when the database may have lost commits (a failover); fences start above it
+
+    def begin(self, *, write: bool) -> None: ...
+    def execute(self, sql: str, params: Mapping[str, Any]) -> int: ...
+    def query(self, sql: str, params: Mapping[str, Any]) -> list[Row]: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Tx:
+    """What a transaction function may do. Journal entries and wake-ups collect here until just before COMMIT."""
+
+    __slots__ = ("_now", "_session", "audits", "epoch", "events", "wakes")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._now: datetime | None = None
+        self.epoch = session.epoch
+        self.audits: list[tuple[str, str, str, str]] = []  # actor, action, subject, details
+        self.events: list[tuple[str, str, str, str]] = []  # name, subject, job id, details
+        self.wakes = False  # there is new work: tell the workers after COMMIT
+
+    def run(self, sql: str, **params: Any) -> int:
+        """Execute one statement and return how many rows it changed."""
+        return self._session.execute(sql, _bound(params))
+
+    def rows(self, sql: str, **params: Any) -> list[Row]:
+        return self._session.query(sql, _bound(params))
+
+    def row(self, sql: str, **params: Any) -> Row | None:
+        rows = self._session.query(sql, _bound(params))
+        return rows[0] if rows else None
+
+    def now(self) -> datetime:
+        """The database's clock, read once a transaction."""
+        if self._now is None:
+            self._now = from_micros(self.rows("SELECT now_us() AS now")[0]["now"])
+        return self._now
+
+
+def _bound(params: dict[str, Any]) -> dict[str, Any]:
+    for name, value in params.items():
+        if type(value) not in _PLAIN:
+            params[name] = _storable(value)
+    return params
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return to_micros(value)
+    if isinstance(value, timedelta):
+        return value // _MICROSECOND
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"a {type(value).__name__} cannot be stored")
+
+
+def value_list(rows: Sequence[tuple[Any, ...]]) -> tuple[str, dict[str, Any]]:
+    """Text and parameters of `VALUES (…), (…)`: how one statement names many rows on both engines."""
+    params = {f"v{r}_{c}": value for r, row in enumerate(rows) for c, value in enumerate(row)}
+    text = ", ".join(
+        "(" + ", ".join(f":v{r}_{c}" for c in range(len(row))) + ")" for r, row in enumerate(rows)
+    )
+    return f"VALUES {text}", params

@@ -1,0 +1,166 @@
+"""Log lines, metrics and health: the names that operators will search for."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from holdfast import __version__
+
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+class Log:
+    """Structured lines: one event name, then ids and facts. Nothing secret has a name here to be logged under."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def debug(self, event: str, **facts: Any) -> None:
+        self._logger.debug(event, **facts)
+
+    def info(self, event: str, **facts: Any) -> None:
+        self._logger.info(event, **facts)
+
+    def warning(self, event: str, **facts: Any) -> None:
+        self._logger.warning(event, **facts)
+
+    def error(self, event: str, **facts: Any) -> None:
+        self._logger.error(event, **facts)
+
+
+def make_log(level: str, style: str, **always: Any) -> Log:
+    """A log on stderr. `style` json: one object a line; console: for people."""
+    last: Any = (
+        structlog.processors.JSONRenderer(sort_keys=True)
+        if style == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    logger = structlog.wrap_logger(
+        structlog.PrintLogger(sys.stderr),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            last,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+    )
+    return Log(logger.bind(**always))
+
+
+class SilentLog(Log):
+    """For the simulator, where a million lines a minute would say nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def debug(self, event: str, **facts: Any) -> None: ...
+    def info(self, event: str, **facts: Any) -> None: ...
+    def warning(self, event: str, **facts: Any) -> None: ...
+    def error(self, event: str, **facts: Any) -> None: ...
+
+
+class Metrics:
+    """The Prometheus registry. Gauges about the store are set from SQL when somebody asks, never kept by hand."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.build_info = self._gauge("build_info", "The running version.", "version")
+        self.build_info.labels(version=__version__).set(1)
+        self.jobs = self._gauge("jobs", "Jobs by kind and state.", "kind", "state")
+        self.job_oldest_ready_age = self._gauge(
+            "job_oldest_ready_age_seconds", "Wait of the longest-waiting due job."
+        )
+        self.job_attempts = self._counter(
+            "job_attempts_total", "Attempts by kind and outcome.", "kind", "outcome"
+        )
+        self.job_duration = Histogram(
+            "holdfast_job_duration_seconds",
+            "How long a handler ran.",
+            ["kind"],
+            registry=self.registry,
+            buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60, 300),
+        )
+        self.loop_last_tick = self._gauge(
+            "loop_last_tick_timestamp_seconds", "When a loop last finished.", "loop"
+        )
+        self.loop_skipped = self._counter("loop_skipped_ticks_total", "Ticks skipped: still running.", "loop")
+        self.loop_failures = self._counter("loop_failures_total", "Ticks that ended in an error.", "loop")
+        self.lease_held = self._gauge("lease_held", "1 while this replica holds the lease.", "lease")
+        self.budget_remaining = self._gauge(
+            "budget_remaining", "Requests that a budget still allows now.", "budget"
+        )
+        self.replicas = self._gauge("replicas", "Replicas that are alive.")
+        self.clock_skew = self._gauge("clock_skew_seconds", "This replica's clock minus the database's.")
+        self.store_up = self._gauge("store_up", "1 while the store answers.")
+        self.self_check_ok = self._gauge(
+            "self_check_ok", "1 if the last self-check of this name passed.", "name"
+        )
+
+    def _gauge(self, name: str, doc: str, *labels: str) -> Gauge:
+        return Gauge(f"holdfast_{name}", doc, labels, registry=self.registry)
+
+    def _counter(self, name: str, doc: str, *labels: str) -> Counter:
+        return Counter(f"holdfast_{name}", doc, labels, registry=self.registry)
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+Phase = Literal["settings", "store", "schema", "keys", "engine", "serving"]
+PHASES: Final[tuple[Phase, ...]] = ("settings", "store", "schema", "keys", "engine", "serving")
+
+
+@dataclass
+class Health:
+    """What the probes say. Phases are passed in order; a phase that waits says why."""
+
+    passed: list[Phase] = field(default_factory=list)
+    waiting_for: str = ""  # why the current phase is not over
+    store_problem: str = "not connected yet"
+    draining: bool = False
+
+    def enter(self, phase: Phase) -> None:
+        self.passed.append(phase)
+        self.waiting_for = ""
+
+    @property
+    def started(self) -> bool:
+        return len(self.passed) == len(PHASES)
+
+    def startup(self) -> Mapping[str, Any]:
+        current = next((phase for phase in PHASES if phase not in self.passed), None)
+        return {
+            "started": self.started,
+            "passed": list(self.passed),
+            "phase": current,
+            "waiting_for": self.waiting_for,
+        }
+
+    def readiness(self) -> str:
+        """Why traffic should not come here; empty when it should."""
+        if self.draining:
+            return "draining: this replica is stopping"
+        if not self.started:
+            return self.waiting_for or "starting"
+        return self.store_problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telemetry:
+    """What the engine reports through."""
+
+    log: Log
+    metrics: Metrics

@@ -1,0 +1,161 @@
+"""The real adapters of the ports: this machine's clock, random numbers, network, files and programs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import httpx2
+
+from holdfast.errors import TryLater
+from holdfast.ports import Request, Response
+
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u
+_OUTPUT_LIMIT: Final = 64 * 1024
+
+
+class SystemClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SystemRandom:
+    def __init__(self) -> None:
+        self._source = secrets.SystemRandom()
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._source.uniform(low, high)
+
+    def token(self, size: int) -> bytes:
+        return secrets.token_bytes(size)
+
+    def new_id(self, prefix: str) -> str:
+        return f"{prefix}_{sortable(time.time_ns() // 1_000_000, secrets.randbits(80))}"
+
+
+def sortable(millis: int, noise: int) -> str:
+    """26 characters: 48 bits of time, then 80 of noise; sorted as text they are sorted by time."""
+    number = (millis << 80) | noise
+    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+
+
+class HttpTransport:
+    """One HTTP client. Proxies and netrc of the environment are ignored; redirects are answers, not orders."""
+
+    def __init__(self) -> None:
+        self._client = httpx2.AsyncClient(trust_env=False, follow_redirects=False)
+
+    async def request(self, request: Request) -> Response:
+        try:
+            async with asyncio.timeout(request.deadline_for):
+                return await self._exchange(request)
+        except TimeoutError:
+            raise TryLater(
+                f"{request.url} did not answer in {request.deadline_for:g} s", reason="TIMEOUT"
+            ) from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise TryLater(f"{request.url} could not be asked: {type(error).__name__}") from error
+
+    async def _exchange(self, request: Request) -> Response:
+        async with self._client.stream(
+            request.method, request.url, headers=dict(request.headers), content=request.body, timeout=None
+        ) as answer:
+            body = bytearray()
+            async for piece in answer.aiter_bytes():
+                body += piece
+                if len(body) > request.max_body:
+                    raise TryLater(
+                        f"{request.url} answered with more than {request.max_body} bytes", reason="BAD_ANSWER"
+                    )
+            headers = {name.lower(): value for name, value in answer.headers.items()}
+            return Response(status=answer.status_code, headers=headers, body=bytes(body))
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+class LocalFiles:
+    def read(self, path: Path) -> bytes | None:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write_private(self, path: Path, content: bytes, *, replace: bool) -> None:
+        """Through a temporary file that is 0600 before it has content; linked into place, then the folder is synced."""
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if replace:
+                temporary.rename(path)
+            else:
+                path.hardlink_to(temporary)  # fails if the name is taken: two first starts cannot both win
+            _sync_folder(path.parent)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                temporary.unlink()
+
+    def mode(self, path: Path) -> int:
+        return path.stat().st_mode & 0o777
+
+    async def run(
+        self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 60.0
+    ) -> tuple[int, bytes]:
+        """No shell, a fixed PATH, an own process group that dies as a whole when the time is up."""
+        process = await asyncio.create_subprocess_exec(
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(timeout):
+                return await _talk(process, stdin)
+        except TimeoutError:
+            raise TryLater(f"{argv[0]} did not end in {timeout:g} s", reason="TIMEOUT") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+
+async def _talk(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[int, bytes]:
+    if process.stdin is None or process.stdout is None:
+        raise AssertionError("both are pipes")
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(stdin)
+        await process.stdin.drain()
+    process.stdin.close()
+    output = bytearray()
+    while piece := await process.stdout.read(8192):
+        output += piece[: max(0, _OUTPUT_LIMIT - len(output))]
+    return await process.wait(), bytes(output)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

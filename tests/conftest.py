@@ -1,0 +1,77 @@
+"""Fixtures for every test."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from holdfast.secret import Secret
+from holdfast.store.database import Database, Engine
+from holdfast.store.postgres import PostgresEngine
+from holdfast.store.sqlite import SqliteEngine
+from holdfast.world import SystemClock
+from tests.support.postgres import Cluster
+from tests.support.stores import migrated, open_store
+
+# The same examples in every run, and no clock: a red run means a change, not bad luck or a busy machine.
+settings.register_profile(
+    "repeatable",
+    deadline=None,
+    derandomize=True,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+# To go looking: HYPOTHESIS_PROFILE=explore pytest …
+settings.register_profile("explore", settings.get_profile("repeatable"), derandomize=False, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run async tests on asyncio only: it is what we run on."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Cluster]:
+    """One PostgreSQL for each process that runs tests, started when the first test asks for it."""
+    with Cluster(tmpfs=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def template(postgres: Cluster) -> str:
+    """A database with the schema in it, to copy for each test: a copy is ten times quicker than a migration."""
+    url = postgres.create_database()
+    asyncio.run(_migrated(url))
+    return url.rsplit("/", 1)[1]
+
+
+async def _migrated(url: str) -> None:
+    store = open_store(PostgresEngine(Secret(url), connections=1))
+    await migrated(store)
+    await store.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def make_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Engine]]:
+    """Makes engines that share one empty, migrated database: call it twice for two replicas (PostgreSQL only)."""
+    if request.param == "sqlite":
+        yield lambda: SqliteEngine(tmp_path / "holdfast.sqlite", SystemClock())
+        return
+    cluster: Cluster = request.getfixturevalue("postgres")
+    url = cluster.create_database(request.getfixturevalue("template"))
+    yield lambda: PostgresEngine(Secret(url), connections=3)
+    cluster.drop_database(url)
+
+
+@pytest.fixture
+async def db(make_engine: Callable[[], Engine]) -> AsyncIterator[Database]:
+    """The store, with its schema, empty; every test that asks for it runs on SQLite and on PostgreSQL."""
+    store = open_store(make_engine())
+    await migrated(store)
+    yield store
+    await store.close()

@@ -1,0 +1,18 @@
+"""Opening stores in tests."""
+
+from datetime import timedelta
+
+from holdfast.ports import Points, no_points
+from holdfast.store import migrate
+from holdfast.store.database import Database, Engine
+from holdfast.world import SystemClock
+
+
+def open_store(engine: Engine, *, points: Points = no_points, deadline: float = 10.0) -> Database:
+    return Database(engine, clock=SystemClock(), points=points, deadline=timedelta(seconds=deadline))
+
+
+async def migrated(store: Database) -> Database:
+    """The same two steps as the product takes at start."""
+    await migrate.bring_up(store, points=no_points)
+    return store
