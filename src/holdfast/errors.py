@@ -83,3 +83,26 @@ class StoreRefused(UserError):
     def __init__(self, problem: str, hint: str) -> None:
         super().__init__(problem)
         self.hint = hint
+
+
+class KeyUnusable(UserError):
+    """One secret cannot be opened: its row is damaged, or was moved. All others are as they were."""
+
+    status, code = 500, "key-unusable"
+
+    def __init__(self, what: str, kek_id: str) -> None:
+        super().__init__(f"{what} does not open with key {kek_id}: the row is damaged or not in its place.")
+        self.hint = "Restore this row from a backup, or replace the secret (a new key, a new credential)."
+
+
+class KeyMissing(UserError):
+    """A key that the database uses is not held here. Nothing is damaged, so nothing may be replaced for it."""
+
+    status, code = 503, "key-missing"
+
+    def __init__(self, kek_id: str) -> None:
+        super().__init__(f"This process does not hold key {kek_id}, or that key is no longer in use.")
+        self.hint = (
+            "The keys were rotated elsewhere: bring this machine the same key file, or the new passphrase "
+            "('holdfast key status' shows which keys the database uses)."
+        )

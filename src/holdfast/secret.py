@@ -49,9 +49,7 @@ class Secret(Generic[AnyStr]):
         return self
 
     def __deepcopy__(self, memo: object) -> Self:
-        return (
-            self  # it cannot change, so that a copied Settings may share it, and never holds it in the open
-        )
+        return self  # it cannot change, so a copy may share it and never holds it in the open
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a secret cannot be pickled")

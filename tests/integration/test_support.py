@@ -47,6 +47,12 @@ def proxy(postgres: Cluster) -> Iterator[FaultProxy]:
 
 
 @pytest.fixture
+def detour(postgres: Cluster, proxy: FaultProxy, database: str) -> str:
+    """The URL of the same database by way of the proxy."""
+    return postgres.url(database, through=proxy.port)
+
+
+@pytest.fixture
 def echo() -> Iterator[FaultProxy]:
     """A proxy to a server that says in capitals whatever it is told."""
 
@@ -187,7 +193,8 @@ def test_a_paused_cluster_can_be_stopped_and_killed(victim: Cluster) -> None:
 
 
 def test_an_older_version_runs_with_the_wished_settings_in_the_wished_place() -> None:
-    place = support.new_folder(support.place())
+    place = support.unused(support.place())
+    support.make_folder(place)
     try:
         wished = {"max_connections": 17, "autovacuum": False}
         with Cluster(version=16, durable=True).start(place, settings=wished) as cluster:
@@ -235,7 +242,8 @@ def test_a_closed_cluster_leaves_neither_process_nor_folder_nor_shared_memory() 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_script_that_is_killed_leaves_neither_process_nor_folder(end: signal.Signals) -> None:
     script = (
-        "import time; from tests.support.postgres import Cluster\n"
+        "import signal, time; from tests.support.postgres import Cluster\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it\n"
         "c = Cluster(tmpfs=True).start(); print(c.pid, c.folder, flush=True); time.sleep(600)"
     )
     with subprocess.Popen(
@@ -263,15 +271,14 @@ def test_a_proxy_passes_everything_on(echo: FaultProxy) -> None:
     until(lambda: echo.connections == 0, "the proxy to see the client leave")
 
 
-def test_a_refusing_proxy_hangs_up_on_new_clients_and_keeps_the_old(proxy: FaultProxy, database: str) -> None:
-    url = through(proxy, database)
-    with psycopg.connect(url, autocommit=True) as old:
+def test_a_refusing_proxy_hangs_up_on_new_clients_and_keeps_the_old(proxy: FaultProxy, detour: str) -> None:
+    with psycopg.connect(detour, autocommit=True) as old:
         proxy.refuse()
         with pytest.raises(psycopg.OperationalError):
-            psycopg.connect(url)
+            psycopg.connect(detour)
         assert old.execute("SELECT 1").fetchone() == (1,)
         proxy.pass_through()
-        assert notes(url) == []
+        assert notes(detour) == []
 
 
 def test_a_hanging_proxy_holds_old_and_new_connections_until_it_passes_again(echo: FaultProxy) -> None:
@@ -318,9 +325,9 @@ def test_a_proxy_whose_server_is_down_hangs_up() -> None:
         assert peer.recv(1) == b""
 
 
-def test_a_commit_whose_reply_is_lost_has_happened(proxy: FaultProxy, database: str) -> None:
+def test_a_commit_whose_reply_is_lost_has_happened(proxy: FaultProxy, detour: str, database: str) -> None:
     proxy.drop_replies_after(b"COMMIT")
-    with pytest.raises(psycopg.OperationalError), psycopg.connect(through(proxy, database)) as connection:
+    with pytest.raises(psycopg.OperationalError), psycopg.connect(detour) as connection:
         connection.execute("INSERT INTO notes VALUES ('did it happen?')")
     assert connection.closed
     assert proxy.cuts == 1
@@ -328,37 +335,38 @@ def test_a_commit_whose_reply_is_lost_has_happened(proxy: FaultProxy, database: 
 
 
 def test_a_commit_that_was_cut_off_has_not_happened_and_holds_no_lock(
-    proxy: FaultProxy, database: str
+    proxy: FaultProxy, detour: str, database: str
 ) -> None:
     query(database, "INSERT INTO notes VALUES ('before')")
     proxy.cut_before(b"COMMIT")
-    with pytest.raises(psycopg.OperationalError), psycopg.connect(through(proxy, database)) as connection:
+    with pytest.raises(psycopg.OperationalError), psycopg.connect(detour) as connection:
         connection.execute("UPDATE notes SET text = 'after'")
     assert connection.closed
     assert proxy.cuts == 1
     assert query(database, "SELECT text FROM notes FOR UPDATE NOWAIT") == [("before",)]
 
 
-def test_a_marker_strikes_once_unless_told_otherwise(proxy: FaultProxy, database: str) -> None:
-    url = through(proxy, database)
+def test_a_marker_strikes_once_unless_told_otherwise(proxy: FaultProxy, detour: str) -> None:
     proxy.cut_before(b"INSERT")
     for text in ("first", "second"):
         try:
-            query(url, f"INSERT INTO notes VALUES ('{text}')")
+            query(detour, f"INSERT INTO notes VALUES ('{text}')")
         except psycopg.OperationalError:
             assert text == "first"
     proxy.cut_before(b"INSERT", times=None)
     for _ in range(3):
         with pytest.raises(psycopg.OperationalError):
-            query(url, "INSERT INTO notes VALUES ('never')")
-    assert notes(url) == ["second"]
+            query(detour, "INSERT INTO notes VALUES ('never')")
+    assert notes(detour) == ["second"]
     assert proxy.cuts == 4
 
 
-def test_a_message_larger_than_any_buffer_reaches_the_server_whole(proxy: FaultProxy, database: str) -> None:
+def test_a_message_larger_than_any_buffer_reaches_the_server_whole(
+    proxy: FaultProxy, detour: str, database: str
+) -> None:
     proxy.drop_replies_after(b"marker")
     with (
-        psycopg.connect(through(proxy, database), autocommit=True) as connection,
+        psycopg.connect(detour, autocommit=True) as connection,
         pytest.raises(psycopg.OperationalError),
     ):
         connection.execute("INSERT INTO notes VALUES (%s)", ["marker" + "x" * 3_000_000])
@@ -376,11 +384,11 @@ def test_in_another_protocol_a_marker_is_found_across_two_packets(echo: FaultPro
 
 
 def test_a_commit_sent_as_part_of_a_pipeline_is_lost_in_the_same_two_ways(
-    proxy: FaultProxy, database: str
+    proxy: FaultProxy, detour: str, database: str
 ) -> None:
     for text, fault in (("happened", proxy.drop_replies_after), ("did not", proxy.cut_before)):
         fault(b"COMMIT")
-        with psycopg.connect(through(proxy, database)) as connection, suppress(psycopg.OperationalError):
+        with psycopg.connect(detour) as connection, suppress(psycopg.OperationalError):
             with connection.pipeline():
                 connection.execute("INSERT INTO notes VALUES (%s)", [text])
                 connection.commit()
@@ -390,16 +398,11 @@ def test_a_commit_sent_as_part_of_a_pipeline_is_lost_in_the_same_two_ways(
 
 
 @pytest.mark.anyio
-async def test_async_tests_use_the_same_proxy(proxy: FaultProxy, database: str) -> None:
+async def test_async_tests_use_the_same_proxy(proxy: FaultProxy, detour: str, database: str) -> None:
     proxy.drop_replies_after(b"COMMIT")
-    connection = await psycopg.AsyncConnection.connect(through(proxy, database))
+    connection = await psycopg.AsyncConnection.connect(detour)
     await connection.execute("INSERT INTO notes VALUES ('async')")
     with pytest.raises(psycopg.OperationalError):
         await connection.commit()
     await connection.close()
     assert notes(database) == ["async"]
-
-
-def through(proxy: FaultProxy, url: str) -> str:
-    """Return the same database's URL by way of the proxy."""
-    return f"postgresql://{support.USER}@{proxy.host}:{proxy.port}/{support.database_of(url)}"

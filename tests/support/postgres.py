@@ -79,12 +79,14 @@ class Cluster:
                 f"{unprivileged()} cannot reach {folder}, and PostgreSQL does not run as root"
             )
         self.programs = programs(self.version)
-        self.folder = new_folder(folder or place(in_memory=self.tmpfs))
+        self.folder = unused(folder or place(in_memory=self.tmpfs))
         # The kernel allows a socket's path about 100 bytes.
-        self._sockets = self.folder if len(os.fsencode(self.folder)) < 80 else new_folder(place())
+        self._sockets = self.folder if len(os.fsencode(self.folder)) < 80 else unused(place())
         self._reaper = Reaper(self.folder, self._sockets)
         atexit.register(self.close)
         try:
+            for each in {self.folder, self._sockets}:
+                make_folder(each)
             self._make(SETTINGS | ({} if self.durable else NOT_DURABLE) | dict(settings))
             self._launch_on_a_free_port()
         except BaseException:
@@ -191,14 +193,14 @@ class Cluster:
         self.close()
 
     def _make(self, settings: Mapping[str, object]) -> None:
-        self._process = self._spawn(
+        process = self._spawn(
             "initdb", "-D", str(self.folder / "data"), "-U", USER, "-A", "trust", "-E", "UTF8",
             "--locale=C",  # text sorts by bytes, as in SQLite, and wherever we run
             "--no-sync", "--no-instructions",
             *(f"--set={name}={on_or_off(value)}" for name, value in settings.items()),
         )  # fmt: skip
         try:
-            code = self._process.wait(DEADLINE)
+            code = process.wait(DEADLINE)
         except BaseException:
             self.kill()
             raise
@@ -218,9 +220,7 @@ class Cluster:
 
     def _launch(self) -> None:
         data = str(self.folder / "data")
-        self._process = self._spawn(
-            "postgres", "-D", data, "-p", str(self.port), "-h", HOST, "-k", str(self._sockets)
-        )
+        self._spawn("postgres", "-D", data, "-p", str(self.port), "-h", HOST, "-k", str(self._sockets))
         until(self._accepts, "PostgreSQL to accept connections", seconds=DEADLINE)
 
     def _accepts(self) -> bool:
@@ -234,9 +234,8 @@ class Cluster:
         return True
 
     def _spawn(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        assert self._reaper
         with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen(
+            self._process = subprocess.Popen(
                 [self.programs / program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -246,8 +245,7 @@ class Cluster:
                 start_new_session=True,  # Control-C is for us; we then stop it
                 **unprivileged(),
             )
-        self._reaper.watch(process.pid)
-        return process
+        return self._process
 
 
 def unprivileged() -> dict[str, Any]:
@@ -287,14 +285,14 @@ def runs(install: Path) -> bool:
 
 def copied(install: Path) -> Path:
     """Copy the programs to where everybody can reach them, for as long as this process lives."""
-    target = Path(tempfile.mkdtemp(prefix="hfpg-bin-", dir=place()))
+    target = unused(place())
     atexit.register(Reaper(target).close)
     unneeded = shutil.ignore_patterns("include", "pkgconfig", "*.a")
     libraries = install.parent.with_name(f"{PACKAGE}.libs")  # the programs look for them at ../../../
     for source in (install, libraries):
         if source.is_dir():
             shutil.copytree(source, target / source.relative_to(libraries.parent), ignore=unneeded)
-    for path in (target, *target.rglob("*")):
+    for path in (target, *target.rglob("*")):  # as if installed with a plain umask
         path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
     return target / install.relative_to(libraries.parent)
 
@@ -326,12 +324,16 @@ def reachable(folder: Path) -> bool:
     return True
 
 
-def new_folder(where: Path) -> Path:
+def unused(where: Path) -> Path:
+    """Name a folder that is not there yet: its reaper can be told before it is made, so none is ever left."""
+    return where / f"hfpg-{secrets.token_hex(4)}"
+
+
+def make_folder(folder: Path) -> None:
     """Make a folder that belongs to the server's user."""
-    folder = Path(tempfile.mkdtemp(prefix="hfpg-", dir=where))
+    folder.mkdir(mode=0o700)
     if who := unprivileged():
         os.chown(folder, who["user"], who["group"])
-    return folder
 
 
 def free_port() -> int:

@@ -1,8 +1,8 @@
 """Clean up after ourselves even when we are killed: a small process that outlives its owner and sweeps.
 
 The owner holds one end of a pipe. When that closes, for whatever reason (close(), an exception, SIGKILL),
-the reaper kills the process it was told about, with all its descendants, and removes the owner's folders. It
-is the only thing here that removes folders, so it is tried in every test run, not only in the bad ones.
+the reaper kills the PostgreSQL in the owner's folders, with all its descendants, and removes the folders. It
+is the only thing here that removes them, so it is tried in every test run, not only in the bad ones.
 """
 
 import os
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -39,12 +40,6 @@ def state(pid: int) -> str:
     """Return T for stopped, Z for dead but not yet buried, '' for gone, and so on."""
     fields = stat(pid)
     return fields[0] if fields else ""
-
-
-def born(pid: int) -> str:
-    """Return what tells this process from a later one with the same number: when it started."""
-    fields = stat(pid)
-    return fields[19] if fields else ""
 
 
 def descendants(pid: int) -> list[int]:
@@ -83,6 +78,17 @@ def kill_family(pid: int) -> None:
     until(lambda: all(state(each) in ("Z", "") for each in family), f"the family of {pid} to die")
 
 
+def working_on(data: Path) -> list[int]:
+    """Return the processes that were started with -D and this folder, whose name is ours alone."""
+    found = []
+    for entry in PROC.iterdir():
+        with suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdecimal() else []
+            if (b"-D", os.fsencode(data)) in pairwise(words):
+                found.append(int(entry.name))
+    return found
+
+
 def free_shared_memory(data: Path) -> None:
     """Free the System V segment that a killed PostgreSQL leaves behind; nothing else would."""
     pid_file = data / "postmaster.pid"  # gone after an orderly stop
@@ -100,7 +106,7 @@ def free_shared_memory(data: Path) -> None:
 
 
 class Reaper:
-    """Removes these folders, and kills the last process it was told about, once we close it or die."""
+    """Removes these folders, and kills the PostgreSQL whose data is in them, once we close it or die."""
 
     def __init__(self, *folders: Path) -> None:
         self._process = subprocess.Popen(
@@ -111,17 +117,10 @@ class Reaper:
             start_new_session=True,  # Control-C is for the owner
         )
 
-    def watch(self, pid: int) -> None:
-        """Name the process that must not outlive us, in place of any named before."""
-        assert self._process.stdin
-        self._process.stdin.write(f"{pid} {born(pid)}\n".encode())
-        self._process.stdin.flush()
-
     def close(self) -> None:
         """Have it all done now; return when it is."""
-        if self._process.stdin and not self._process.stdin.closed:
-            with suppress(BrokenPipeError):
-                self._process.stdin.close()
+        if self._process.stdin:
+            self._process.stdin.close()
         self._process.wait(60)
 
 
@@ -129,11 +128,10 @@ def main(folders: Sequence[str]) -> None:
     """Wait for the owner's end, then clean up."""
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)  # when everybody is told to go, the one who sweeps goes last
-    watched = [line.split() for line in sys.stdin]
-    for pid, *when in watched[-1:]:
-        if when == [born(int(pid))]:
-            kill_family(int(pid))
+    sys.stdin.read()
     for folder in map(Path, folders):
+        for pid in working_on(folder / "data"):
+            kill_family(pid)
         free_shared_memory(folder / "data")
         shutil.rmtree(folder, ignore_errors=True)
 

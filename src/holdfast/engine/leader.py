@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
@@ -37,10 +38,14 @@ class Leader:
         """Whether we may act for all now. By our own monotonic clock, counted from before the lease was asked for."""
         return self._lease is not None and self._clock.monotonic() < self._trusted_until
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event, on_lead: Callable[[], None]) -> None:
+        """Stay in the race until stop; `on_lead` is called whenever we have just become the leader."""
         try:
             while not stop.is_set():
+                led = self.leads()
                 await self._step()
+                if self.leads() and not led:
+                    on_lead()
                 await wait_for(stop, self._ttl.total_seconds() / 3)
         finally:
             await self._let_go()

@@ -55,7 +55,9 @@ class Engine(Protocol):
 
 
 class EngineSession(Session, Protocol):
-    broken: bool  # the connection is gone; open a new one
+    @property
+    def broken(self) -> bool:
+        """The connection is gone; open a new one."""
 
     def notify(self) -> None:
         """Hint to other replicas that there is work."""
@@ -68,19 +70,57 @@ class Wake:
     """A hint that there is new work. Losing one costs a poll interval, never a job."""
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Event] = set()
+        self._waiters: dict[
+            asyncio.Event, None
+        ] = {}  # in the order they came: a set's would differ between runs
 
     def subscribe(self) -> asyncio.Event:
         waiter = asyncio.Event()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         return waiter
 
     def unsubscribe(self, waiter: asyncio.Event) -> None:
-        self._waiters.discard(waiter)
+        self._waiters.pop(waiter, None)
 
     def fire(self) -> None:
         for waiter in self._waiters:
             waiter.set()
+
+
+class Retrying:
+    """The half of a store that is the same everywhere: what to do when an attempt did not go through."""
+
+    def __init__(self, clock: Clock, deadline: timedelta) -> None:
+        self._clock = clock
+        self._deadline = deadline.total_seconds()
+
+    async def _attempt(self, fn: Callable[[Tx], T], deadline: float) -> T:
+        raise NotImplementedError
+
+    async def write(self, fn: Callable[[Tx], T], *, key: str | None = None) -> T:
+        """Run a function as one transaction. With a key it happens once, even when an answer was lost.
+
+        The result of a keyed write is kept as JSON beside the key; repeating the key returns it.
+        """
+        if key is None:
+            return await self._retried(fn, self._deadline, again=(TxConflict,))
+        return await self._retried(
+            _once(fn, key), self._deadline, again=(TxConflict, Duplicate, OutcomeUnknown)
+        )
+
+    async def _retried(
+        self, fn: Callable[[Tx], T], deadline: float, *, again: tuple[type[Exception], ...]
+    ) -> T:
+        for attempt in count(1):
+            try:
+                return await self._attempt(fn, deadline)
+            except again:
+                if attempt == CONFLICT_TRIES:
+                    raise
+            await self._clock.sleep(
+                CONFLICTS.wait(attempt, f"{attempt}:{self._clock.monotonic()}").total_seconds()
+            )
+        raise AssertionError("count() never ends")
 
 
 class _State(Enum):
@@ -136,15 +176,14 @@ class _Inbox:
             self._ready.notify_all()
 
 
-class Database:
+class Database(Retrying):
     """The store on threads. `deadline` bounds every call: past it the answer is an error, never a longer wait."""
 
     def __init__(self, engine: Engine, *, clock: Clock, points: Points, deadline: timedelta) -> None:
+        super().__init__(clock, deadline)
         self.engine = engine
         self.wake = Wake()
-        self._clock = clock
         self._points = points
-        self._deadline = deadline.total_seconds()
         self._loop = asyncio.get_running_loop()
         self._guard = threading.Lock()  # over the state of calls
         self._reads, self._writes = _Inbox(), _Inbox()
@@ -166,33 +205,13 @@ class Database:
         result: T = await self._call(self._reads, fn, self._deadline)
         return result
 
-    async def write(self, fn: Callable[[Tx], T], *, key: str | None = None) -> T:
-        """Run a function as one transaction. With a key it happens once, even when an answer was lost.
-
-        The result of a keyed write is kept as JSON beside the key; repeating the key returns it.
-        """
-        if key is None:
-            return await self._retried(fn, self._deadline, again=(TxConflict,))
-        return await self._retried(
-            _once(fn, key), self._deadline, again=(TxConflict, Duplicate, OutcomeUnknown)
-        )
+    async def _attempt(self, fn: Callable[[Tx], T], deadline: float) -> T:
+        result: T = await self._call(self._writes, fn, deadline)
+        return result
 
     async def run_long(self, fn: Callable[[Tx], T], *, deadline: timedelta) -> T:
         """A write that may take its time: schema steps. Two replicas that race on an empty database are conflicts too."""
         return await self._retried(fn, deadline.total_seconds(), again=(TxConflict, Duplicate))
-
-    async def _retried(
-        self, fn: Callable[[Tx], T], deadline: float, *, again: tuple[type[Exception], ...]
-    ) -> T:
-        for attempt in count(1):
-            try:
-                result: T = await self._call(self._writes, fn, deadline)
-                return result
-            except again:
-                if attempt == CONFLICT_TRIES:
-                    raise
-            await self._clock.sleep(CONFLICTS.wait(attempt, f"{id(fn)}").total_seconds())
-        raise AssertionError("count() never ends")
 
     async def close(self) -> None:
         """Finish what was handed over, then end the threads; the writers close last (SQLite's checkpoint is theirs)."""

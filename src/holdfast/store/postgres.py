@@ -135,13 +135,7 @@ class PostgresSession:
             self._connection.execute(f"NOTIFY {CHANNEL}")
 
     def abort(self) -> None:
-        """Cut the line: the thread that waits on it gets an error at once, whatever the server does."""
-        with contextlib.suppress(OSError, psycopg.Error):
-            line = socket.socket(fileno=os.dup(self._connection.fileno()))
-            try:
-                line.shutdown(socket.SHUT_RDWR)
-            finally:
-                line.close()
+        _cut(self._connection)
 
     def close(self) -> None:
         self._connection.close()
@@ -183,6 +177,16 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def _cut(connection: psycopg.Connection[Row]) -> None:
+    """Cut the line: the thread that waits on it gets an error at once, whatever the server does."""
+    with contextlib.suppress(OSError, psycopg.Error):
+        line = socket.socket(fileno=os.dup(connection.fileno()))
+        try:
+            line.shutdown(socket.SHUT_RDWR)
+        finally:
+            line.close()
+
+
 class _Listener:
     """A thread with a connection of its own that waits for hints from other replicas."""
 
@@ -191,17 +195,21 @@ class _Listener:
         self._heard = heard
         self._own_pids = own_pids
         self._closing = threading.Event()
+        self._connection: psycopg.Connection[Row] | None = None
         self._thread = threading.Thread(target=self._run, name="holdfast-listen", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self._closing.set()
+        if self._connection is not None:
+            _cut(self._connection)  # it need not wait out its turn
         self._thread.join(timeout=5)
 
     def _run(self) -> None:
         while not self._closing.is_set():
             try:
                 with self._engine.open(deadline=5.0) as connection:
+                    self._connection = connection
                     connection.execute(f"LISTEN {CHANNEL}")
                     self._heard()  # what was missed while nobody listened
                     self._hear(connection)

@@ -83,10 +83,9 @@ class SqliteEngine:
 class SqliteSession:
     """One connection; transactions are opened by hand (IMMEDIATE for writes: no upgrade, no deadlock)."""
 
-    epoch = 1
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, epoch: int = 1) -> None:
         self._connection = connection
+        self.epoch = epoch  # a file does not fail over; the simulator's database does
         self.broken = False
 
     def begin(self, *, write: bool) -> None:

@@ -143,22 +143,28 @@ CREATE TABLE write_keys (
     at     BIGINT NOT NULL
 );
 
+-- The keys that encrypt keys: never the keys themselves, only what tells the right one from a wrong one.
 CREATE TABLE key_checks (
     kek_id     TEXT PRIMARY KEY,
+    is_current BOOLEAN NOT NULL,
     salt       BYTEA,
     check_box  BYTEA NOT NULL,
     created_at BIGINT NOT NULL
 );
 
+-- Two replicas that start on an empty database cannot both bring a key.
+CREATE UNIQUE INDEX key_checks_one_current ON key_checks (is_current) WHERE is_current;
+
+-- The reference makes it impossible to drop a key that a row still needs.
 CREATE TABLE secrets (
     id         TEXT PRIMARY KEY,
-    kek_id     TEXT NOT NULL,
+    kek_id     TEXT NOT NULL REFERENCES key_checks (kek_id),
     wrapped    BYTEA NOT NULL,
     box        BYTEA NOT NULL,
     created_at BIGINT NOT NULL
 );
 
-CREATE INDEX secrets_by_kek ON secrets (kek_id);
+CREATE INDEX secrets_by_kek ON secrets (kek_id, id);
 
 CREATE TABLE store_epoch (
     only_one INTEGER PRIMARY KEY CHECK (only_one = 1),

@@ -1,0 +1,158 @@
+"""What can go wrong, drawn from the seed. Each run enables a random part of it (swarm testing), then heals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Final
+
+from holdfast.ports import POINTS
+from holdfast.simulation.stage import Node, Stage
+
+# Points that this workload passes; the others belong to start-up and to keys, and have the kill harness.
+POINTS_HERE: Final = sorted(POINTS - {"store.migrating", "key.rewrapped"})
+
+Fault = Callable[[Stage], Coroutine[None, None, None]]
+
+
+async def kill(stage: Stage) -> None:
+    _victim(stage).kill()
+    await _reborn(stage)
+
+
+async def kill_at_a_point(stage: Stage) -> None:
+    victim = _victim(stage)
+    victim.doom = (stage.dice.choice(POINTS_HERE), stage.dice.randint(1, 4))
+    for _ in range(60):
+        await asyncio.sleep(2)
+        if not victim.alive:
+            break
+    victim.doom = None
+    if not victim.alive:
+        await _reborn(stage)
+
+
+async def stop_in_good_order(stage: Stage) -> None:
+    victim = _victim(stage)
+    victim.stop.set()
+    if victim.task is not None:
+        await asyncio.wait([victim.task], timeout=60)
+    victim.alive = False
+    await _reborn(stage)
+
+
+async def pause(stage: Stage) -> None:
+    """A frozen process: longer than its leases, and it wakes up believing in them."""
+    _victim(stage).paused_until = stage.loop.time() + stage.dice.uniform(20, 120)
+
+
+async def set_a_replicas_clock(stage: Stage) -> None:
+    _victim(stage).wall_offset = timedelta(seconds=stage.dice.uniform(-3600, 3600))
+
+
+async def set_the_databases_clock(stage: Stage) -> None:
+    _set_clock(stage, timedelta(seconds=stage.dice.uniform(-7200, 7200)))
+
+
+async def database_down(stage: Stage) -> None:
+    stage.truth.down_until = stage.loop.time() + stage.dice.uniform(2, 90)
+
+
+async def flaky_commits(stage: Stage) -> None:
+    await _for_a_while(stage, "fail before commit", 0.2)
+
+
+async def lost_commit_answers(stage: Stage) -> None:
+    await _for_a_while(stage, "fail after commit", 0.2)
+
+
+async def rewind(stage: Stage) -> None:
+    """Asynchronous failover: the last commits are lost although they were acknowledged."""
+    before, asked = stage.truth.remember(), stage.ca.requests
+    await asyncio.sleep(stage.dice.uniform(0.05, 3))
+    stage.truth.rewind(before)
+    stage.ca.slack += stage.ca.requests - asked
+    stage.rewinds += 1
+
+
+async def ca_down(stage: Stage) -> None:
+    stage.ca.down_until = stage.loop.time() + stage.dice.uniform(10, 400)
+
+
+async def rate_limit_storm(stage: Stage) -> None:
+    stage.ca.storm_until = stage.loop.time() + stage.dice.uniform(10, 400)
+
+
+async def lost_replies(stage: Stage) -> None:
+    await _for_a_while(stage, "lost reply", 0.4)
+
+
+async def hanging_ca(stage: Stage) -> None:
+    await _for_a_while(stage, "hang", 0.3)
+
+
+async def lost_wake_ups(stage: Stage) -> None:
+    await _for_a_while(stage, "lost wake-up", 0.9)
+
+
+async def vandal(stage: Stage) -> None:
+    """Somebody deletes a job row by hand: the reconciler must give the subject its job back."""
+    stage.truth.transact(
+        lambda tx: tx.run("DELETE FROM jobs WHERE id IN (SELECT id FROM jobs ORDER BY id LIMIT 1)")
+    )
+    stage.vandalised += 1
+
+
+ALL: Final[tuple[Fault, ...]] = (
+    kill, kill_at_a_point, stop_in_good_order, pause, set_a_replicas_clock, set_the_databases_clock, database_down,
+    flaky_commits, lost_commit_answers, rewind, ca_down, rate_limit_storm, lost_replies, hanging_ca, lost_wake_ups,
+    vandal,
+)  # fmt: skip
+
+
+async def rage(stage: Stage, until: float, note: Callable[[str], None]) -> None:
+    """Draw faults until the time is up, then heal everything."""
+    enabled = [fault for fault in ALL if stage.dice.random() < 0.5] or [kill]
+    under_way: set[asyncio.Task[None]] = set()
+    while stage.loop.time() < until:
+        await asyncio.sleep(stage.dice.expovariate(1 / 25))
+        fault = stage.dice.choice(enabled)
+        note(fault.__name__)
+        task = stage.loop.create_task(fault(stage))
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
+    while under_way:
+        await asyncio.sleep(1)
+    heal(stage)
+
+
+def _set_clock(stage: Stage, offset: timedelta) -> None:
+    stage.truth.offset = offset
+    stage.ca.slack += stage.ca.limit.burst  # the count lives by this clock: a jump may refill it once
+
+
+def heal(stage: Stage) -> None:
+    if stage.truth.offset:
+        _set_clock(stage, timedelta(0))
+    stage.chances.clear()
+    stage.truth.down_until = stage.ca.down_until = stage.ca.storm_until = 0.0
+    for node in stage.nodes:
+        node.doom, node.paused_until = None, 0.0
+    while sum(node.alive for node in stage.nodes) < 2:
+        stage.start_node()
+
+
+def _victim(stage: Stage) -> Node:
+    return stage.dice.choice([node for node in stage.nodes if node.alive] or [stage.start_node()])
+
+
+async def _reborn(stage: Stage) -> None:
+    await asyncio.sleep(stage.dice.uniform(1, 45))
+    stage.start_node()
+
+
+async def _for_a_while(stage: Stage, what: str, probability: float) -> None:
+    stage.chances[what] = probability
+    await asyncio.sleep(stage.dice.uniform(5, 60))
+    stage.chances.pop(what, None)

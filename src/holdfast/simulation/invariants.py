@@ -1,0 +1,81 @@
+"""The promises, checked while faults rage and after they stop. A violation names the promise and what was seen."""
+
+from __future__ import annotations
+
+from holdfast.simulation import errands
+from holdfast.simulation.stage import Stage
+from holdfast.store import journal
+from holdfast.store.tx import Tx
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+def after_commit(stage: Stage) -> None:
+    """Cheap enough for every commit."""
+    if stage.vandalised == 0:
+        lost = stage.truth.look(errands.jobless)
+        if lost:
+            raise Violation(f"I1: {lost} are under way and have no job")
+    twice = stage.truth.look(_doubled)
+    if twice:
+        raise Violation(f"I2: more than one live job for {twice}")
+    if stage.ca.over_limit:
+        raise Violation(f"I8: the CA's limit was exceeded: {stage.ca.over_limit[0]}")
+
+
+def _doubled(tx: Tx) -> list[str]:
+    rows = tx.rows(
+        "SELECT subject FROM jobs WHERE state <> 'dead' GROUP BY kind, subject HAVING COUNT(*) > 1"
+    )
+    return [row["subject"] for row in rows]
+
+
+def now_and_then(stage: Stage) -> None:
+    """Dearer checks: the whole chain, the witnesses against each other, and that every wait can be seen."""
+    verdict = stage.truth.look(journal.verify)
+    if not verdict.ok:
+        raise Violation(f"I7: {verdict.problem}")
+    stage.truth.look(lambda tx: _every_change_has_its_audit_row(tx))
+    stage.truth.look(_every_wait_is_visible)
+    stage.truth.look(lambda tx: _issued_means_issued(tx, stage))
+    more_than_one = [key for key, number in stage.ca.certificates.items() if number != 1]
+    if more_than_one:
+        raise Violation(f"I3: more than one certificate for {more_than_one}")
+
+
+def _every_change_has_its_audit_row(tx: Tx) -> None:
+    steps = {"asked": 1, "ordered": 2, "issued": 3}
+    rows = tx.rows(
+        """SELECT errands.id, errands.state, COUNT(audit.seq) AS rows FROM errands
+             LEFT JOIN audit ON audit.subject = errands.id AND audit.action LIKE 'errand!_%' ESCAPE '!'
+            GROUP BY errands.id, errands.state"""
+    )
+    for row in rows:
+        if row["rows"] != steps[row["state"]]:
+            raise Violation(f"I7: {row['id']} is {row['state']} with {row['rows']} audit rows")
+
+
+def _every_wait_is_visible(tx: Tx) -> None:
+    rows = tx.rows(
+        """SELECT id, state FROM jobs WHERE (state = 'running' AND (lease_until IS NULL OR holder IS NULL))
+               OR (state = 'dead' AND (last_error IS NULL OR reason IS NULL))
+               OR (state = 'failed' AND last_error IS NULL)"""
+    )
+    if rows:
+        raise Violation(f"I9: nobody can see what {rows[0]['id']} ({rows[0]['state']}) waits for")
+
+
+def _issued_means_issued(tx: Tx, stage: Stage) -> None:
+    for row in tx.rows("SELECT id FROM errands WHERE state = 'issued'"):
+        if row["id"] not in stage.ca.certificates:
+            raise Violation(f"I10: {row['id']} is issued here and unknown to the CA")
+
+
+def unfinished(tx: Tx) -> list[str]:
+    return [row["id"] for row in tx.rows("SELECT id FROM errands WHERE state <> 'issued' ORDER BY id")]
+
+
+def left_running(tx: Tx) -> int:
+    return int(tx.rows("SELECT COUNT(*) AS n FROM jobs WHERE state = 'running'")[0]["n"])

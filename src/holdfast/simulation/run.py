@@ -1,0 +1,159 @@
+"""One seed, one run: faults for half an hour of virtual time, then peace, in which everything due must get done."""
+
+from __future__ import annotations
+
+import asyncio
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from holdfast.simulation import faults, invariants
+from holdfast.simulation.clockwork import VirtualLoop
+from holdfast.simulation.invariants import Violation
+from holdfast.simulation.stage import Stage
+from holdfast.store import jobs, journal
+from holdfast.store.tx import Tx
+
+FAULTS_FOR: Final = 1800.0
+PEACE_FOR: Final = 4 * 3600.0
+ERRANDS: Final = 25
+POISON_EVERY: Final = 10  # of the errands, one in so many is refused by the CA at first
+
+
+@dataclass(slots=True)
+class Result:
+    seed: int
+    audit_hash: str = ""
+    commits: int = 0
+    requests: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    fired: Counter[str] = field(default_factory=Counter)
+    killed_at: Counter[str] = field(default_factory=Counter)
+    violation: str = ""
+    trace: list[str] = field(default_factory=list)
+
+
+def play(seed: int, *, trace: bool = False) -> Result:
+    """Run one seed to its end. The same seed gives the same audit hash, on any machine."""
+    result = Result(seed)
+    loop = VirtualLoop()
+    loop.set_exception_handler(lambda _loop, _context: None)  # the dead die loudly; nobody has to hear it
+    stage: Stage | None = None
+    try:
+        asyncio.set_event_loop(loop)
+        stage = Stage(loop, seed, replicas=3)
+        loop.run_until_complete(_story(stage, result, trace=trace))
+    except Violation as violation:
+        result.violation = str(violation)
+    finally:
+        if stage is not None:
+            _gather(stage, result)
+        _bury(loop)
+        if stage is not None:
+            stage.truth.close()
+    return result
+
+
+async def _story(stage: Stage, result: Result, *, trace: bool) -> None:
+    broken: list[Violation] = []
+
+    def check() -> None:
+        try:
+            invariants.after_commit(stage)
+            if stage.truth.commits % 200 == 0:
+                invariants.now_and_then(stage)
+        except Violation as violation:
+            broken.append(violation)
+
+    def note(name: str) -> None:
+        result.faults[name] += 1
+        if trace:
+            result.trace.append(f"{stage.loop.time():9.2f} {name}")
+
+    stage.truth.on_commit = check
+    clients = [stage.loop.create_task(_client(stage, number)) for number in range(ERRANDS)]
+    raging = stage.loop.create_task(faults.rage(stage, FAULTS_FOR, note))
+    while not (raging.done() and all(client.done() for client in clients)):
+        await asyncio.sleep(5)
+        if broken:
+            raise broken[0]
+    await raging
+    await _peace(stage, broken)
+    invariants.now_and_then(stage)
+    await _stop_all(stage)
+
+
+async def _client(stage: Stage, number: int) -> None:
+    name = f"errand-{number:03d}"
+    await asyncio.sleep(stage.dice.uniform(0, FAULTS_FOR * 0.8))
+    if number % POISON_EVERY == 0:
+        stage.ca.refused.add(name)
+    await stage.ask(name)
+    stage.acknowledged.append(name)
+
+
+async def _peace(stage: Stage, broken: list[Violation]) -> None:
+    """I12: when faults stop, everything due is done. What died for a reason is requeued by a person first."""
+    stage.ca.refused.clear()
+    end = stage.loop.time() + PEACE_FOR
+    while stage.loop.time() < end:
+        await asyncio.sleep(60)
+        if broken:
+            raise broken[0]
+        stage.truth.transact(_requeue_dead)
+        stage.wake_all()
+        if not stage.truth.look(invariants.unfinished) and not stage.truth.look(_live_jobs):
+            missing = (
+                [] if stage.rewinds else [n for n in stage.acknowledged if n not in stage.ca.certificates]
+            )
+            if missing:
+                raise Violation(f"I1: {missing} were acknowledged and never ordered")
+            return
+    raise Violation(
+        f"I12: {PEACE_FOR:.0f} s after the last fault {stage.truth.look(invariants.unfinished)} are not done"
+    )
+
+
+def _requeue_dead(tx: Tx) -> None:
+    for row in tx.rows("SELECT id FROM jobs WHERE state = 'dead' ORDER BY id"):
+        jobs.requeue(tx, row["id"])
+
+
+def _live_jobs(tx: Tx) -> int:
+    return int(tx.rows("SELECT COUNT(*) AS n FROM jobs WHERE state <> 'dead'")[0]["n"])
+
+
+async def _stop_all(stage: Stage) -> None:
+    """A stop in good order leaves nothing running and no lease held."""
+    for node in stage.nodes:
+        node.stop.set()
+    tasks = [node.task for node in stage.nodes if node.task is not None]
+    await asyncio.wait(tasks, timeout=60)
+    if not all(task.done() for task in tasks):
+        raise Violation("a replica did not stop within 60 s")
+    running = stage.truth.look(invariants.left_running)
+    if running:
+        raise Violation(f"{running} jobs were left running after a stop in good order")
+    held = stage.truth.look(lambda tx: tx.rows("SELECT name FROM leases WHERE until > now_us()"))
+    if held:
+        raise Violation(f"the lease {held[0]['name']} was left held after a stop in good order")
+
+
+def _gather(stage: Stage, result: Result) -> None:
+    result.audit_hash = stage.truth.look(journal.audit_head)[1]
+    result.commits, result.requests = stage.truth.commits, stage.ca.requests
+    result.fired, result.killed_at = stage.fired, stage.killed_at
+
+
+def _bury(loop: VirtualLoop) -> None:
+    """Cancel what is left and forget it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=1))
+        asyncio.set_event_loop(None)
+        loop.close()
