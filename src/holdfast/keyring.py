@@ -128,7 +128,9 @@ def new_kek(random: Random, created_at: datetime) -> Kek:
 
 def derive(passphrase: Secret[str], salt: bytes) -> Secret[bytes]:
     """The key that a passphrase stands for (RFC 7914)."""
-    text = passphrase.reveal().encode("utf-8", "surrogatepass")  # the environment may hold any bytes (PEP 383)
+    text = passphrase.reveal().encode(
+        "utf-8", "surrogatepass"
+    )  # the environment may hold any bytes (PEP 383)
     return Secret(hashlib.scrypt(text, salt=salt, **SCRYPT, maxmem=2**26, dklen=KEY_SIZE))
 
 

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Final
 
+import pytest
+
 from holdfast.core.job import Claim, Spec
 from holdfast.ports import Points, no_points
 from holdfast.store import jobs, journal
@@ -17,6 +19,9 @@ from tests.support.stores import open_store
 
 TTL: Final = timedelta(seconds=30)
 LONG_AGO: Final = datetime(2020, 1, 1, tzinfo=UTC)
+# For tests about one engine, or about two replicas: SQLite serves one process.
+ON_POSTGRES: Final = pytest.mark.parametrize("make_engine", ["postgresql"], indirect=True)
+ON_SQLITE: Final = pytest.mark.parametrize("make_engine", ["sqlite"], indirect=True)
 _numbers: Final = count(1)
 
 

@@ -98,10 +98,9 @@ async def lost_wake_ups(stage: Stage) -> None:
 
 async def vandal(stage: Stage) -> None:
     """Somebody deletes a job row by hand: the reconciler must give the subject its job back."""
-    stage.truth.transact(
-        lambda tx: tx.run("DELETE FROM jobs WHERE id IN (SELECT id FROM jobs ORDER BY id LIMIT 1)")
-    )
     stage.vandalised += 1
+    first = "SELECT id FROM jobs ORDER BY id LIMIT 1"
+    stage.truth.transact(lambda tx: tx.run(f"DELETE FROM jobs WHERE id IN ({first})"))
 
 
 ALL: Final[tuple[Fault, ...]] = (
