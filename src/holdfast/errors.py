@@ -96,7 +96,7 @@ class KeyUnusable(UserError):
 
 
 class KeyMissing(UserError):
-    """A key that the database uses is not held here. Nothing is damaged, so nothing may be replaced for it."""
+    """A key that the database uses is not held here. Nothing is damaged, so nothing is to be replaced."""
 
     status, code = 503, "key-missing"
 

@@ -1,4 +1,4 @@
-"""The key file: a version line, then one line for each key (id, when it was made, base64), the newest first."""
+"""The key file: a version line, then a line for each key (id, when it was made, base64), the newest first."""
 
 from __future__ import annotations
 
@@ -63,20 +63,20 @@ def _write(files: Files, path: Path, keks: Sequence[Kek], *, replace: bool) -> N
     except OSError as error:
         raise StoreRefused(
             f"The key file {path} cannot be written: {error.strerror or error}.",
-            "Make its folder writable for the user that Holdfast runs as, or name another one with keys.file.",
+            "Make its folder writable for the user that Holdfast runs as, or name another with keys.file.",
         ) from error
 
 
 def render(keks: Sequence[Kek]) -> bytes:
-    lines = [
-        f"{kek.id} {kek.created_at.astimezone(UTC).isoformat()} {base64.b64encode(kek.key.reveal()).decode()}\n"
+    lines = "".join(
+        f"{kek.id} {kek.created_at.isoformat()} {base64.b64encode(kek.key.reveal()).decode()}\n"
         for kek in keks
-    ]
-    return f"{FIRST_LINE}\n{NOTE}{''.join(lines)}".encode()
+    )
+    return f"{FIRST_LINE}\n{NOTE}{lines}".encode()
 
 
 def parse(content: bytes, path: Path) -> list[Kek]:
-    """Read what render wrote. A line that is not understood is a refusal, never skipped: it may be the key we need."""
+    """Read what render wrote. A line that is not understood is never skipped: it may be the key we need."""
     try:
         first, *lines = content.decode("ascii").splitlines() or [""]
     except UnicodeDecodeError:

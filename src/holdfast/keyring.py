@@ -1,7 +1,7 @@
 """Secrets at rest: each has a data key of its own, and the data key is wrapped by a key-encryption key (KEK).
 
-Both steps are AES-256-GCM with a random nonce. What a box belongs to (table, row, column) is authenticated with it,
-and so is the KEK's id with the wrap: a row that was copied over another does not open. No SQL and no files here.
+Both steps are AES-256-GCM with a random nonce. Where a box belongs (table, row, column) is authenticated
+with it, and with the wrap also the KEK's id: a row that was copied over another does not open. No SQL here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEY_SIZE: Final = 32
 NONCE_SIZE: Final = 12
 TAG_SIZE: Final = 16
 SALT_SIZE: Final = 16
-# 32 MiB and a quarter of a second for each guess. A change needs a column beside the salt: rows outlive programs.
+# 32 MiB and about 0.1 s for each guess. To change them, add a column beside the salt: rows outlive programs.
 SCRYPT: Final = {"n": 2**15, "r": 8, "p": 1}
 _FORMAT: Final = "holdfast/1"
 _CHECK: Final = b"this is the right key"
@@ -48,7 +48,7 @@ class Kek:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
-    """A secret as the store keeps it: which KEK, the data key wrapped by it, and the box that the data key opens."""
+    """A secret as the store keeps it: which KEK, the data key wrapped by it, the box which that one opens."""
 
     kek_id: str
     wrapped: bytes = field(repr=False)
@@ -128,9 +128,7 @@ def new_kek(random: Random, created_at: datetime) -> Kek:
 
 def derive(passphrase: Secret[str], salt: bytes) -> Secret[bytes]:
     """The key that a passphrase stands for (RFC 7914)."""
-    text = passphrase.reveal().encode(
-        "utf-8", "surrogatepass"
-    )  # the environment may hold any bytes (PEP 383)
+    text = passphrase.reveal().encode("utf-8", "surrogatepass")  # as in the environment (PEP 383)
     return Secret(hashlib.scrypt(text, salt=salt, **SCRYPT, maxmem=2**26, dklen=KEY_SIZE))
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
     "serve": ("holdfast.cli.serve", "Run a replica until it is told to stop."),
     "config": ("holdfast.cli.config", "Show the settings in force, and where each came from."),
+    "key": ("holdfast.cli.key", "Show or rotate the key that encrypts what the store keeps secret."),
 }
 # 0 done or nothing to do; 1 failed; 2 usage; 3 still in progress at timeout; 4 authentication; 5 conflict or
 # stale; 6 not found; 10 findings or changes; 130 interrupted.

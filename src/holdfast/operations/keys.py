@@ -1,7 +1,7 @@
 """Bring the keys at start, keep and reveal secrets with them, and say how the keys stand.
 
-The database says which key-encryption keys (KEKs) are in use and which is current; the key file or the passphrase
-bring them. A key that the database needs and nobody brings is a refusal to start, never a reason to make a new one.
+The database says which key-encryption keys (KEKs) are in use and which is current; the key file or the
+passphrase bring them. A key that is needed and not brought means a refusal to start, never another key.
 """
 
 from __future__ import annotations
@@ -30,11 +30,18 @@ PREVIOUS: Final = variable("keys.previous_passphrase")
 # ── At start ──
 
 
-async def unlock(db: Store, settings: Settings, files: Files, random: Random) -> Keyring:
+async def unlock(
+    db: Store, settings: Settings, files: Files, random: Random, *, create: bool = True
+) -> Keyring:
     """Bring every key the database uses, or refuse. On an empty database make the first one."""
     checks, now = await db.read(lambda tx: (secrets.checks(tx), tx.now()))
+    if not checks and not create:
+        raise StoreRefused(
+            "This database has no key yet.",
+            "'holdfast serve' makes it at the first start; is this the right one?",
+        )
     if not checks:
-        kek, check = _first(settings, files, random, now)
+        check = _first(settings, files, random, now)
         with contextlib.suppress(Duplicate):  # another replica was quicker: its key counts
             await db.write(lambda tx: _add_first(tx, check))
         checks = await db.read(secrets.checks)
@@ -47,9 +54,9 @@ async def refresh(db: Store, settings: Settings, files: Files, keyring: Keyring)
     keyring.adopt(Sources(settings, files, held=keyring).all_of(checks))
 
 
-def _first(settings: Settings, files: Files, random: Random, now: datetime) -> tuple[Kek, Check]:
+def _first(settings: Settings, files: Files, random: Random, now: datetime) -> Check:
     if settings.keys.passphrase:
-        return from_passphrase(settings.keys.passphrase, random, now)
+        return from_passphrase(settings.keys.passphrase, random, now)[1]
     path = settings.key_file
     keks = keyfile.read(files, path)
     if keks is None:
@@ -58,7 +65,7 @@ def _first(settings: Settings, files: Files, random: Random, now: datetime) -> t
         raise StoreRefused(
             f"The key file {path} holds no key.", "Restore it from your copy, or remove it and start again."
         )
-    return keks[0], check_of(keks[0], None, random)
+    return check_of(keks[0], None, random)
 
 
 def _add_first(tx: Tx, check: Check) -> None:
@@ -80,7 +87,7 @@ def check_of(kek: Kek, salt: bytes | None, random: Random) -> Check:
 
 
 class Sources:
-    """Where keys come from: the file, the passphrases, and what we hold already. The file is read if needed only."""
+    """Where keys come from: the file (read only if needed), the passphrases, and what we hold already."""
 
     def __init__(self, settings: Settings, files: Files, *, held: Keyring | None = None) -> None:
         self._settings = settings
@@ -136,12 +143,12 @@ class Sources:
         if self.in_file() is None:
             return StoreRefused(
                 f"There is no key file {path}, but this database was encrypted with {needed}.",
-                "Restore the file from your copy (keys.file says where it is looked for). Holdfast makes no new "
-                "key beside an existing database: it would open none of the secrets in it.",
+                "Restore the file from your copy (keys.file says where it is looked for). Holdfast makes no "
+                "new key beside an existing database: it would open none of the secrets in it.",
             )
         if partly:
             return StoreRefused(
-                f"The key file {path} lacks {needed}, which this database uses too: its keys are being rotated.",
+                f"The key file {path} lacks {needed}, which this database uses too: keys are being rotated.",
                 "Copy the key file from the machine where 'holdfast key rotate' was run.",
             )
         return StoreRefused(
@@ -154,7 +161,7 @@ class Sources:
 
 
 def sealed(keyring: Keyring, random: Random, secret: Secret[bytes]) -> Kept:
-    """Seal a secret under a new id, ready for `secrets.put` in the transaction that also writes who owns it."""
+    """Seal a secret under a new id, ready for `secrets.put` in the transaction that writes its owner."""
     secret_id = random.new_id("secret")
     return Kept(id=secret_id, sealed=keyring.seal(secret, **secrets.place(secret_id)))
 
@@ -162,7 +169,7 @@ def sealed(keyring: Keyring, random: Random, secret: Secret[bytes]) -> Kept:
 async def reveal(
     db: Store, settings: Settings, files: Files, keyring: Keyring, secret_id: str
 ) -> Secret[bytes]:
-    """Open a kept secret; LookupError if it is gone. If its key came after our start, fetch that key first."""
+    """Open a kept secret; LookupError if it is gone. A key that came after our start is fetched first."""
     try:
         return await _open(db, keyring, secret_id)
     except KeyMissing:

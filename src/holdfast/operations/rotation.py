@@ -1,8 +1,9 @@
 """Rotate the key-encryption key (KEK): a new one, then every secret re-wrapped, then the old one dropped.
 
-A crash at any moment leaves each secret readable under the old KEK or the new one, both at hand, and running the
-rotation again goes on from there. In this order: the new KEK is durable in its file before the database knows it,
-and the old one leaves the database, which refuses while a secret needs it, before it leaves the file.
+A crash at any moment leaves each secret readable under the old KEK or the new one, both at hand, and
+running it again goes on from there. The order does it: the new KEK is durable in its file before the
+database knows it, and the old one leaves the database, which refuses while a secret needs it, before it
+leaves the file.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PAGE: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
-    """What a run did. If a secret could not be re-wrapped, its old KEK stays, and the rotation is unfinished."""
+    """What a run did. While a secret cannot be re-wrapped its old KEK stays: the rotation is unfinished."""
 
     current: str
     retired: tuple[str, ...]
@@ -150,7 +151,7 @@ class _Run:
         return keyfile.read(self._files, self._settings.key_file) or []
 
     def _only_the_file_is_left(self) -> bool:
-        """Whether a run was cut off after its last transaction: the file still holds what the database forgot."""
+        """Whether a run was cut off after its last transaction: the file holds what the database forgot."""
         present = self._in_file()
         return len(present) > 1 and present[0].id == self._keyring.current.id
 
@@ -162,7 +163,7 @@ class _Run:
             check = keys.check_of(kek, None, self._random)
         elif old.origin == "passphrase":
             raise StoreRefused(
-                "There is no new passphrase to change to: the database is encrypted with the one that is given.",
+                "There is no new passphrase to change to: the one that is given is in use already.",
                 f"Set {keys.PASSPHRASE} to a new one, and {keys.PREVIOUS} to the one in use.",
             )
         else:
@@ -220,8 +221,7 @@ class _Run:
         in_file = self._keyring.current.origin == "file"
         used = [kek for kek in (self._keyring.current, *self._keyring.previous) if kek.origin == "file"]
         # With a passphrase the file is not ours to tidy, save for the keys that this run replaced.
-        others = (
-            [] if in_file else [kek for kek in present if kek.id not in {*retired, *(k.id for k in used)}]
-        )
-        if [kek.id for kek in present] != [kek.id for kek in [*used, *others]]:
-            keyfile.rewrite(self._files, self._settings.key_file, [*used, *others])
+        known = {*retired, *(kek.id for kek in used)}
+        wanted = used if in_file else used + [kek for kek in present if kek.id not in known]
+        if [kek.id for kek in present] != [kek.id for kek in wanted]:
+            keyfile.rewrite(self._files, self._settings.key_file, wanted)

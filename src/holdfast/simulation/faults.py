@@ -13,6 +13,8 @@ from holdfast.simulation.stage import Node, Stage
 # Points that this workload passes; the others belong to start-up and to keys, and have the kill harness.
 POINTS_HERE: Final = sorted(POINTS - {"store.migrating", "key.rewrapped"})
 
+REPLICAS: Final = 3
+
 Fault = Callable[[Stage], Coroutine[None, None, None]]
 
 
@@ -22,23 +24,24 @@ async def kill(stage: Stage) -> None:
 
 
 async def kill_at_a_point(stage: Stage) -> None:
-    victim = _victim(stage)
-    victim.doom = (stage.dice.choice(POINTS_HERE), stage.dice.randint(1, 4))
+    """Whoever next passes this point, for the n-th time, dies there."""
+    point = stage.dice.choice(POINTS_HERE)
+    frequent = stage.fired[point] > 200
+    stage.doom = (point, stage.dice.randint(1, 4) if frequent else 1)
+    dead = stage.deaths
+    if point.startswith("lease."):
+        _victim(stage).stop.set()  # leases change hands when somebody leaves
     for _ in range(60):
         await asyncio.sleep(2)
-        if not victim.alive:
+        if stage.deaths > dead:
             break
-    victim.doom = None
-    if not victim.alive:
-        await _reborn(stage)
+    stage.doom = None
+    await _reborn(stage)
 
 
 async def stop_in_good_order(stage: Stage) -> None:
     victim = _victim(stage)
     victim.stop.set()
-    if victim.task is not None:
-        await asyncio.wait([victim.task], timeout=60)
-    victim.alive = False
     await _reborn(stage)
 
 
@@ -137,18 +140,24 @@ def heal(stage: Stage) -> None:
     stage.chances.clear()
     stage.truth.down_until = stage.ca.down_until = stage.ca.storm_until = 0.0
     for node in stage.nodes:
-        node.doom, node.paused_until = None, 0.0
-    while sum(node.alive for node in stage.nodes) < 2:
+        node.paused_until = 0.0
+    stage.doom = None
+    while len(_standing(stage)) < 2:
         stage.start_node()
 
 
 def _victim(stage: Stage) -> Node:
-    return stage.dice.choice([node for node in stage.nodes if node.alive] or [stage.start_node()])
+    return stage.dice.choice(_standing(stage) or [stage.start_node()])
+
+
+def _standing(stage: Stage) -> list[Node]:
+    return [node for node in stage.nodes if node.alive and not node.stop.is_set()]
 
 
 async def _reborn(stage: Stage) -> None:
     await asyncio.sleep(stage.dice.uniform(1, 45))
-    stage.start_node()
+    if len(_standing(stage)) < REPLICAS:
+        stage.start_node()
 
 
 async def _for_a_while(stage: Stage, what: str, probability: float) -> None:

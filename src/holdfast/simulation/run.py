@@ -42,7 +42,7 @@ def play(seed: int, *, trace: bool = False) -> Result:
     stage: Stage | None = None
     try:
         asyncio.set_event_loop(loop)
-        stage = Stage(loop, seed, replicas=3)
+        stage = Stage(loop, seed, replicas=faults.REPLICAS)
         loop.run_until_complete(_story(stage, result, trace=trace))
     except Violation as violation:
         result.violation = str(violation)

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 START: Final = datetime(2027, 3, 1, tzinfo=UTC)
 PACE: Final = Pace(
-    poll=timedelta(seconds=5),
+    poll=timedelta(seconds=10),
     ttl=timedelta(seconds=30),
     drain=timedelta(seconds=20),
     retry=timedelta(seconds=60),
@@ -120,7 +120,6 @@ class Node:
     alive: bool = True
     paused_until: float = 0.0
     wall_offset: timedelta = timedelta(0)
-    doom: tuple[str, int] | None = None  # die the n-th time this point is passed
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
@@ -136,16 +135,14 @@ class Node:
         if not self.alive:
             raise Killed(self.name)
         self.stage.fired[name] += 1
-        if self.doom is not None and self.doom[0] == name:
-            left = self.doom[1] - 1
-            self.doom = (name, left)
-            if left == 0:
-                self.stage.killed_at[name] += 1
-                self.kill()
-                raise Killed(f"{self.name} at {name}")
+        if self.stage.strikes(name):
+            self.stage.killed_at[name] += 1
+            self.kill()
+            raise Killed(f"{self.name} at {name}")
 
     def kill(self) -> None:
         self.alive = False
+        self.stage.deaths += 1
         if self.task is not None and not self.task.done():
             self.task.get_loop().call_soon(self.task.cancel)
 
@@ -252,6 +249,8 @@ class Stage:
         self.fired: Counter[str] = Counter()
         self.killed_at: Counter[str] = Counter()
         self.nodes: list[Node] = []
+        self.doom: tuple[str, int] | None = None  # who passes this point for the n-th time dies there
+        self.deaths = 0
         self.rewinds = 0
         self.vandalised = 0
         self.acknowledged: list[str] = []
@@ -272,6 +271,13 @@ class Stage:
 
     def chance(self, what: str) -> bool:
         return what in self.chances and self.dice.random() < self.chances[what]
+
+    def strikes(self, point: str) -> bool:
+        if self.doom is None or self.doom[0] != point:
+            return False
+        left = self.doom[1] - 1
+        self.doom = (point, left) if left else None
+        return left == 0
 
     def wake_all(self) -> None:
         """NOTIFY: a hint that may be lost."""

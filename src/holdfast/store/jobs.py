@@ -6,17 +6,18 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core.job import (
     CRASHES_TO_QUARANTINE, Again, Claim, Done, Failed, Outcome, Priority, Spec, State, move, verdict,
 )  # fmt: skip
 from holdfast.core.backoff import JOB, Ladder
-from holdfast.errors import LeaseLost
+from holdfast.errors import LeaseLost, TxConflict
 from holdfast.store import budgets, journal
 from holdfast.store.leases import fence_base
 from holdfast.store.tx import Row, Tx, from_micros, instant, to_micros, value_list
 
+ENQUEUE_TRIES: Final = 3
 READY, RUNNING, FAILED, DEAD = State.READY.value, State.RUNNING.value, State.FAILED.value, State.DEAD.value
 
 
@@ -44,7 +45,23 @@ class Job:
 
 def enqueue(tx: Tx, spec: Spec) -> str:
     """Ask for work, in the transaction that causes it. Returns the live job for (kind, subject): this or an older one."""
-    added = tx.run(
+    for _ in range(ENQUEUE_TRIES):
+        if _insert(tx, spec):
+            tx.wakes = True
+            return spec.id
+        # A statement later the job that was in the way may have ended (PostgreSQL): then this one is needed after all.
+        older = tx.row(
+            "SELECT id FROM jobs WHERE kind = :kind AND subject = :subject AND state <> 'dead'",
+            kind=spec.kind,
+            subject=spec.subject,
+        )
+        if older is not None:
+            return str(older["id"])
+    raise TxConflict(f"jobs of kind {spec.kind} for {spec.subject} come and go")
+
+
+def _insert(tx: Tx, spec: Spec) -> int:
+    return tx.run(
         """INSERT INTO jobs (id, kind, subject, state, priority, due_at, max_attempts, budgets, payload, created_at,
                              expires_at)
            VALUES (:id, :kind, :subject, 'ready', :priority, COALESCE(:due_at, now_us()), :max_attempts, :budgets,
@@ -60,15 +77,6 @@ def enqueue(tx: Tx, spec: Spec) -> str:
         payload=json.dumps(spec.payload),
         expires_at=None if spec.expires_at is None else to_micros(spec.expires_at),
     )
-    if added:
-        tx.wakes = True
-        return spec.id
-    live = tx.row(
-        "SELECT id FROM jobs WHERE kind = :kind AND subject = :subject AND state <> 'dead'",
-        kind=spec.kind,
-        subject=spec.subject,
-    )
-    return str(live["id"]) if live else spec.id
 
 
 # ── claiming ──
@@ -95,12 +103,13 @@ def _due(tx: Tx, kinds: Iterable[str]) -> list[tuple[str, int]]:
     if not wanted:
         return []
     text, values = value_list(wanted)
+    # Not EXISTS (… due_at <= now): PostgreSQL guesses that a third of the jobs is due, and reads the table to find one.
     rows = tx.rows(
         f"""WITH want (kind, priority) AS ({text})
             SELECT kind, priority FROM want
-             WHERE EXISTS (SELECT 1 FROM jobs
-                            WHERE jobs.kind = want.kind AND jobs.priority = want.priority
-                              AND jobs.state = 'ready' AND jobs.due_at <= (SELECT now_us()))
+             WHERE (SELECT jobs.due_at FROM jobs
+                     WHERE jobs.kind = want.kind AND jobs.priority = want.priority AND jobs.state = 'ready'
+                     ORDER BY jobs.due_at LIMIT 1) <= (SELECT now_us())
              ORDER BY priority""",
         **values,
     )
@@ -234,7 +243,7 @@ def _fail(tx: Tx, claim: Claim, outcome: Failed, ladder: Ladder) -> None:
         state=state,
         wait=retry.wait,
         reason=outcome.reason,
-        error=outcome.error[:2000],
+        error=_storable(outcome.error),
     )
     facts: dict[str, Any] = {
         "kind": claim.kind,
@@ -248,6 +257,11 @@ def _fail(tx: Tx, claim: Claim, outcome: Failed, ladder: Ladder) -> None:
     journal.event(
         tx, "job.dead" if state is State.DEAD else "job.failed", claim.subject, job=claim.id, **facts
     )
+
+
+def _storable(error: str) -> str:
+    """Without what PostgreSQL (NUL) or UTF-8 (half a surrogate pair) refuses: a remote's words must not cost the answer."""
+    return error[:2000].replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
 def _guarded(tx: Tx, claim: Claim, changes: str, **params: Any) -> None:

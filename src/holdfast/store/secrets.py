@@ -1,6 +1,6 @@
 """Sealed secrets, and the check values that tell the right key-encryption key (KEK) from a wrong one.
 
-A secret is written once and never changed: a new value is a new row. Only its wrap changes, when keys are rotated.
+A secret is written once and never changed: a new value is a new row. Only a rotation changes its wrap.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def add_current(tx: Tx, check: Check) -> None:
 
 
 def step_down(tx: Tx, kek_id: str) -> None:
-    """Let another KEK become the current one; secrets may still be put under this one, and are found later."""
+    """Make room for another current KEK; what is still put under this one is found by the rotation."""
     tx.run("UPDATE key_checks SET is_current = FALSE WHERE kek_id = :kek_id", kek_id=kek_id)
 
 
