@@ -15,7 +15,7 @@ from holdfast.engine.loop import wait_for
 from holdfast.engine.replica import Pace, Replica
 from holdfast.engine.worker import Identity
 from holdfast.errors import StoreUnavailable
-from holdfast.operations import observe
+from holdfast.operations import keys, observe
 from holdfast.ports import Clock, Points, no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database, Engine
@@ -108,7 +108,7 @@ class App:
         for step in await migrate.bring_up(db, points=self._points):
             log.info("schema.migrated", step=step)
         health.enter("schema")
-        # keys
+        await keys.unlock(db, settings, self._files, self._random)
         health.enter("keys")
         replica = Replica(
             db=db,

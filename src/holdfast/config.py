@@ -251,9 +251,7 @@ class Settings:
 
 
 DEFAULTS: Final = Settings()
-SECTIONS: Final = {
-    f.name: type(getattr(DEFAULTS, f.name)) for f in fields(Settings) if f.name != "provenance"
-}
+SECTIONS: Final = {f.name: type(getattr(DEFAULTS, f.name)) for f in fields(Settings) if f.name != "provenance"}
 FIELDS: Final = {f"{name}.{f.name}": f for name, section in SECTIONS.items() for f in fields(section)}
 KINDS: Final[Mapping[str, Kind]] = {key: f.metadata["kind"] for key, f in FIELDS.items()}
 

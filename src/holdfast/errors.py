@@ -32,9 +32,7 @@ class IllegalMove(Exception):
 class TryLater(Exception):
     """A remote could not answer now. `after` is its own wish (Retry-After), None when it named no time."""
 
-    def __init__(
-        self, why: str, *, after: timedelta | None = None, reason: str = "REMOTE_UNAVAILABLE"
-    ) -> None:
+    def __init__(self, why: str, *, after: timedelta | None = None, reason: str = "REMOTE_UNAVAILABLE") -> None:
         super().__init__(why)
         self.after = after
         self.reason = reason

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -69,8 +68,7 @@ def _write(files: Files, path: Path, keks: Sequence[Kek], *, replace: bool) -> N
 
 def render(keks: Sequence[Kek]) -> bytes:
     lines = "".join(
-        f"{kek.id} {kek.created_at.isoformat()} {base64.b64encode(kek.key.reveal()).decode()}\n"
-        for kek in keks
+        f"{kek.id} {kek.created_at.isoformat()} {base64.b64encode(kek.key.reveal()).decode()}\n" for kek in keks
     )
     return f"{FIRST_LINE}\n{NOTE}{lines}".encode()
 
@@ -96,9 +94,11 @@ def parse(content: bytes, path: Path) -> list[Kek]:
 def _kek(line: str, path: Path, number: int) -> Kek:
     try:
         kek_id, created, key = line.split()
-        created_at = datetime.fromisoformat(created).astimezone(UTC)
+        created_at = datetime.fromisoformat(created)
+        if created_at.tzinfo is None:
+            raise ValueError("a date without a zone")
         return Kek(id=kek_id, key=Secret(base64.b64decode(key, validate=True)), created_at=created_at)
-    except (ValueError, binascii.Error):  # never quoted: the line may well be a key
+    except ValueError:  # never quoted: the line may well be a key
         raise _malformed(path, f"line {number} is not an id, a date and a key") from None
 
 

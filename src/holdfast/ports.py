@@ -77,9 +77,7 @@ class Files(Protocol):
     def mode(self, path: Path) -> int:
         """The permission bits, such as 0o600."""
 
-    async def run(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 60.0
-    ) -> tuple[int, bytes]:
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 60.0) -> tuple[int, bytes]:
         """Run a program without a shell; its exit code and its output, capped at 64 KiB."""
 
 

@@ -80,12 +80,8 @@ class Metrics:
         self.build_info = self._gauge("build_info", "The running version.", "version")
         self.build_info.labels(version=__version__).set(1)
         self.jobs = self._gauge("jobs", "Jobs by kind and state.", "kind", "state")
-        self.job_oldest_ready_age = self._gauge(
-            "job_oldest_ready_age_seconds", "Wait of the longest-waiting due job."
-        )
-        self.job_attempts = self._counter(
-            "job_attempts_total", "Attempts by kind and outcome.", "kind", "outcome"
-        )
+        self.job_oldest_ready_age = self._gauge("job_oldest_ready_age_seconds", "Wait of the longest-waiting due job.")
+        self.job_attempts = self._counter("job_attempts_total", "Attempts by kind and outcome.", "kind", "outcome")
         self.job_duration = Histogram(
             "holdfast_job_duration_seconds",
             "How long a handler ran.",
@@ -93,21 +89,15 @@ class Metrics:
             registry=self.registry,
             buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60, 300),
         )
-        self.loop_last_tick = self._gauge(
-            "loop_last_tick_timestamp_seconds", "When a loop last finished.", "loop"
-        )
+        self.loop_last_tick = self._gauge("loop_last_tick_timestamp_seconds", "When a loop last finished.", "loop")
         self.loop_skipped = self._counter("loop_skipped_ticks_total", "Ticks skipped: still running.", "loop")
         self.loop_failures = self._counter("loop_failures_total", "Ticks that ended in an error.", "loop")
         self.lease_held = self._gauge("lease_held", "1 while this replica holds the lease.", "lease")
-        self.budget_remaining = self._gauge(
-            "budget_remaining", "Requests that a budget still allows now.", "budget"
-        )
+        self.budget_remaining = self._gauge("budget_remaining", "Requests that a budget still allows now.", "budget")
         self.replicas = self._gauge("replicas", "Replicas that are alive.")
         self.clock_skew = self._gauge("clock_skew_seconds", "This replica's clock minus the database's.")
         self.store_up = self._gauge("store_up", "1 while the store answers.")
-        self.self_check_ok = self._gauge(
-            "self_check_ok", "1 if the last self-check of this name passed.", "name"
-        )
+        self.self_check_ok = self._gauge("self_check_ok", "1 if the last self-check of this name passed.", "name")
 
     def _gauge(self, name: str, doc: str, *labels: str) -> Gauge:
         return Gauge(f"holdfast_{name}", doc, labels, registry=self.registry)

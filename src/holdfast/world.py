@@ -64,9 +64,7 @@ class HttpTransport:
             async with asyncio.timeout(request.deadline_for):
                 return await self._exchange(request)
         except TimeoutError:
-            raise TryLater(
-                f"{request.url} did not answer in {request.deadline_for:g} s", reason="TIMEOUT"
-            ) from None
+            raise TryLater(f"{request.url} did not answer in {request.deadline_for:g} s", reason="TIMEOUT") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise TryLater(f"{request.url} could not be asked: {type(error).__name__}") from error
 
@@ -117,9 +115,7 @@ class LocalFiles:
     def mode(self, path: Path) -> int:
         return path.stat().st_mode & 0o777
 
-    async def run(
-        self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 60.0
-    ) -> tuple[int, bytes]:
+    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 60.0) -> tuple[int, bytes]:
         """No shell, a fixed PATH, an own process group that dies as a whole when the time is up."""
         process = await asyncio.create_subprocess_exec(
             *argv,

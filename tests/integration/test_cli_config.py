@@ -158,9 +158,7 @@ def test_every_command_that_is_listed_can_be_loaded(name: str):
     assert f"Usage: holdfast {name}" in done.stdout
 
 
-@pytest.mark.parametrize(
-    "args", [["--help"], ["version"], ["config", "--help"], ["config", "show", "--help"]]
-)
+@pytest.mark.parametrize("args", [["--help"], ["version"], ["config", "--help"], ["config", "show", "--help"]])
 def test_help_imports_nothing_that_is_slow_to_import(args: list[str]):
     """This is what keeps the start below 150 ms: pydantic, rich or cryptography alone would spend it."""
     done = holdfast(*args, env={"PYTHONPROFILEIMPORTTIME": "1"})

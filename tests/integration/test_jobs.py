@@ -250,9 +250,7 @@ async def stale(db: Database) -> tuple[Claim, Claim]:
     [Done(), Again(after=timedelta(0)), BROKEN, replace(BROKEN, final=True)],
     ids=lambda it: type(it).__name__,
 )
-async def test_a_stale_claim_settles_nothing_and_what_it_changed_is_undone(
-    db: Database, outcome: Any
-) -> None:
+async def test_a_stale_claim_settles_nothing_and_what_it_changed_is_undone(db: Database, outcome: Any) -> None:
     old, new = await stale(db)
     before = await raw(db, new.id)
     with pytest.raises(LeaseLost):
@@ -483,13 +481,9 @@ async def test_leases_are_taken_back_a_page_at_a_time_the_oldest_first(db: Datab
         await enqueue(db, f"s{n}")
     for taken in await claim(db):
         ended = timedelta(seconds=60 - int(taken.subject[1:]))
-        await update(
-            db, "UPDATE jobs SET lease_until = now_us() - :ended WHERE id = :id", ended=ended, id=taken.id
-        )
+        await update(db, "UPDATE jobs SET lease_until = now_us() - :ended WHERE id = :id", ended=ended, id=taken.id)
     assert await db.write(lambda tx: jobs.take_back_expired(tx, TTL, limit=2)) == (2, 0)
-    ready = await db.read(
-        lambda tx: tx.rows("SELECT subject FROM jobs WHERE state = 'ready' ORDER BY subject")
-    )
+    ready = await db.read(lambda tx: tx.rows("SELECT subject FROM jobs WHERE state = 'ready' ORDER BY subject"))
     assert [row["subject"] for row in ready] == ["s0", "s1"]
 
 
@@ -561,9 +555,7 @@ async def test_a_thousand_dead_jobs_do_not_starve_one_that_waits_for_its_retry(d
 async def test_retries_come_a_page_at_a_time_the_longest_waiting_first(db: Database) -> None:
     for n in range(4):
         await settle(db, await claimed(db, f"s{n}"), BROKEN)
-        await update(
-            db, "UPDATE jobs SET due_at = :at WHERE subject = :s", at=LONG_AGO - timedelta(days=n), s=f"s{n}"
-        )
+        await update(db, "UPDATE jobs SET due_at = :at WHERE subject = :s", at=LONG_AGO - timedelta(days=n), s=f"s{n}")
     assert await db.write(lambda tx: jobs.retry_failed(tx, limit=3)) == 3
     assert sorted(each.subject for each in await claim(db)) == ["s1", "s2", "s3"]
     assert await db.write(jobs.retry_failed) == 1

@@ -145,9 +145,7 @@ def test_a_restart_keeps_the_port_and_the_data(victim: Cluster) -> None:
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_a_stopped_cluster_answers_nobody_until_it_is_restarted(
-    victim: Cluster, mode: support.StopMode
-) -> None:
+def test_a_stopped_cluster_answers_nobody_until_it_is_restarted(victim: Cluster, mode: support.StopMode) -> None:
     victim.stop(mode)
     assert not victim.running
     with pytest.raises(psycopg.OperationalError):

@@ -25,11 +25,9 @@ FINDINGS = 10  # exit code: see main.py
 @app.command()
 def status(
     config: ConfigOption = None,
-    output: Annotated[
-        Literal["table", "json"], typer.Option("--output", "-o", help="How to write it.")
-    ] = "table",
+    output: Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to write it.")] = "table",
 ) -> None:
-    """Show which keys the database uses, and whether this machine has them. On SQLite, stop Holdfast first."""
+    """Show which keys the database uses, and whether they are here. On SQLite, stop Holdfast first."""
     import asyncio
 
     asyncio.run(_status(settings(config), as_json=output == "json"))
@@ -39,9 +37,9 @@ def status(
 def rotate(config: ConfigOption = None) -> None:
     """Make a new key, put every secret under it, and drop the old one.
 
-    It may be interrupted at any moment: run it again to end it. On SQLite, stop Holdfast first. With a passphrase,
-    set HOLDFAST_KEYS_PASSPHRASE to the new one and HOLDFAST_KEYS_PREVIOUS_PASSPHRASE to the one in use. Backups
-    made before can only be read with the old key: keep a copy of the key file (or the passphrase) with them.
+    It may be interrupted at any moment: run it again to end it. On SQLite, stop Holdfast first. With a
+    passphrase, set HOLDFAST_KEYS_PASSPHRASE to the new one and HOLDFAST_KEYS_PREVIOUS_PASSPHRASE to the one
+    in use. Backups made before need the old key: keep a copy of the key file (or the passphrase) for them.
     """
     import asyncio
 
@@ -96,8 +94,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> str:
     cells = [[name.upper() for name in rows[0]], *([str(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in cells
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells
     )
 
 
@@ -113,6 +110,6 @@ def _told(done: Rotation, chosen: Settings) -> str:
 def _damage(done: Rotation) -> str:
     ids = ", ".join(done.unusable[:10]) + (", …" if len(done.unusable) > 10 else "")
     return (
-        f"{len(done.unusable)} damaged secrets could not be put under the new key, so the old one stays ({ids}).\n"
+        f"The old key stays: damaged secrets could not be put under the new one ({ids}).\n"
         "hint: Restore or replace them, then run 'holdfast key rotate' again."
     )

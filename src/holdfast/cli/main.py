@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
     "serve": ("holdfast.cli.serve", "Run a replica until it is told to stop."),
+    "audit": ("holdfast.cli.audit", "Check that no audit row was altered, removed or added."),
     "config": ("holdfast.cli.config", "Show the settings in force, and where each came from."),
     "key": ("holdfast.cli.key", "Show or rotate the key that encrypts what the store keeps secret."),
 }

@@ -28,8 +28,6 @@ async def opened(settings: Settings) -> AsyncIterator[Database]:
         await migrate.bring_up(db, points=no_points)
         yield db
     except StoreError as error:
-        raise StoreRefused(
-            str(error), "Try again when the store is well; what was done so far is kept."
-        ) from error
+        raise StoreRefused(str(error), "Try again when the store is well; what was done so far is kept.") from error
     finally:
         await db.close()

@@ -59,9 +59,7 @@ def verify(
     for entry in entries:
         if entry.seq != seq + 1:
             return bad(seq + 1, f"row {seq + 1} is missing")
-        expected = link(
-            previous, entry.seq, entry.at, entry.actor, entry.action, entry.subject, entry.details
-        )
+        expected = link(previous, entry.seq, entry.at, entry.actor, entry.action, entry.subject, entry.details)
         if entry.hash != expected:
             return bad(entry.seq, f"row {entry.seq} was altered")
         seq, previous = entry.seq, entry.hash

@@ -57,9 +57,7 @@ class Loop:
         if self._running is not None and not self._running.done():
             self.skipped += 1
             self._telemetry.metrics.loop_skipped.labels(loop=self.name).inc()
-            self._telemetry.log.warning(
-                "loop.tick_skipped", loop=self.name, why="still running", skipped=self.skipped
-            )
+            self._telemetry.log.warning("loop.tick_skipped", loop=self.name, why="still running", skipped=self.skipped)
             return False
         if not self._may_tick():
             return False
@@ -82,9 +80,7 @@ class Loop:
         # A store that is away is said by health and once by the store itself; a bug deserves its traceback.
         trace = None if isinstance(error, StoreError) else error
         again = f"in about {self._period:g} s"
-        self._telemetry.log.error(
-            "loop.failed", loop=self.name, error=str(error), again=again, exc_info=trace
-        )
+        self._telemetry.log.error("loop.failed", loop=self.name, error=str(error), again=again, exc_info=trace)
 
 
 def always() -> bool:

@@ -1,4 +1,4 @@
-"""The self-check: a job that walks the newest part of the audit chain, for ever. It also shows that the engine lives."""
+"""The self-check: a job that walks the newest part of the audit chain, for ever: it shows that the engine lives."""
 
 from __future__ import annotations
 
@@ -60,6 +60,4 @@ def _record(tx: Tx, verdict: chain.Verdict) -> None:
     details = {"seq": verdict.verified, "hash": verdict.last_hash, "problem": verdict.problem}
     selfchecks.record(tx, CHECK, ok=verdict.ok, details=details)
     if before is None or before[0] != verdict.ok:  # the timeline tells of changes, not of every minute
-        journal.event(
-            tx, "selfcheck.passed" if verdict.ok else "selfcheck.failed", CHECK, problem=verdict.problem
-        )
+        journal.event(tx, "selfcheck.passed" if verdict.ok else "selfcheck.failed", CHECK, problem=verdict.problem)

@@ -81,9 +81,7 @@ class Settler:
                 ours = await self._insist(claims[0].id, lambda write=write: self._db.write(write))  # type: ignore[misc]
             except BaseException as error:
                 for waiting in group:
-                    waiting.future.cancel() if isinstance(error, asyncio.CancelledError) else _fail(
-                        waiting, error
-                    )
+                    waiting.future.cancel() if isinstance(error, asyncio.CancelledError) else _fail(waiting, error)
                 raise
             for waiting in group:
                 if not waiting.future.done():

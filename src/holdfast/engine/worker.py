@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from holdfast import __version__
 from holdfast.core.backoff import JOB, STORE, Ladder
-from holdfast.core.job import Again, Claim, Done, Failed, Outcome
+from holdfast.core.job import Again, Claim, Failed, Outcome
 from holdfast.engine.leader import MARGIN
 from holdfast.engine.loop import wait_for
 from holdfast.engine.settle import Settler
@@ -27,7 +27,7 @@ STORE_BLIP: Final = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who we are: the holder id is new at every start, so that a restarted process never inherits its zombie's leases."""
+    """Who we are: the holder id is new at each start, so that a restarted process never inherits its zombie's leases."""
 
     holder: str
     name: str
@@ -135,15 +135,11 @@ class Worker:
             if tx.epoch != self._epoch:
                 epoch, failed_over = replicas.note_epoch(tx)
                 if tx.epoch < epoch:
-                    raise StoreUnavailable(
-                        f"this server is on timeline {tx.epoch}, behind the newest seen, {epoch}"
-                    )
+                    raise StoreUnavailable(f"this server is on timeline {tx.epoch}, behind the newest seen, {epoch}")
             else:
                 failed_over = False
             if self._stray:
-                jobs.release_strays(
-                    tx, self.identity.holder, [entry.claim for entry in self._running.values()]
-                )
+                jobs.release_strays(tx, self.identity.holder, [entry.claim for entry in self._running.values()])
             now = None if expected is None else tx.now()
             trusted = self._time_is_plausible(now, expected, asked_at)
             if trusted and now is not None:
@@ -155,9 +151,7 @@ class Worker:
         self._stray = False
         self._note_time(now, expected, asked_at)
         if failed_over:
-            self.telemetry.log.error(
-                "store.failover", epoch=self._epoch, what="leases dropped, work will be rechecked"
-            )
+            self.telemetry.log.error("store.failover", epoch=self._epoch, what="leases dropped, work will be rechecked")
         for claimed in claims:
             self._start(claimed, asked_at, settler, woken)
         return bool(claims) and any(self._free().values())
@@ -219,9 +213,7 @@ class Worker:
         except Refused as why:
             return Failed(error=str(why), reason=why.reason, final=True)
         except (StoreUnavailable, OutcomeUnknown):
-            return Again(
-                after=STORE_BLIP, reason="STORE_UNAVAILABLE"
-            )  # not the job's fault: it costs no attempt
+            return Again(after=STORE_BLIP, reason="STORE_UNAVAILABLE")  # not the job's fault: it costs no attempt
         except LeaseLost:
             raise
         except Exception as error:
@@ -249,9 +241,7 @@ class Worker:
         asked_at = self.clock.monotonic()
 
         def write(tx: Tx) -> tuple[datetime, set[str]]:
-            now = replicas.seen(
-                tx, self.identity.holder, self.identity.name, __version__, draining=self._draining
-            )
+            now = replicas.seen(tx, self.identity.holder, self.identity.name, __version__, draining=self._draining)
             return now, jobs.beat(tx, self.identity.holder, claims, self.ttl)
 
         try:
@@ -281,9 +271,7 @@ class Worker:
         skew = self.clock.now() - now
         self.telemetry.metrics.clock_skew.set(skew.total_seconds())
         if abs(skew) > CLOCK_JUMP:
-            self.telemetry.log.warning(
-                "clock.skewed", seconds=skew.total_seconds(), what="leases use the database's"
-            )
+            self.telemetry.log.warning("clock.skewed", seconds=skew.total_seconds(), what="leases use the database's")
 
     # ── the database's clock ──
 
@@ -329,9 +317,7 @@ class Worker:
             entry.settling = False
             self._end(entry, "stop")
         left = [entry.claim for entry in self._running.values()]
-        await asyncio.gather(
-            *(entry.task for entry in self._running.values() if entry.task), return_exceptions=True
-        )
+        await asyncio.gather(*(entry.task for entry in self._running.values() if entry.task), return_exceptions=True)
 
         def write(tx: Tx) -> int:
             released = jobs.release(tx, left)
@@ -342,9 +328,7 @@ class Worker:
             released = await self.db.write(write)
             self.telemetry.log.info("worker.drained", handed_back=released)
         except StoreError as error:
-            self.telemetry.log.error(
-                "worker.not_drained", error=str(error), what="leases will expire by themselves"
-            )
+            self.telemetry.log.error("worker.not_drained", error=str(error), what="leases will expire by themselves")
         self._running.clear()
 
 

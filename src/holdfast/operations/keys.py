@@ -30,9 +30,7 @@ PREVIOUS: Final = variable("keys.previous_passphrase")
 # ── At start ──
 
 
-async def unlock(
-    db: Store, settings: Settings, files: Files, random: Random, *, create: bool = True
-) -> Keyring:
+async def unlock(db: Store, settings: Settings, files: Files, random: Random, *, create: bool = True) -> Keyring:
     """Bring every key the database uses, or refuse. On an empty database make the first one."""
     checks, now = await db.read(lambda tx: (secrets.checks(tx), tx.now()))
     if not checks and not create:
@@ -166,9 +164,7 @@ def sealed(keyring: Keyring, random: Random, secret: Secret[bytes]) -> Kept:
     return Kept(id=secret_id, sealed=keyring.seal(secret, **secrets.place(secret_id)))
 
 
-async def reveal(
-    db: Store, settings: Settings, files: Files, keyring: Keyring, secret_id: str
-) -> Secret[bytes]:
+async def reveal(db: Store, settings: Settings, files: Files, keyring: Keyring, secret_id: str) -> Secret[bytes]:
     """Open a kept secret; LookupError if it is gone. A key that came after our start is fetched first."""
     try:
         return await _open(db, keyring, secret_id)

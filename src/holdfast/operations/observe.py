@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from holdfast.core import budget
 from holdfast.errors import StoreError
 from holdfast.store import budgets, jobs, leases, migrate, replicas, selfchecks
 from holdfast.store.database import Store
-from holdfast.core import budget
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Metrics
 

@@ -88,9 +88,7 @@ async def _alone(db: Store, random: Random, clock: Clock) -> AsyncIterator[_Turn
         if lease is not None:
             break
         if asked_at >= give_up_at:
-            raise StoreRefused(
-                "Another 'holdfast key rotate' is at work on this database.", "Wait until it has ended."
-            )
+            raise StoreRefused("Another 'holdfast key rotate' is at work on this database.", "Wait until it has ended.")
         await clock.sleep(0.5)
     turn = _Turn(db, clock, lease, asked_at)
     try:

@@ -51,9 +51,7 @@ def _many(seeds: range, processes: int) -> int:
     _summary(results, took)
     _figure("sim_violations", len(bad), "seeds", "0", not bad)
     _figure("sim_seconds", round(took, 1), "s", f"180_for_500_seeds_{len(results)}_played", took <= 180)
-    _figure(
-        "sim_same_hash", len(again) - len(differing), f"of_{len(again)}_seeds", str(len(again)), not differing
-    )
+    _figure("sim_same_hash", len(again) - len(differing), f"of_{len(again)}_seeds", str(len(again)), not differing)
     unkilled = [point for point in POINTS_HERE if not sum(result.killed_at[point] for result in results)]
     share = 100 * (len(POINTS_HERE) - len(unkilled)) // len(POINTS_HERE)
     _figure("sim_points_killed_at", share, "percent", "100", not unkilled)

@@ -22,9 +22,7 @@ class _NoWaiting(selectors.BaseSelector):
         return []
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        key = selectors.SelectorKey(
-            fileobj, fileobj if isinstance(fileobj, int) else fileobj.fileno(), events, data
-        )
+        key = selectors.SelectorKey(fileobj, fileobj if isinstance(fileobj, int) else fileobj.fileno(), events, data)
         self._files[fileobj] = key
         return key
 

@@ -104,9 +104,7 @@ def get(tx: Tx, errand: str) -> Errand:
     )
 
 
-def _move(
-    tx: Tx, errand: Errand, event: Literal["order accepted", "certificate received"], **columns: str
-) -> None:
+def _move(tx: Tx, errand: Errand, event: Literal["order accepted", "certificate received"], **columns: str) -> None:
     """One step of the machine, its audit row with it. The state it leaves is part of the condition."""
     state = MOVES[errand.state, event]
     [(column, value)] = columns.items()
@@ -172,11 +170,7 @@ def _next_step(errand: Errand, answer: Response) -> Outcome:
 
 def _wait(errand: Errand, attempt: int) -> timedelta:
     wait = poll_wait(attempt, waited=max(timedelta(0), errand.asked_for), window=WINDOW, key=errand.id)
-    return (
-        wait
-        if wait is not None
-        else rest_wait(max(timedelta(0), errand.asked_for), key=f"{errand.id}:{attempt}")
-    )
+    return wait if wait is not None else rest_wait(max(timedelta(0), errand.asked_for), key=f"{errand.id}:{attempt}")
 
 
 def _count_poll(tx: Tx, errand: str, polls: int) -> None:

@@ -26,9 +26,7 @@ def after_commit(stage: Stage) -> None:
 
 
 def _doubled(tx: Tx) -> list[str]:
-    rows = tx.rows(
-        "SELECT subject FROM jobs WHERE state <> 'dead' GROUP BY kind, subject HAVING COUNT(*) > 1"
-    )
+    rows = tx.rows("SELECT subject FROM jobs WHERE state <> 'dead' GROUP BY kind, subject HAVING COUNT(*) > 1")
     return [row["subject"] for row in rows]
 
 

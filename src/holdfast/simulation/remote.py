@@ -53,9 +53,7 @@ class FakeCa:
             if self.slack >= 1:
                 self.slack -= 1
                 return
-            self.over_limit.append(
-                f"request {self.requests} at {now:.3f} s: {owed / every:.2f} owed of {burst}"
-            )
+            self.over_limit.append(f"request {self.requests} at {now:.3f} s: {owed / every:.2f} owed of {burst}")
             return
         self._tat = max(self._tat, now) + every
 

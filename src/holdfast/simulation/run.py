@@ -104,9 +104,7 @@ async def _peace(stage: Stage, broken: list[Violation]) -> None:
         stage.truth.transact(_requeue_dead)
         stage.wake_all()
         if not stage.truth.look(invariants.unfinished) and not stage.truth.look(_live_jobs):
-            missing = (
-                [] if stage.rewinds else [n for n in stage.acknowledged if n not in stage.ca.certificates]
-            )
+            missing = [] if stage.rewinds else [n for n in stage.acknowledged if n not in stage.ca.certificates]
             if missing:
                 raise Violation(f"I1: {missing} were acknowledged and never ordered")
             return

@@ -1,7 +1,7 @@
 """The stage: one database, one CA, and replicas that are objects. Kill, pause and clock jumps happen at the ports.
 
 A replica acts on the world only through its ports, so a replica whose ports are dead is dead: whatever its tasks still
-compute, nothing of it can be seen. Every port call takes a little random time, which is how a seed chooses who is first.
+compute, nothing of it can be seen. Every port call takes a little random time: so a seed chooses who is first.
 """
 
 from __future__ import annotations
@@ -313,12 +313,12 @@ class Stage:
 
     async def ask(self, errand: str) -> None:
         """A client of the product: repeats its request under one key until it is acknowledged."""
+        job = f"job_{errand}"
         while True:
             alive = self.stores
             try:
                 if alive:
                     store = self.dice.choice(alive)
-                    job = f"job_{errand}"
                     await store.write(lambda tx: errands.ask(tx, errand, job), key=f"ask:{errand}")
                     return
             except (StoreUnavailable, OutcomeUnknown, sqlite3.Error, Killed):

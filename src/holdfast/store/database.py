@@ -28,9 +28,7 @@ T = TypeVar("T")
 GROUP: Final = 64  # writes committed together at most
 CONFLICT_TRIES: Final = 12
 CONFLICTS: Final = Ladder(first=timedelta(milliseconds=5), factor=2, cap=timedelta(seconds=1), jitter=0.5)
-NOTIFY_AFTER: Final = (
-    0.02  # seconds; wake-ups of other replicas are gathered, because NOTIFY serialises commits
-)
+NOTIFY_AFTER: Final = 0.02  # seconds; wake-ups of other replicas are gathered, because NOTIFY serialises commits
 
 
 class Store(Protocol):
@@ -70,9 +68,7 @@ class Wake:
     """A hint that there is new work. Losing one costs a poll interval, never a job."""
 
     def __init__(self) -> None:
-        self._waiters: dict[
-            asyncio.Event, None
-        ] = {}  # in the order they came: a set's would differ between runs
+        self._waiters: dict[asyncio.Event, None] = {}  # in the order they came: a set's would differ between runs
 
     def subscribe(self) -> asyncio.Event:
         waiter = asyncio.Event()
@@ -104,22 +100,16 @@ class Retrying:
         """
         if key is None:
             return await self._retried(fn, self._deadline, again=(TxConflict,))
-        return await self._retried(
-            _once(fn, key), self._deadline, again=(TxConflict, Duplicate, OutcomeUnknown)
-        )
+        return await self._retried(_once(fn, key), self._deadline, again=(TxConflict, Duplicate, OutcomeUnknown))
 
-    async def _retried(
-        self, fn: Callable[[Tx], T], deadline: float, *, again: tuple[type[Exception], ...]
-    ) -> T:
+    async def _retried(self, fn: Callable[[Tx], T], deadline: float, *, again: tuple[type[Exception], ...]) -> T:
         for attempt in count(1):
             try:
                 return await self._attempt(fn, deadline)
             except again:
                 if attempt == CONFLICT_TRIES:
                     raise
-            await self._clock.sleep(
-                CONFLICTS.wait(attempt, f"{attempt}:{self._clock.monotonic()}").total_seconds()
-            )
+            await self._clock.sleep(CONFLICTS.wait(attempt, f"{attempt}:{self._clock.monotonic()}").total_seconds())
         raise AssertionError("count() never ends")
 
 
@@ -210,7 +200,7 @@ class Database(Retrying):
         return result
 
     async def run_long(self, fn: Callable[[Tx], T], *, deadline: timedelta) -> T:
-        """A write that may take its time: schema steps. Two replicas that race on an empty database are conflicts too."""
+        """A write that may take its time: schema steps. Two replicas racing on an empty database conflict too."""
         return await self._retried(fn, deadline.total_seconds(), again=(TxConflict, Duplicate))
 
     async def close(self) -> None:
@@ -234,9 +224,7 @@ class Database(Retrying):
                 return await call.future
         except TimeoutError:
             if self._abandon(call):
-                raise StoreUnavailable(
-                    f"no answer from the store in {deadline:g} s; nothing was changed"
-                ) from None
+                raise StoreUnavailable(f"no answer from the store in {deadline:g} s; nothing was changed") from None
             raise OutcomeUnknown(f"no answer to COMMIT in {deadline:g} s; it may have happened") from None
         except asyncio.CancelledError:
             self._abandon(call)
@@ -295,7 +283,7 @@ class Database(Retrying):
                     session.notify()
                 if work:
                     wakes = self._run(session, work, write)
-            except BaseException as error:
+            except BaseException as error:  # no connection, or a harness that kills: nobody may wait for ever
                 for call in calls:
                     call.error = call.error or error
             self._hand_back(calls, wakes)
@@ -314,16 +302,24 @@ class Database(Retrying):
             return  # the loop has ended: nobody waits any more
 
     def _run(self, session: EngineSession, calls: list[_Call], write: bool) -> bool:
-        """Run a group in one transaction, or, if one of it fails, each alone."""
+        """Run a group in one transaction, or, if one of it fails, each alone. Every call gets its own true answer."""
         try:
             return self._transact(session, calls, write)
-        except (StoreUnavailable, OutcomeUnknown):
-            raise  # true for the whole group alike
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            for call in calls:  # true for the whole group alike
+                call.error = error
+            return False
         except Exception as error:
             if len(calls) == 1:
                 calls[0].error = error
                 return False
-        return any([self._run(session, [call], write) for call in calls if not session.broken])
+        wakes = False
+        for call in calls:
+            if session.broken:
+                call.error = StoreUnavailable("the connection was lost before this was done; nothing was changed")
+            else:
+                wakes = self._run(session, [call], write) or wakes
+        return wakes
 
     def _transact(self, session: EngineSession, calls: list[_Call], write: bool) -> bool:
         self._enter(calls, session)

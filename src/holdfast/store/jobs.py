@@ -8,13 +8,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from holdfast.core.job import (
-    CRASHES_TO_QUARANTINE, Again, Claim, Done, Failed, Outcome, Priority, Spec, State, move, verdict,
-)  # fmt: skip
 from holdfast.core.backoff import JOB, Ladder
+from holdfast.core.job import (
+    CRASHES_TO_QUARANTINE,
+    Again,
+    Claim,
+    Done,
+    Failed,
+    Outcome,
+    Priority,
+    Spec,
+    State,
+    move,
+    verdict,
+)  # fmt: skip
 from holdfast.errors import LeaseLost, TxConflict
 from holdfast.store import budgets, journal
-from holdfast.store.leases import fence_base
+from holdfast.store.leases import ABSURD, fence_base
 from holdfast.store.tx import Row, Tx, from_micros, instant, to_micros, value_list
 
 ENQUEUE_TRIES: Final = 3
@@ -251,12 +261,8 @@ def _fail(tx: Tx, claim: Claim, outcome: Failed, ladder: Ladder) -> None:
         "max_attempts": claim.max_attempts,
         "reason": outcome.reason,
     }
-    journal.audit(
-        tx, "job_dead" if state is State.DEAD else "job_failed", claim.subject, job=claim.id, **facts
-    )
-    journal.event(
-        tx, "job.dead" if state is State.DEAD else "job.failed", claim.subject, job=claim.id, **facts
-    )
+    journal.audit(tx, "job_dead" if state is State.DEAD else "job_failed", claim.subject, job=claim.id, **facts)
+    journal.event(tx, "job.dead" if state is State.DEAD else "job.failed", claim.subject, job=claim.id, **facts)
 
 
 def _storable(error: str) -> str:
@@ -266,7 +272,7 @@ def _storable(error: str) -> str:
 
 def _guarded(tx: Tx, claim: Claim, changes: str, **params: Any) -> None:
     changed = tx.run(
-        f"UPDATE jobs SET {changes} WHERE id = :id AND fence = :fence AND state = 'running'",
+        f"UPDATE jobs SET {changes} WHERE id = :id AND state = 'running'",
         id=claim.id,
         fence=claim.fence,
         **params,
@@ -278,9 +284,7 @@ def _guarded(tx: Tx, claim: Claim, changes: str, **params: Any) -> None:
 def finished(tx: Tx, claims: Sequence[Claim]) -> set[str]:
     """Which of these are in the history under our fence: after an unknown COMMIT, those that did commit."""
     text, values = value_list([(claim.id, claim.fence) for claim in claims])
-    return {
-        row["id"] for row in tx.rows(f"SELECT id FROM job_history WHERE (id, fence) IN ({text})", **values)
-    }
+    return {row["id"] for row in tx.rows(f"SELECT id FROM job_history WHERE (id, fence) IN ({text})", **values)}
 
 
 def still_ours(tx: Tx, claim: Claim) -> bool:
@@ -328,7 +332,7 @@ def take_back_expired(tx: Tx, ttl: timedelta, limit: int = 100) -> tuple[int, in
               AND (lease_until <= (SELECT now_us()) OR lease_until > (SELECT now_us()) + :absurd)
             ORDER BY lease_until LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
         limit=limit,
-        absurd=10 * ttl,
+        absurd=ABSURD * ttl,
     )
     quarantined = 0
     for row in rows:
@@ -476,9 +480,7 @@ def requeue(tx: Tx, job_id: str) -> bool:
 
 def cancel(tx: Tx, job_id: str) -> bool:
     """Take a job that nobody runs out of the queue. False if it runs or is gone."""
-    rows = tx.rows(
-        "SELECT id, state FROM jobs WHERE id = :id AND state <> 'running' /* FOR UPDATE */", id=job_id
-    )
+    rows = tx.rows("SELECT id, state FROM jobs WHERE id = :id AND state <> 'running' /* FOR UPDATE */", id=job_id)
     for row in rows:
         _to_history(tx, [row["id"]], move(State(row["state"]), "cancelled"))
     return bool(rows)

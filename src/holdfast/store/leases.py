@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from holdfast.errors import LeaseLost
 from holdfast.store.tx import Tx, from_micros
+
+ABSURD: Final = 10  # lease times; nobody ever asks for so long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,18 +27,22 @@ class Lease:
 
 
 def take(tx: Tx, name: str, holder: str, ttl: timedelta) -> Lease | None:
-    """Take the lease if nobody holds it; None if somebody does, even if that is the caller."""
+    """Take the lease if nobody holds it; None if somebody does, even if that is the caller.
+
+    One that ends absurdly late was written before the database's clock was set back: it counts as expired.
+    """
     row = tx.row(
         """INSERT INTO leases (name, holder, fence, until, acquired_at)
            VALUES (:name, :holder, :base + 1, now_us() + :ttl, now_us())
            ON CONFLICT (name) DO UPDATE
               SET holder = excluded.holder, until = excluded.until, acquired_at = excluded.acquired_at,
                   fence = CASE WHEN leases.fence < :base THEN :base ELSE leases.fence END + 1
-            WHERE leases.until <= excluded.acquired_at
+            WHERE leases.until <= excluded.acquired_at OR leases.until > excluded.acquired_at + :absurd
            RETURNING fence, until""",
         name=name,
         holder=holder,
         ttl=ttl,
+        absurd=ABSURD * ttl,
         base=fence_base(tx),
     )
     if row is None:
@@ -76,13 +83,8 @@ def expire_all(tx: Tx) -> int:
 
 
 def held(tx: Tx) -> list[Lease]:
-    rows = tx.rows(
-        "SELECT name, holder, fence, until FROM leases WHERE until > (SELECT now_us()) ORDER BY name"
-    )
-    return [
-        Lease(name=r["name"], holder=r["holder"], fence=r["fence"], until=from_micros(r["until"]))
-        for r in rows
-    ]
+    rows = tx.rows("SELECT name, holder, fence, until FROM leases WHERE until > (SELECT now_us()) ORDER BY name")
+    return [Lease(name=r["name"], holder=r["holder"], fence=r["fence"], until=from_micros(r["until"])) for r in rows]
 
 
 def fence_base(tx: Tx) -> int:

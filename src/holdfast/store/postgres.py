@@ -53,9 +53,7 @@ class PostgresEngine:
             epoch = _timeline(connection)
         except psycopg.Error as error:
             connection.close()
-            raise StoreUnavailable(
-                f"PostgreSQL at {self.where} does not answer: {_first_line(error)}"
-            ) from error
+            raise StoreUnavailable(f"PostgreSQL at {self.where} does not answer: {_first_line(error)}") from error
         return PostgresSession(connection, epoch)
 
     def open(self, *, deadline: float) -> psycopg.Connection[Row]:
@@ -72,9 +70,7 @@ class PostgresEngine:
                 application_name="holdfast",
             )
         except psycopg.Error as error:
-            raise StoreUnavailable(
-                f"PostgreSQL at {self.where} cannot be reached: {_first_line(error)}"
-            ) from error
+            raise StoreUnavailable(f"PostgreSQL at {self.where} cannot be reached: {_first_line(error)}") from error
 
     def listen(self, heard: Callable[[], None]) -> None:
         self._listener = _Listener(self, heard, self._own_pids)

@@ -45,9 +45,7 @@ def forget_silent(tx: Tx, silent_for: timedelta) -> int:
 
 
 def everyone(tx: Tx) -> list[Replica]:
-    rows = tx.rows(
-        "SELECT holder, name, version, started_at, seen_at, draining FROM replicas ORDER BY started_at"
-    )
+    rows = tx.rows("SELECT holder, name, version, started_at, seen_at, draining FROM replicas ORDER BY started_at")
     return [
         Replica(
             holder=row["holder"],
@@ -70,15 +68,11 @@ def note_epoch(tx: Tx) -> tuple[int, bool]:
     known = tx.rows("SELECT epoch FROM store_epoch WHERE only_one = 1")[0]["epoch"]
     if tx.epoch <= known:
         return known, False
-    moved = tx.run(
-        "UPDATE store_epoch SET epoch = :epoch WHERE only_one = 1 AND epoch < :epoch", epoch=tx.epoch
-    )
+    moved = tx.run("UPDATE store_epoch SET epoch = :epoch WHERE only_one = 1 AND epoch < :epoch", epoch=tx.epoch)
     first = known == 0  # a fresh database: nothing can be missing
     if moved and not first:
         taken = jobs.take_back_all(tx)
         dropped = leases.expire_all(tx)
-        journal.audit(
-            tx, "store_failover", "store", old_epoch=known, new_epoch=tx.epoch, jobs=taken, leases=dropped
-        )
+        journal.audit(tx, "store_failover", "store", old_epoch=known, new_epoch=tx.epoch, jobs=taken, leases=dropped)
         journal.event(tx, "store.failover", "store", jobs=taken)
     return tx.epoch, bool(moved) and not first

@@ -16,6 +16,7 @@ from holdfast.ports import Clock
 from holdfast.store.tx import Row, to_micros
 
 OLDEST: Final = (3, 35, 0)  # RETURNING
+APPLICATION_ID: Final = 0x486F6C64  # "Hold": what file(1) shows
 _MAGIC: Final = b"SQLite format 3\x00"
 _RETRYABLE: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _NO_ROOM: Final = {
@@ -52,6 +53,7 @@ class SqliteEngine:
         """Refuse a file that lost its content; let SQLite finish what a crash interrupted, and look again."""
         wal = self.path.with_name(self.path.name + "-wal")
         if not self.path.exists():
+            _create(self.path, self._clock)
             return
         recovering = wal.exists() and wal.stat().st_size > 0
         _refuse_cut_file(self.path, recovering=recovering)
@@ -147,6 +149,16 @@ def open_connection(path: str, clock: Clock, *, write: bool, deadline: float) ->
     return connection
 
 
+def open_read_only(path: Path, clock: Clock) -> SqliteSession:
+    """Look at a database that another process may be using: no lock, no write, no checkpoint."""
+    if not path.exists():
+        raise StoreRefused(f"There is no database {path}.", "Check store.data_dir and store.url.")
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    connection.row_factory = _row
+    connection.create_function("now_us", 0, lambda: to_micros(clock.now()))
+    return SqliteSession(connection)
+
+
 def _row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
     return {column[0]: value for column, value in zip(cursor.description, values, strict=True)}
 
@@ -195,6 +207,24 @@ def _take_instance_lock(path: Path) -> IO[str]:
     lock.write(f"{os.getpid()}\n")
     lock.flush()
     return lock
+
+
+def _create(path: Path, clock: Clock) -> None:
+    """Under another name first: a start that is killed here never leaves the 0-byte file that the next one refuses."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    os.close(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # SQLite gives its other files the same mode
+    connection = open_connection(str(new), clock, write=True, deadline=5.0)
+    try:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    finally:
+        connection.close()
+    new.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _refuse_cut_file(path: Path, *, recovering: bool) -> None:

@@ -91,7 +91,5 @@ def _storable(value: Any) -> Any:
 def value_list(rows: Sequence[tuple[Any, ...]]) -> tuple[str, dict[str, Any]]:
     """Text and parameters of `VALUES (…), (…)`: how one statement names many rows on both engines."""
     params = {f"v{r}_{c}": value for r, row in enumerate(rows) for c, value in enumerate(row)}
-    text = ", ".join(
-        "(" + ", ".join(f":v{r}_{c}" for c in range(len(row))) + ")" for r, row in enumerate(rows)
-    )
+    text = ", ".join("(" + ", ".join(f":v{r}_{c}" for c in range(len(row))) + ")" for r, row in enumerate(rows))
     return f"VALUES {text}", params
