@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SEEDS  ?= 500
 DATA   ?= data
 
-.PHONY: run test check sim kill bench lock clean
+.PHONY: run test check sim kill bench docs lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast serve $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -45,6 +45,9 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 $(VENV)/.bench: requirements/bench.txt $(VENV)/.dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/bench.txt
 	@touch $@
+
+docs: $(VENV)/.dev
+	$(BIN)/python -m scripts.make_reference
 
 UVC = uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11
 lock:

@@ -7,13 +7,14 @@ import contextlib
 import platform
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from holdfast.config import Settings
 from holdfast.core.backoff import STORE
 from holdfast.engine import selfcheck
 from holdfast.engine.loop import wait_for
 from holdfast.engine.replica import Pace, Replica
-from holdfast.engine.worker import Identity
+from holdfast.engine.worker import Identity, Kind
 from holdfast.errors import StoreUnavailable
 from holdfast.operations import keys, observe
 from holdfast.ports import Clock, Points, no_points
@@ -114,7 +115,7 @@ class App:
             db=db,
             identity=self._identity,
             pace=_pace(settings),
-            kinds=[selfcheck.kind(db, settings.scheduler.selfcheck_interval, self._telemetry)],
+            kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in self._kinds(db)],
             families=[selfcheck.owed(self._random)],
             clock=self._clock,
             random=self._random,
@@ -124,6 +125,9 @@ class App:
         health.enter("engine")
         health.enter("serving")
         return replica
+
+    def _kinds(self, db: Database) -> list[Kind]:
+        return [selfcheck.kind(db, self._settings.scheduler.selfcheck_interval, self._telemetry)]
 
     async def _look(self) -> None:
         if self._health.started and self._db is not None:

@@ -189,7 +189,7 @@ class Store:
     url: Secret[str] = setting(Secret(""), "Database to use; without it, SQLite in data_dir.", STORE_URL)
     url_file: Path | None = setting(None, "File to read store.url from.", PATH)
     deadline: timedelta = setting("10s", "How long to wait for the answer to one store call.", INTERVAL)
-    connections: int = setting(4, "Connections to PostgreSQL that one replica may open.", whole(1, 64))
+    connections: int = setting(4, "Connections to PostgreSQL that write; three more read and listen.", whole(1, 64))
 
     @property
     def sqlite_file(self) -> Path | None:
@@ -203,9 +203,11 @@ class Store:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
     file: Path | None = setting(None, "File of the key that encrypts what the store keeps secret.", PATH)
-    passphrase: Secret[str] | None = setting(None, "Passphrase that protects the key file.", SECRET)
+    passphrase: Secret[str] | None = setting(None, "Passphrase to derive the key from, instead of a key file.", SECRET)
     passphrase_file: Path | None = setting(None, "File to read keys.passphrase from.", PATH)
-    previous_passphrase: Secret[str] | None = setting(None, "Passphrase before the current one.", SECRET)
+    previous_passphrase: Secret[str] | None = setting(
+        None, "Passphrase in use until now, while rotating to a new one.", SECRET
+    )
     previous_passphrase_file: Path | None = setting(None, "File to read previous_passphrase from.", PATH)
 
 
@@ -220,7 +222,7 @@ class Scheduler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    slots: int = setting(16, "Jobs of one kind that this replica runs at a time.", whole(1, 256))
+    slots: int = setting(16, "Jobs of one kind that this replica runs at a time, at most.", whole(1, 256))
     poll_interval: timedelta = setting("1s", "How often to look for due jobs unprompted.", INTERVAL)
     lease_ttl: timedelta = setting("30s", "How long a silent replica keeps its jobs.", duration("3s"))
     drain: timedelta = setting("30s", "How long jobs may go on after a stop.", duration("0s", "30s"))

@@ -7,7 +7,15 @@ from typing import TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
 from tests.support.jobs import TTL, MovableClock
 
 from holdfast.core.backoff import Ladder
@@ -25,6 +33,7 @@ LEASE = TTL // timedelta(microseconds=1)
 LADDER = Ladder(first=10 * SECOND, factor=2, cap=60 * SECOND)
 KINDS = st.sampled_from(["issue", "deploy"])
 SUBJECTS = st.sampled_from(["c1", "c2"])
+ANSWERS = st.sampled_from(["done", "again", "failed", "final"])
 HOLDERS = st.sampled_from(["a", "b"])
 
 
@@ -61,6 +70,7 @@ class Queue(RuleBasedStateMachine):
         self.session = SqliteSession(open_connection(":memory:", self.clock, write=True, deadline=1.0))
         self.jobs: dict[str, Expected] = {}
         self.gone: dict[str, str] = {}  # what left the queue, and how
+        self.newest: dict[str, Claim] = {}  # the last claim of each job, whether it still counts or not
         self.fences: dict[str, int] = {}
         self.write(migrate.prepare)
         self.write(lambda tx: migrate.migrate(tx, "sqlite", migrate.bundled(), no_points))
@@ -131,6 +141,9 @@ class Queue(RuleBasedStateMachine):
 
     @rule(target=claims, holder=HOLDERS, kind=KINDS, limit=st.integers(1, 3))
     def claim(self, holder: str, kind: str, limit: int) -> object:
+        return multiple(*self.claimed(holder, kind, limit))
+
+    def claimed(self, holder: str, kind: str, limit: int) -> list[Claim]:
         taken = self.write(lambda tx: jobs.claim(tx, holder=holder, free={kind: limit}, ttl=TTL))
         due = sorted(
             (job.priority, job.due_at)
@@ -151,9 +164,23 @@ class Queue(RuleBasedStateMachine):
             assert (each.attempt, each.recheck) == (job.attempts, bool(job.recheck))
             assert each.fence > job.fence
             job.fence = each.fence
-        return multiple(*taken)
+            self.newest[each.id] = each
+        return taken
 
-    @rule(claim=claims, answer=st.sampled_from(["done", "again", "failed", "final"]))
+    def held(self) -> list[Claim]:
+        """The claims that still count, in the order of their jobs."""
+        return [claim for job_id in sorted(self.newest) if self.holds(claim := self.newest[job_id])]
+
+    @precondition(lambda self: self.held())
+    @rule(answer=ANSWERS, data=st.data())
+    def settle_what_is_held(self, answer: str, data: st.DataObject) -> None:
+        """Claims of the past are many: without this rule most answers would come from zombies."""
+        self.settle(data.draw(st.sampled_from(self.held())), answer)
+
+    @rule(claim=claims, answer=ANSWERS)
+    def settle_whatever(self, claim: Claim, answer: str) -> None:
+        self.settle(claim, answer)
+
     def settle(self, claim: Claim, answer: str) -> None:
         outcome = {
             "done": Done(),
@@ -181,7 +208,14 @@ class Queue(RuleBasedStateMachine):
             case _:
                 job.let_go("dead", self.now)
 
-    @rule(holder=HOLDERS, claims=st.lists(claims, max_size=3, unique_by=lambda claim: claim.id))
+    @rule(holder=HOLDERS)
+    def beat_all(self, holder: str) -> None:
+        self.beat(holder, self.held())
+
+    @rule(holder=HOLDERS, claim=claims)
+    def beat_one(self, holder: str, claim: Claim) -> None:
+        self.beat(holder, [claim])
+
     def beat(self, holder: str, claims: list[Claim]) -> None:
         kept = self.write(lambda tx: jobs.beat(tx, holder, claims, TTL))
         expected = set()
@@ -232,6 +266,11 @@ class Queue(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 6, 11, 31]))
     def time_passes(self, seconds: int) -> None:
         self.clock.at += seconds * SECOND
+
+    @rule()
+    def workers_fall_silent(self) -> None:
+        self.clock.at += TTL
+        self.take_back()
 
     @rule()
     def take_back(self) -> None:
@@ -297,5 +336,5 @@ class Queue(RuleBasedStateMachine):
         return self.session.query(sql, {})
 
 
-Queue.TestCase.settings = settings(max_examples=3 * settings().max_examples, stateful_step_count=40)
+Queue.TestCase.settings = settings(max_examples=3 * settings().max_examples, stateful_step_count=50)
 TestTheQueue = Queue.TestCase

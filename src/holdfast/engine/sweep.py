@@ -8,10 +8,10 @@ from datetime import timedelta
 from holdfast.core.job import Spec
 from holdfast.ports import Points
 from holdfast.store import jobs, journal, replicas
-from holdfast.store.database import Store
+from holdfast.store.database import Store, forget_keys
 from holdfast.store.tx import Tx
 
-PAGE = 500
+KEYS_FOR = timedelta(hours=24)  # how long a repeated write finds its first answer
 SILENT_FOR = timedelta(hours=1)  # a replica that said nothing for so long is forgotten
 
 Owed = Callable[[Tx], Sequence[Spec]]  # the jobs of subjects that are under way and have none; at most a page
@@ -31,9 +31,11 @@ async def time_out(db: Store) -> int:
 
 
 async def clean_up(db: Store, history_for: timedelta) -> int:
-    """Forget old history and replicas that are long gone."""
+    """Forget old history, old events, keys of writes long done, and replicas that are long gone."""
     await db.write(lambda tx: replicas.forget_silent(tx, SILENT_FOR))
-    return await _in_pages(db, lambda tx: jobs.forget_history(tx, tx.now() - history_for))
+    await db.write(lambda tx: forget_keys(tx, tx.now() - KEYS_FOR))
+    events = await _in_pages(db, lambda tx: journal.forget_events(tx, tx.now() - history_for))
+    return events + await _in_pages(db, lambda tx: jobs.forget_history(tx, tx.now() - history_for))
 
 
 async def reconcile(db: Store, families: Sequence[Owed], points: Points) -> int:

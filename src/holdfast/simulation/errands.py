@@ -54,9 +54,12 @@ class Errand:
     asked_for: timedelta
 
 
-def set_up(tx: Tx) -> None:
+Wait = Callable[[Errand, int], timedelta]  # before the n-th look at the CA
+
+
+def set_up(tx: Tx, limit: Limit = LIMIT) -> None:
     tx.run(TABLE)
-    budgets.define(tx, BUDGET, LIMIT)
+    budgets.define(tx, BUDGET, limit)
 
 
 def ask(tx: Tx, errand: str, job: str) -> str:
@@ -120,7 +123,15 @@ def _move(tx: Tx, errand: Errand, event: Literal["order accepted", "certificate 
         journal.event(tx, f"errand.{state}", errand.id)
 
 
-def kind(db: Store, transport: Transport, clock: Clock, base: str, *, slots: int = 8) -> Kind:
+def poll_ladder(errand: Errand, attempt: int) -> timedelta:
+    """How long the CA is left alone before the next look: the product's own ladder."""
+    wait = poll_wait(attempt, waited=max(timedelta(0), errand.asked_for), window=WINDOW, key=errand.id)
+    return wait if wait is not None else rest_wait(max(timedelta(0), errand.asked_for), key=f"{errand.id}:{attempt}")
+
+
+def kind(db: Store, transport: Transport, clock: Clock, base: str, *, slots: int = 8, wait: Wait = poll_ladder) -> Kind:
+    """How errands are run. `wait` is for harnesses in real time, which cannot spend five seconds on each."""
+
     async def handler(work: Work) -> Outcome:
         errand = await db.read(lambda tx: get(tx, work.claim.subject))
         if errand.state is State.ISSUED:
@@ -135,7 +146,7 @@ def kind(db: Store, transport: Transport, clock: Clock, base: str, *, slots: int
             raise Refused(f"the CA refuses {errand.id}")
         if answer.status != 200:
             raise TryLater(f"the CA answered {answer.status}")
-        return _next_step(errand, answer)
+        return _next_step(errand, answer, wait)
 
     return Kind(name=KIND, handler=handler, slots=slots, timeout=timedelta(seconds=45))
 
@@ -150,27 +161,22 @@ def _request(errand: Errand, base: str) -> Request:
     return Request(method="GET", url=f"{base}/certificates/{errand.ref}", deadline_for=20)
 
 
-def _next_step(errand: Errand, answer: Response) -> Outcome:
+def _next_step(errand: Errand, answer: Response, wait: Wait) -> Outcome:
     found = json.loads(answer.body)
     if errand.state is State.ASKED:
         return Again(
-            after=_wait(errand, 1),
+            after=wait(errand, 1),
             reason="CA_STILL_PENDING",
             write=lambda tx: _move(tx, errand, "order accepted", ref=found["ref"]),
         )
     if found["certificate"] is None:
         polls = errand.polls + 1
         return Again(
-            after=_wait(errand, polls + 1),
+            after=wait(errand, polls + 1),
             reason="CA_STILL_PENDING",
             write=lambda tx: _count_poll(tx, errand.id, polls),
         )
     return Done(write=lambda tx: _move(tx, errand, "certificate received", certificate=found["certificate"]))
-
-
-def _wait(errand: Errand, attempt: int) -> timedelta:
-    wait = poll_wait(attempt, waited=max(timedelta(0), errand.asked_for), window=WINDOW, key=errand.id)
-    return wait if wait is not None else rest_wait(max(timedelta(0), errand.asked_for), key=f"{errand.id}:{attempt}")
 
 
 def _count_poll(tx: Tx, errand: str, polls: int) -> None:

@@ -12,7 +12,7 @@ import json
 import threading
 from collections import deque
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from itertools import count
 from typing import Any, Final, Protocol, TypeVar
@@ -366,6 +366,11 @@ class Database(Retrying):
 
 def _NOTIFY(tx: Tx) -> None:  # noqa: N802 - a marker, compared by identity
     raise AssertionError("a marker, never run")
+
+
+def forget_keys(tx: Tx, before: datetime) -> int:
+    """Keys of writes that nobody repeats any more."""
+    return tx.run("DELETE FROM write_keys WHERE at < :before", before=before)
 
 
 def _once(fn: Callable[[Tx], T], key: str) -> Callable[[Tx], T]:

@@ -272,7 +272,7 @@ def _storable(error: str) -> str:
 
 def _guarded(tx: Tx, claim: Claim, changes: str, **params: Any) -> None:
     changed = tx.run(
-        f"UPDATE jobs SET {changes} WHERE id = :id AND state = 'running'",
+        f"UPDATE jobs SET {changes} WHERE id = :id AND fence = :fence AND state = 'running'",
         id=claim.id,
         fence=claim.fence,
         **params,

@@ -120,6 +120,15 @@ def events_after(tx: Tx, last: int, *, subject: str | None = None, limit: int = 
     ]
 
 
+def forget_events(tx: Tx, before: datetime, limit: int = 5000) -> int:
+    """Delete the oldest events, a page at a time. Audit rows are never deleted."""
+    return tx.run(
+        "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE at < :before ORDER BY id LIMIT :limit)",
+        before=before,
+        limit=limit,
+    )
+
+
 def outbox(tx: Tx, consumer: str, limit: int = 500) -> list[Event]:
     """What a named consumer has not yet taken. It acts, then moves its cursor: at least once, in order."""
     row = tx.row("SELECT event_id FROM event_cursors WHERE consumer = :consumer", consumer=consumer)

@@ -1,0 +1,93 @@
+"""Write docs/reference/ from the code: settings, the job machine, metrics, named points. `make docs` runs it.
+
+tests/test_docs.py fails when a page differs from what this would write.
+"""
+
+import sys
+from pathlib import Path
+
+from holdfast.config import describe, load
+from holdfast.core.job import MOVES, State
+from holdfast.ports import POINTS
+from holdfast.telemetry import Metrics
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
+MADE = "<!-- Written by scripts/make_reference.py; change the code, then run: make docs -->\n\n"
+
+
+def settings() -> str:
+    lines = [
+        "# Settings",
+        "",
+        "Read once at start from a TOML file (`holdfast serve --config FILE`) and from the environment, which wins.",
+        "An unknown key or `HOLDFAST_*` variable is refused, with a suggestion. Secrets come only from the environment or",
+        "from a file named by the `…_file` key, never from the TOML. `holdfast config show` prints what is in force.",
+        "",
+        "| setting | variable | default | what it does |",
+        "|---|---|---|---|",
+    ]
+    for row in describe(load(None, {}, Path.read_bytes)):
+        default = "" if row.default in (None, "") else f"`{row.default}`"
+        lines.append(f"| `{row.key}` | `{row.variable}` | {default} | {row.doc} |")
+    return "\n".join(lines) + "\n"
+
+
+def jobs() -> str:
+    lines = [
+        "# The job machine",
+        "",
+        "Drawn from the table in `src/holdfast/core/job.py`.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        f"    [*] --> {State.READY}",
+        *(f"    {before} --> {after}: {event}" for (before, event), after in MOVES.items()),
+        f"    {State.DONE} --> [*]",
+        f"    {State.CANCELLED} --> [*]",
+        "```",
+        "",
+        "| from | event | to |",
+        "|---|---|---|",
+        *(f"| {before} | {event} | {after} |" for (before, event), after in MOVES.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def metrics() -> str:
+    lines = [
+        "# Metrics",
+        "",
+        "At `/metrics`, in Prometheus' text format.",
+        "",
+        "| name | type | what it says |",
+        "|---|---|---|",
+    ]
+    for family in sorted(Metrics().registry.collect(), key=lambda family: family.name):
+        suffix = "_total" if family.type == "counter" else ""
+        lines.append(f"| `{family.name}{suffix}` | {family.type} | {family.documentation} |")
+    return "\n".join(lines) + "\n"
+
+
+def points() -> str:
+    lines = [
+        "# Named points",
+        "",
+        "Places where a crash is interesting. `make kill` ends a real process at each of them, `make sim` a simulated one.",
+        "",
+        *(f"- `{name}`" for name in sorted(POINTS)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"settings.md": settings, "jobs.md": jobs, "metrics.md": metrics, "points.md": points}
+
+
+def main() -> int:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, write in PAGES.items():
+        (FOLDER / name).write_text(MADE + write(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
