@@ -137,8 +137,9 @@ BANNED: Final = {
     "time": "Clock", "datetime.datetime.now": "Clock", "datetime.datetime.utcnow": "Clock",
     "datetime.datetime.today": "Clock", "datetime.date.today": "Clock", "asyncio.sleep": "Clock",
     "random": "Random", "secrets": "Random", "uuid": "Random", "os.urandom": "Random",
-    "socket": "Transport", "ssl": "Transport", "httpx2": "Transport", "http": "Transport", "urllib.request": "Transport",
-    "asyncio.open_connection": "Transport", "asyncio.start_server": "Transport", "uvicorn": "Transport",
+    "socket": "Transport", "ssl": "Transport", "httpx2": "Transport", "http": "Transport",
+    "urllib.request": "Transport", "asyncio.open_connection": "Transport", "asyncio.start_server": "Transport",
+    "uvicorn": "Transport",
     "os": "Files", "io.open": "Files", "shutil": "Files", "tempfile": "Files", "glob": "Files", "fcntl": "Files",
     "subprocess": "Files", "multiprocessing": "Files", "signal": "Files", "platform": "Files",
     "asyncio.create_subprocess_exec": "Files", "asyncio.create_subprocess_shell": "Files",
@@ -175,7 +176,8 @@ DOORS: Final = {
         "It is the adapter of Clock, Random, Transport and Files.",
     ),
     "store/sqlite.py": Door(
-        "sqlite3 os fcntl .exists .stat .open .rename .unlink", "It is half of the Store: the file, its lock and its recovery."
+        "sqlite3 os fcntl .exists .stat .open .rename .unlink",
+        "It is half of the Store: the file, its lock and its recovery.",
     ),
     "store/postgres.py": Door(
         "psycopg os socket threading", "It is the other half: it cuts lines that hang and listens on a thread."
@@ -200,16 +202,18 @@ def touches(source: str) -> Iterator[tuple[str, int]]:
     tree = ast.parse(source)
     aliases = _aliases(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            for name in _imported(node):
-                if (banned := _banned(name)) is not None:
-                    yield banned, node.lineno
-        elif isinstance(node, ast.Name | ast.Attribute):
-            if (banned := _banned(_dotted(node, aliases))) is not None:
-                yield banned, node.lineno
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in BANNED_METHODS or _opens_a_file(node.func.attr, node):
-                yield f".{node.func.attr}", node.lineno
+        match node:
+            case ast.Import(names=names):
+                found = [_banned(alias.name) for alias in names]
+            case ast.ImportFrom(module=str(module), names=names):
+                found = [_banned(f"{module}.{alias.name}") for alias in names]
+            case ast.Name() | ast.Attribute():
+                found = [_banned(_dotted(node, aliases))]
+            case ast.Call(func=ast.Attribute(attr=method)) if method in BANNED_METHODS or _opens_a_file(method, node):
+                found = [f".{method}"]
+            case _:
+                continue
+        yield from ((name, node.lineno) for name in found if name is not None)
 
 
 def _opens_a_file(method: str, call: ast.Call) -> bool:
@@ -225,17 +229,12 @@ def _aliases(tree: ast.Module) -> dict[str, str]:
     known = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            known |= {alias.asname or alias.name.split(".")[0]: alias.name if alias.asname else alias.name.split(".")[0]
-                      for alias in node.names}  # fmt: skip
+            for alias in node.names:
+                bound = alias.name.split(".")[0]  # `import urllib.request` binds urllib
+                known[alias.asname or bound] = alias.name if alias.asname else bound
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             known |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
     return known
-
-
-def _imported(node: ast.Import | ast.ImportFrom) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    return [f"{node.module}.{alias.name}" for alias in node.names if node.module is not None]
 
 
 def _dotted(node: ast.expr, aliases: dict[str, str]) -> str:

@@ -7,15 +7,7 @@ from typing import TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    Bundle,
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    multiple,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.support.jobs import TTL, MovableClock
 
 from holdfast.core.backoff import Ladder
@@ -34,6 +26,7 @@ LADDER = Ladder(first=10 * SECOND, factor=2, cap=60 * SECOND)
 KINDS = st.sampled_from(["issue", "deploy"])
 SUBJECTS = st.sampled_from(["c1", "c2"])
 ANSWERS = st.sampled_from(["done", "again", "failed", "final"])
+STILL_GOOD = st.sampled_from([True, True, True, False])
 HOLDERS = st.sampled_from(["a", "b"])
 
 
@@ -61,16 +54,13 @@ class Expected:
 class Queue(RuleBasedStateMachine):
     """Two workers, a few subjects, a clock that only the test moves."""
 
-    ids = Bundle("ids")
-    claims = Bundle("claims")
-
     @initialize()
     def open(self) -> None:
         self.clock = MovableClock()
         self.session = SqliteSession(open_connection(":memory:", self.clock, write=True, deadline=1.0))
         self.jobs: dict[str, Expected] = {}
         self.gone: dict[str, str] = {}  # what left the queue, and how
-        self.newest: dict[str, Claim] = {}  # the last claim of each job, whether it still counts or not
+        self.claims: list[Claim] = []  # all there ever were
         self.fences: dict[str, int] = {}
         self.write(migrate.prepare)
         self.write(lambda tx: migrate.migrate(tx, "sqlite", migrate.bundled(), no_points))
@@ -98,6 +88,9 @@ class Queue(RuleBasedStateMachine):
     def now(self) -> int:
         return to_micros(self.clock.at)
 
+    def some(self, state: str) -> bool:
+        return any(job.state == state for job in self.jobs.values())
+
     def live(self, kind: str, subject: str) -> list[str]:
         return [
             job_id
@@ -113,14 +106,13 @@ class Queue(RuleBasedStateMachine):
     # ── what people and workers do ──
 
     @rule(
-        target=ids,
         kind=KINDS,
         subject=SUBJECTS,
         priority=st.sampled_from(Priority),
         delay=st.sampled_from([0, 10]),
         max_attempts=st.integers(1, 3),
     )
-    def enqueue(self, kind: str, subject: str, priority: Priority, delay: int, max_attempts: int) -> str:
+    def enqueue(self, kind: str, subject: str, priority: Priority, delay: int, max_attempts: int) -> None:
         new = f"job_{len(self.fences):04d}"
         due_at = self.clock.at + delay * SECOND
         wanted = Spec(id=new, kind=kind, subject=subject, priority=priority, due_at=due_at, max_attempts=max_attempts)
@@ -137,49 +129,40 @@ class Queue(RuleBasedStateMachine):
                 due_at=to_micros(due_at),
                 max_attempts=max_attempts,
             )
-        return answer
 
-    @rule(target=claims, holder=HOLDERS, kind=KINDS, limit=st.integers(1, 3))
-    def claim(self, holder: str, kind: str, limit: int) -> object:
-        return multiple(*self.claimed(holder, kind, limit))
-
-    def claimed(self, holder: str, kind: str, limit: int) -> list[Claim]:
-        taken = self.write(lambda tx: jobs.claim(tx, holder=holder, free={kind: limit}, ttl=TTL))
-        due = sorted(
-            (job.priority, job.due_at)
-            for job in self.jobs.values()
-            if job.kind == kind and job.state == "ready" and job.due_at <= self.now
-        )
-        rank = [(self.jobs[each.id].priority, self.jobs[each.id].due_at) for each in taken]
-        assert rank == due[:limit]
+    @precondition(lambda self: self.some("ready"))
+    @rule(holder=HOLDERS, limit=st.integers(1, 3), wait=st.sampled_from([0, 0, 11]))
+    def claim(self, holder: str, limit: int, wait: int) -> None:
+        self.clock.at += wait * SECOND
+        free = {"issue": limit, "deploy": 1}
+        taken = self.write(lambda tx: jobs.claim(tx, holder=holder, free=free, ttl=TTL))
+        for kind, slots in free.items():
+            due = sorted(
+                (job.priority, job.due_at)
+                for job in self.jobs.values()
+                if (job.kind, job.state) == (kind, "ready") and job.due_at <= self.now
+            )
+            mine = [self.jobs[each.id] for each in taken if each.kind == kind]
+            assert [(job.priority, job.due_at) for job in mine] == due[:slots]
         for each in taken:
             job = self.jobs[each.id]
             assert job.state == "ready"
-            job.state, job.holder, job.lease_until = (
-                "running",
-                holder,
-                self.now + LEASE,
-            )
+            job.state, job.holder, job.lease_until = "running", holder, self.now + LEASE
             job.attempts += 1
             assert (each.attempt, each.recheck) == (job.attempts, bool(job.recheck))
             assert each.fence > job.fence
             job.fence = each.fence
-            self.newest[each.id] = each
-        return taken
+        self.claims += taken
 
-    def held(self) -> list[Claim]:
-        """The claims that still count, in the order of their jobs."""
-        return [claim for job_id in sorted(self.newest) if self.holds(claim := self.newest[job_id])]
+    def a_claim(self, data: st.DataObject) -> Claim:
+        """One that still counts, if there is one, or any of the past: zombies try everything, too."""
+        good = [claim for claim in self.claims if self.holds(claim)]
+        return data.draw(st.sampled_from(good) if good and data.draw(STILL_GOOD) else st.sampled_from(self.claims))
 
-    @precondition(lambda self: self.held())
+    @precondition(lambda self: self.claims)
     @rule(answer=ANSWERS, data=st.data())
-    def settle_what_is_held(self, answer: str, data: st.DataObject) -> None:
-        """Claims of the past are many: without this rule most answers would come from zombies."""
-        self.settle(data.draw(st.sampled_from(self.held())), answer)
-
-    @rule(claim=claims, answer=ANSWERS)
-    def settle_whatever(self, claim: Claim, answer: str) -> None:
-        self.settle(claim, answer)
+    def answer(self, answer: str, data: st.DataObject) -> None:
+        self.settle(self.a_claim(data), answer)
 
     def settle(self, claim: Claim, answer: str) -> None:
         outcome = {
@@ -208,13 +191,11 @@ class Queue(RuleBasedStateMachine):
             case _:
                 job.let_go("dead", self.now)
 
-    @rule(holder=HOLDERS)
-    def beat_all(self, holder: str) -> None:
-        self.beat(holder, self.held())
-
-    @rule(holder=HOLDERS, claim=claims)
-    def beat_one(self, holder: str, claim: Claim) -> None:
-        self.beat(holder, [claim])
+    @precondition(lambda self: self.claims)
+    @rule(holder=HOLDERS, late=st.booleans(), data=st.data())
+    def keep(self, holder: str, late: bool, data: st.DataObject) -> None:
+        self.clock.at += late * TTL
+        self.beat(holder, [self.a_claim(data)])
 
     def beat(self, holder: str, claims: list[Claim]) -> None:
         kept = self.write(lambda tx: jobs.beat(tx, holder, claims, TTL))
@@ -226,8 +207,10 @@ class Queue(RuleBasedStateMachine):
                 job.lease_until = self.now + LEASE
         assert kept == expected
 
-    @rule(claim=claims)
-    def release(self, claim: Claim) -> None:
+    @precondition(lambda self: self.claims)
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        claim = self.a_claim(data)
         count = self.write(lambda tx: jobs.release(tx, [claim]))
         job = self.holds(claim)
         assert count == (job is not None)
@@ -236,8 +219,10 @@ class Queue(RuleBasedStateMachine):
             job.fence += 1
             job.let_go("ready", self.now)
 
-    @rule(job_id=ids)
-    def requeue(self, job_id: str) -> None:
+    @precondition(lambda self: self.some("dead"))
+    @rule(data=st.data())
+    def requeue(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.jobs)))
         job = self.jobs.get(job_id)
         dead = job is not None and job.state == "dead"
         twin = job is not None and bool(self.live(job.kind, job.subject))
@@ -252,8 +237,10 @@ class Queue(RuleBasedStateMachine):
             job.attempts, job.crashes, job.fence = 0, 0, job.fence + 1
             job.let_go("ready", self.now)
 
-    @rule(job_id=ids)
-    def cancel(self, job_id: str) -> None:
+    @precondition(lambda self: self.fences)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        job_id = data.draw(st.sampled_from(sorted(self.fences)))
         job = self.jobs.get(job_id)
         idle = job is not None and job.state != "running"
         assert self.write(lambda tx: jobs.cancel(tx, job_id)) == idle
@@ -263,17 +250,10 @@ class Queue(RuleBasedStateMachine):
 
     # ── what time does ──
 
-    @rule(seconds=st.sampled_from([1, 6, 11, 31]))
-    def time_passes(self, seconds: int) -> None:
+    @precondition(lambda self: self.some("running"))
+    @rule(seconds=st.sampled_from([1, 31]))
+    def take_back(self, seconds: int) -> None:
         self.clock.at += seconds * SECOND
-
-    @rule()
-    def workers_fall_silent(self) -> None:
-        self.clock.at += TTL
-        self.take_back()
-
-    @rule()
-    def take_back(self) -> None:
         counts = self.write(lambda tx: jobs.take_back_expired(tx, TTL))
         silent = [
             job
@@ -287,6 +267,7 @@ class Queue(RuleBasedStateMachine):
         poisonous = sum(job.state == "dead" for job in silent)
         assert counts == (len(silent) - poisonous, poisonous)
 
+    @precondition(lambda self: self.some("running"))
     @rule()
     def fail_over(self) -> None:
         count = self.write(jobs.take_back_all)
@@ -297,8 +278,10 @@ class Queue(RuleBasedStateMachine):
             job.recheck = 1
             job.let_go("ready", self.now)
 
-    @rule()
-    def retry(self) -> None:
+    @precondition(lambda self: self.some("failed"))
+    @rule(seconds=st.sampled_from([1, 11, 61]))
+    def retry(self, seconds: int) -> None:
+        self.clock.at += seconds * SECOND
         count = self.write(jobs.retry_failed)
         waited = [job for job in self.jobs.values() if job.state == "failed" and job.due_at <= self.now]
         for job in waited:

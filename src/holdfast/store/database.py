@@ -46,6 +46,7 @@ class Engine(Protocol):
     name: str
     writers: int
     readers: int
+    shared: bool  # other processes may use it too, and want to be told of new work
 
     def connect(self, *, write: bool, deadline: float) -> EngineSession: ...
     def listen(self, heard: Callable[[], None]) -> None: ...
@@ -251,14 +252,14 @@ class Database(Retrying):
                 call.future.set_result(call.result)
         if wakes:
             self.wake.fire()
-            if not self._notify_planned:
+            if self.engine.shared and not self._notify_planned:
                 self._notify_planned = True
                 self._loop.call_later(NOTIFY_AFTER, self._notify)
 
     def _notify(self) -> None:
         self._notify_planned = False
         call = _Call(_NOTIFY, self._loop.create_future())
-        call.future.add_done_callback(lambda done: done.exception())  # a lost hint is no error
+        call.future.add_done_callback(lambda done: done.cancelled() or done.exception())  # a lost hint is no error
         try:
             self._writes.put(call)
         except StoreUnavailable:

@@ -32,6 +32,7 @@ class PostgresEngine:
 
     name = "postgresql"
     readers = 2
+    shared = True
 
     def __init__(self, url: Secret[str], *, connections: int) -> None:
         self.writers = connections

@@ -33,6 +33,7 @@ class SqliteEngine:
     name = "sqlite"
     writers = 1
     readers = 2
+    shared = False
 
     def __init__(self, path: Path, clock: Clock) -> None:
         if sqlite3.sqlite_version_info < OLDEST:

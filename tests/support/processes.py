@@ -1,0 +1,223 @@
+"""Processes under test, seen from outside: replicas that die where they are told to, and `holdfast serve` itself."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+from tests.support import child
+from tests.support.child import Strike
+from tests.support.grounds import Ground
+from tests.support.reaper import state, until
+
+# A process that has imported everything and started no thread is copied for each child: 0.02 s instead of a second.
+FORKS: Final = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["__main__", child.__name__])
+_guard: Final = threading.Lock()  # multiprocessing asks after all children at each start: not two of us at once
+SHORTLY: Final = 20.0  # seconds that a condition is given on a busy machine
+STOPS_AFTER: Final = 150  # seconds; a server that a killed test run left behind ends by itself
+
+
+# ── replicas ──
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Something a child reported; `at` is the machine's monotonic clock, the same for all processes."""
+
+    at: float
+    word: str
+    about: str
+
+
+class Child:
+    """A replica in a process of its own."""
+
+    def __init__(self, ground: Ground, ca: str, report: Path, *wishes: str, strike: Strike | None = None) -> None:
+        self.report = report
+        argv = [
+            f"--store={ground.store}", f"--folder={ground.folder}", f"--offset={ground.offset}", f"--ca={ca}",
+            f"--report={report}", f"--name={report.name}", *([f"--strike={strike}"] if strike else []), *wishes,
+        ]  # fmt: skip
+        with _guard:
+            self._process = FORKS.Process(target=child.main, args=(argv,), name=report.name, daemon=True)
+            self._process.start()
+
+    @property
+    def pid(self) -> int:
+        pid = self._process.pid
+        if pid is None:
+            raise AssertionError("it was started")
+        return pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; -9 after SIGKILL."""
+        with _guard:
+            return self._process.exitcode
+
+    def wait(self, seconds: float = SHORTLY) -> int:
+        """Wait for its end; its exit code."""
+        until(lambda: self.exit_code is not None, f"{self} to end", seconds=seconds)
+        code = self.exit_code
+        if code is None:
+            raise AssertionError("it has ended")
+        return code
+
+    def signal(self, number: int) -> None:
+        if self.exit_code is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def wait_stopped(self) -> None:
+        """Wait until a strike has frozen it."""
+        until(lambda: state(self.pid) == "T", f"{self} to be frozen", seconds=SHORTLY)
+
+    def lines(self) -> list[Line]:
+        try:
+            text = self.report.read_text()
+        except FileNotFoundError:
+            return []
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        return [Line(float(at), word, about) for at, word, about in (line.split(" ", 2) for line in whole)]
+
+    def said(self, word: str, about: str | None = None) -> list[Line]:
+        return [line for line in self.lines() if line.word == word and about in (None, line.about)]
+
+    def wait_for(self, word: str, about: str | None = None, *, times: int = 1, seconds: float = SHORTLY) -> Line:
+        """Wait until it has said this; the line."""
+
+        def enough() -> bool:
+            if len(self.said(word, about)) >= times:
+                return True
+            if self.exit_code is not None and len(self.said(word, about)) < times:
+                raise AssertionError(f"{self} ended without a word of {word} {about}\n{self.log()}")
+            return False
+
+        until(enough, f"{self} to say {word} {about}", seconds=seconds)
+        return self.said(word, about)[times - 1]
+
+    def passed(self) -> Counter[str]:
+        return Counter(line.about for line in self.said("passed"))
+
+    @property
+    def holder(self) -> str:
+        return self.wait_for("begun").about
+
+    def log(self) -> str:
+        """The end of what it wrote for people."""
+        with suppress(FileNotFoundError):
+            return Path(f"{self.report}.log").read_text(errors="replace")[-4000:]
+        return "(no log)"
+
+    def __str__(self) -> str:
+        return f"replica {self.report.name} (pid {self._process.pid})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        with _guard:
+            self._process.close()
+
+
+# ── the product ──
+
+
+class Served:
+    """`holdfast serve` with these settings, as an operator would start it."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str], *, limit_files: int | None = None) -> None:
+        folder.mkdir(exist_ok=True)
+        self._err, self._out = folder / "stderr", folder / "stdout"
+        command = [sys.executable, "-m", "holdfast.cli.main", "serve", f"--stop-after={STOPS_AFTER}"]
+        with self._err.open("ab") as err, self._out.open("ab") as out:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment(folder, settings)
+            )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def output(self) -> str:
+        """All that it has written so far."""
+        return self._err.read_text() + self._out.read_text()
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log lines of one event."""
+        lines = (json.loads(line) for line in self._err.read_text().splitlines() if line.startswith("{"))
+        return [line for line in lines if line["event"] == name]
+
+    def wait_for_event(self, name: str, *, times: int = 1) -> dict[str, Any]:
+        def seen() -> bool:
+            if self.process.poll() is not None and len(self.events(name)) < times:
+                raise AssertionError(f"it ended with {self.process.returncode} without {name}:\n{self.output()}")
+            return len(self.events(name)) >= times
+
+        until(seen, f"the log line {name}", seconds=SHORTLY)
+        return self.events(name)[times - 1]
+
+    @property
+    def url(self) -> str:
+        """Where it answers: said before it has a store."""
+        return str(self.wait_for_event("holdfast.starting")["probes"]).removesuffix("/health/ready")
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body; 0 when nobody answers."""
+        try:
+            with urlopen(self.url + path, timeout=SHORTLY) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except (URLError, ConnectionError):
+            return 0, ""
+
+    def wait_until_ready(self) -> None:
+        until(lambda: self.get("/health/ready")[0] == 200, "ready", seconds=SHORTLY, every=0.05)
+
+    def wait_until_not_ready(self) -> str:
+        """The reason that it gives."""
+        until(lambda: self.get("/health/ready")[0] == 503, "not ready", seconds=SHORTLY, every=0.05)
+        return str(json.loads(self.get("/health/ready")[1])["reason"])
+
+    def wait(self, seconds: float = SHORTLY) -> int:
+        """Wait for its end; its exit code."""
+        return self.process.wait(seconds)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Tell it to stop; its exit code."""
+        self.process.send_signal(number)
+        return self.wait(40)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def environment(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
+    """Ours without what the machine has set for a Holdfast of its own; any free port, unless one is named."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    defaults = {"SERVER_LISTEN": "127.0.0.1:0", "STORE_DATA_DIR": str(folder)}
+    return plain | {f"HOLDFAST_{name}": value for name, value in (defaults | dict(settings)).items()}
