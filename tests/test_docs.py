@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from scripts.make_reference import FOLDER, MADE, PAGES
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import platform
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
 from holdfast.config import Settings
@@ -15,16 +15,18 @@ from holdfast.engine import selfcheck
 from holdfast.engine.loop import wait_for
 from holdfast.engine.replica import Pace, Replica
 from holdfast.engine.worker import Identity, Kind
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import OutcomeUnknown, StoreUnavailable
 from holdfast.operations import keys, observe
 from holdfast.ports import Clock, Points, no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
-from holdfast.telemetry import Health, Metrics, Telemetry, make_log
+from holdfast.telemetry import Metrics, Phase, Telemetry, make_log
 from holdfast.web.health import site
 from holdfast.web.serve import bind, serving
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
+
+Step = Callable[[Database], Awaitable[None]]  # of the start; one that was cut off may be done again
 
 
 def open_store(settings: Settings, clock: Clock, points: Points) -> Database:
@@ -53,7 +55,7 @@ class App:
         self._identity = Identity(holder=self._random.new_id("replica"), name=name)
         log = make_log(settings.log.level, settings.log.format, replica=name)
         self._telemetry = Telemetry(log=log, metrics=Metrics())
-        self._health = Health()
+        self._health = self._telemetry.health
         self._db: Database | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -66,10 +68,12 @@ class App:
         async with serving(pages, line):
             health.enter("settings")
             log.info("holdfast.starting", probes=f"{where}/health/ready", holder=self._identity.holder)
-            async with self._store(stop) as db:
-                if db is None:
-                    return  # told to stop before the store answered
-                engine = await self._bring_up(db)
+            async with self._store() as db:
+                if not await self._bring_up(db, stop):
+                    return  # told to stop before the store was well
+                engine = self._engine(db)
+                health.enter("engine")
+                health.enter("serving")
                 log.info("holdfast.serving", url=where, store=db.engine.name)
                 draining = asyncio.create_task(self._note_stop(stop))
                 try:
@@ -84,34 +88,42 @@ class App:
         self._telemetry.log.info("holdfast.draining", at_most=str(self._settings.engine.drain))
 
     @contextlib.asynccontextmanager
-    async def _store(self, stop: asyncio.Event) -> AsyncIterator[Database | None]:
-        """Connect, and keep trying while the server is away: a restart would not bring it back either."""
-        db = open_store(self._settings, self._clock, self._points)
-        self._db = db
+    async def _store(self) -> AsyncIterator[Database]:
+        db = self._db = open_store(self._settings, self._clock, self._points)
         try:
-            tries = 0
-            while not stop.is_set():
-                try:
-                    await db.read(lambda tx: tx.row("SELECT 1 AS one"))
-                    break
-                except StoreUnavailable as error:
-                    tries += 1
-                    self._health.waiting_for = str(error)
-                    self._telemetry.log.error("store.unreachable", error=str(error), tries=tries)
-                    await wait_for(stop, STORE.wait(tries, self._identity.holder).total_seconds())
-            yield None if stop.is_set() else db
+            yield db
         finally:
             await db.close()
 
-    async def _bring_up(self, db: Database) -> Replica:
-        health, log, settings = self._health, self._telemetry.log, self._settings
-        health.enter("store")
+    async def _bring_up(self, db: Database, stop: asyncio.Event) -> bool:
+        """Each phase in turn, tried again while the store is away: a restart would not bring it back either."""
+        steps: list[tuple[Phase, Step]] = [("store", _reach), ("schema", self._migrate), ("keys", self._unlock)]
+        for phase, step in steps:
+            tries = 0
+            while not stop.is_set():
+                try:
+                    await step(db)
+                    break
+                except (StoreUnavailable, OutcomeUnknown) as error:
+                    tries += 1
+                    self._health.waiting_for = str(error)
+                    self._telemetry.log.error("store.unreachable", phase=phase, error=str(error), tries=tries)
+                    await wait_for(stop, STORE.wait(tries, self._identity.holder).total_seconds())
+            if stop.is_set():
+                return False
+            self._health.enter(phase)
+        return True
+
+    async def _migrate(self, db: Database) -> None:
         for step in await migrate.bring_up(db, points=self._points):
-            log.info("schema.migrated", step=step)
-        health.enter("schema")
-        await keys.unlock(db, settings, self._files, self._random)
-        health.enter("keys")
-        replica = Replica(
+            self._telemetry.log.info("schema.migrated", step=step)
+
+    async def _unlock(self, db: Database) -> None:
+        await keys.unlock(db, self._settings, self._files, self._random)
+
+    def _engine(self, db: Database) -> Replica:
+        settings = self._settings
+        return Replica(
             db=db,
             identity=self._identity,
             pace=_pace(settings),
@@ -122,9 +134,6 @@ class App:
             points=self._points,
             telemetry=self._telemetry,
         )
-        health.enter("engine")
-        health.enter("serving")
-        return replica
 
     def _kinds(self, db: Database) -> list[Kind]:
         return [selfcheck.kind(db, self._settings.scheduler.selfcheck_interval, self._telemetry)]
@@ -136,6 +145,10 @@ class App:
     async def _scrape(self) -> None:
         if self._health.started and self._db is not None:
             await observe.refresh(self._db, self._telemetry.metrics, self._identity.holder)
+
+
+async def _reach(db: Database) -> None:
+    await db.read(lambda tx: tx.row("SELECT 1 AS one"))
 
 
 def _pace(settings: Settings) -> Pace:

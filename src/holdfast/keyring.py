@@ -59,7 +59,7 @@ class Keyring:
     """The KEKs of this process: the first seals, all of them open. A rotation changes them while we run."""
 
     def __init__(self, keks: Sequence[Kek], random: Random) -> None:
-        self._random = random
+        self.random = random
         self._keks: tuple[Kek, ...] = ()
         self.adopt(keks)
 
@@ -84,12 +84,12 @@ class Keyring:
         return next((kek for kek in self._keks if kek.id == kek_id), None)
 
     def seal(self, secret: Secret[bytes], *, table: str, row: str, column: str) -> Sealed:
-        data_key = Secret(self._random.token(KEY_SIZE))
+        data_key = Secret(self.random.token(KEY_SIZE))
         place = (table, row, column)
         return Sealed(
             kek_id=self.current.id,
             wrapped=self._wrap(data_key, place),
-            box=_shut(data_key, secret, _about("box", *place), self._random),
+            box=_shut(data_key, secret, _about("box", *place), self.random),
         )
 
     def open(self, sealed: Sealed, *, table: str, row: str, column: str) -> Secret[bytes]:
@@ -107,7 +107,7 @@ class Keyring:
         return Sealed(kek_id=self.current.id, wrapped=wrapped, box=sealed.box)
 
     def _wrap(self, data_key: Secret[bytes], place: tuple[str, str, str]) -> bytes:
-        return _shut(self.current.key, data_key, _about("wrap", self.current.id, *place), self._random)
+        return _shut(self.current.key, data_key, _about("wrap", self.current.id, *place), self.random)
 
     def _unwrap(self, sealed: Sealed, place: tuple[str, str, str]) -> Secret[bytes]:
         kek = self.find(sealed.kek_id)

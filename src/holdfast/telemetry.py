@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TextIO, cast
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -40,6 +41,18 @@ class Log:
         self._logger.error(event, **facts)
 
 
+class _Stderr:
+    """Where the lines go. One that cannot be written (full disk, closed pipe) is lost: it must not stop the work."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
 def make_log(level: str, style: str, **always: Any) -> Log:
     """A log on stderr. `style` json: one object a line; console: for people."""
     last: Any = (
@@ -48,7 +61,7 @@ def make_log(level: str, style: str, **always: Any) -> Log:
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
     logger = structlog.wrap_logger(
-        structlog.PrintLogger(sys.stderr),
+        structlog.PrintLogger(cast(TextIO, _Stderr())),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -79,13 +92,13 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.build_info = self._gauge("build_info", "The running version.", "version")
         self.build_info.labels(version=__version__).set(1)
-        self.jobs = self._gauge("jobs", "Jobs by kind and state.", "kind", "state")
+        self.jobs = self._gauge("jobs", "Jobs by queue (their kind) and state.", "queue", "state")
         self.job_oldest_ready_age = self._gauge("job_oldest_ready_age_seconds", "Wait of the longest-waiting due job.")
-        self.job_attempts = self._counter("job_attempts_total", "Attempts by kind and outcome.", "kind", "outcome")
+        self.job_attempts = self._counter("job_attempts_total", "Attempts by queue and outcome.", "queue", "outcome")
         self.job_duration = Histogram(
             "holdfast_job_duration_seconds",
             "How long a handler ran.",
-            ["kind"],
+            ["queue"],
             registry=self.registry,
             buckets=(0.005, 0.02, 0.1, 0.5, 2, 10, 60, 300),
         )
@@ -96,7 +109,7 @@ class Metrics:
         self.budget_remaining = self._gauge("budget_remaining", "Requests that a budget still allows now.", "budget")
         self.replicas = self._gauge("replicas", "Replicas that are alive.")
         self.clock_skew = self._gauge("clock_skew_seconds", "This replica's clock minus the database's.")
-        self.store_up = self._gauge("store_up", "1 while the store answers.")
+        self.store_up = self._gauge("store_up", "1 while the store takes our heartbeats.")
         self.self_check_ok = self._gauge("self_check_ok", "1 if the last self-check of this name passed.", "name")
 
     def _gauge(self, name: str, doc: str, *labels: str) -> Gauge:
@@ -120,6 +133,7 @@ class Health:
     passed: list[Phase] = field(default_factory=list)
     waiting_for: str = ""  # why the current phase is not over
     store_problem: str = "not connected yet"
+    beat_problem: str = ""  # why our last heartbeat could not be written: reading may work on a full disk
     draining: bool = False
 
     def enter(self, phase: Phase) -> None:
@@ -145,7 +159,7 @@ class Health:
             return "draining: this replica is stopping"
         if not self.started:
             return self.waiting_for or "starting"
-        return self.store_problem
+        return self.store_problem or self.beat_problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,3 +168,4 @@ class Telemetry:
 
     log: Log
     metrics: Metrics
+    health: Health = field(default_factory=Health)

@@ -765,6 +765,6 @@ async def test_every_scan_uses_its_index(db: Database) -> None:
         return "\n".join(str(row["detail"] if "detail" in row else row["QUERY PLAN"]) for row in rows)
 
     for name, (scan, marker, index) in SCANS.items():
-        text = await db.write(lambda tx, scan=scan, marker=marker: plan(tx, scan, marker))  # type: ignore[misc]
+        text = await db.write(lambda tx, scan=scan, marker=marker: plan(tx, scan, marker))
         assert index in text, f"{name}: {text}"
         assert not re.search(r"SCAN jobs(?! USING)|Seq Scan on jobs", text), f"{name}: {text}"

@@ -14,7 +14,7 @@ from tests.support.keys import a_kek, settings_in
 from holdfast import keyfile
 from holdfast.config import Settings
 from holdfast.errors import KeyMissing, StoreRefused
-from holdfast.keyring import Keyring
+from holdfast.keyring import SCRYPT, Keyring
 from holdfast.operations import keys, rotation
 from holdfast.operations.rotation import Rotation
 from holdfast.ports import Clock, Files, Points, no_points
@@ -50,9 +50,13 @@ async def rotate(
 
 
 async def keep(db: Database, keyring: Keyring, content: bytes) -> str:
-    kept = keys.sealed(keyring, RANDOM, Secret(content))
+    kept = keys.sealed(keyring, Secret(content))
     await db.write(lambda tx: secrets.put(tx, kept))
     return kept.id
+
+
+async def keep_following(db: Database, settings: Settings, keyring: Keyring, content: bytes) -> str:
+    return await keys.keep(db, settings, FILES, keyring, Secret(content), lambda tx, secret_id: None)
 
 
 async def keep_some(db: Database, keyring: Keyring, number: int) -> dict[str, bytes]:
@@ -219,12 +223,15 @@ async def test_a_rotation_killed_before_or_after_any_write_to_disk_or_database_c
     settings = settings_in(tmp_path)
     kept = await keep_some(db, await unlock(db, settings), 3)
     moments = await kill_at_every_moment(db, lambda moment: settings, kept)
-    # lease, file, new key, three rows, old key, file, lease: nine effects, two moments each, and one to spare
-    assert moments == 9 * 2 + 1
+    # lease twice, file, new key, three rows, old key, lease, file, lease; two moments each, and one to spare
+    assert moments == 11 * 2 + 1
     assert await finished(db, settings, await unlock(db, settings), kept)
 
 
-async def test_a_change_of_passphrase_killed_at_any_moment_can_be_ended(db: Database, tmp_path: Path):
+async def test_a_change_of_passphrase_killed_at_any_moment_can_be_ended(
+    db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(SCRYPT, "n", 2**4)  # a hundred derivations would take half a minute
     first = settings_in(tmp_path, passphrase="word 0")
     kept = await keep_some(db, await unlock(db, first), 1)
 
@@ -232,7 +239,7 @@ async def test_a_change_of_passphrase_killed_at_any_moment_can_be_ended(db: Data
         return settings_in(tmp_path, passphrase=f"word {moment}", previous=f"word {moment - 1}")
 
     moments = await kill_at_every_moment(db, after, kept)
-    assert moments == 5 * 2 + 1  # lease, new key, one row, old key, lease
+    assert moments == 6 * 2 + 1  # lease, new key, one row, old key, lease twice
     assert not first.key_file.exists()
 
 
@@ -291,45 +298,53 @@ async def test_while_one_rotation_is_at_work_another_is_refused_and_changes_noth
     assert len(await db.read(secrets.checks)) == 1
 
 
-async def test_a_long_rotation_keeps_its_lease_and_one_that_lost_it_stops(db: Database, tmp_path: Path):
+class Slow(SystemClock):
+    """More than a third of the lease passes between two looks at the clock."""
+
+    passed = 0.0
+
+    def monotonic(self) -> float:
+        self.passed += 4.0
+        return self.passed
+
+
+async def test_a_long_rotation_keeps_its_lease_alive(db: Database, tmp_path: Path):
     settings = settings_in(tmp_path)
     keyring = await unlock(db, settings)
-    kept = await keep_some(db, keyring, 6)
+    await keep_some(db, keyring, 6)
+    ends = set()
 
-    class Slow(SystemClock):
-        passed = 0.0
-
-        def monotonic(self) -> float:
-            self.passed += 4.0  # more than a third of the lease passes between two looks at the clock
-            return self.passed
-
-    fences = []
-
-    def watch(name: str) -> None:
-        fences.append(name)
-
-    await rotate(db, keyring, settings, clock=Slow(), points=watch)
-    assert len(fences) == 6
-    stolen = 0
-
-    class Robbed(Slow):
-        def monotonic(self) -> float:
-            return super().monotonic()
-
-    async def steal() -> None:
-        await after_the_lease(db)
-        await db.write(lambda tx: leases.take(tx, rotation.LEASE, "thief", timedelta(minutes=1)))
-
-    class Stealing(FusedStore):
+    class Watched(FusedStore):
         async def write(self, fn: Callable[[Tx], Any], *, key: str | None = None) -> Any:
-            nonlocal stolen
-            stolen += 1
-            if stolen == 6:
-                await steal()
-            return await super().write(fn, key=key)
+            result = await super().write(fn, key=key)
+            ends.update(lease.until for lease in await db.read(leases.held))
+            return result
+
+    await rotate(Watched(db, Fuse(-1)), keyring, settings, clock=Slow())
+    assert len(ends) >= 1 + 6
+
+
+@pytest.mark.parametrize("moment", range(1, 11))  # after the last proof only the file is written
+async def test_a_rotation_that_lost_its_lease_stops_and_loses_no_secret(db: Database, tmp_path: Path, moment: int):
+    settings = settings_in(tmp_path)
+    keyring = await unlock(db, settings)
+    kept = await keep_some(db, keyring, 3)
+
+    class Robbed(FusedStore):
+        writes = 0
+
+        async def write(self, fn: Callable[[Tx], Any], *, key: str | None = None) -> Any:
+            self.writes += 1
+            result = await super().write(fn, key=key)
+            if self.writes == moment:
+                await after_the_lease(db)
+                await db.write(lambda tx: leases.take(tx, rotation.LEASE, "thief", timedelta(minutes=1)))
+            return result
 
     with pytest.raises(StoreRefused, match="held up for too long"):
-        await rotate(Stealing(db, Fuse(-1)), keyring, settings, clock=Robbed())
+        await rotate(Robbed(db, Fuse(-1)), keyring, settings, clock=Slow())
+    assert [lease.holder for lease in await db.read(leases.held)] == ["thief"]
+    assert len(await db.read(secrets.checks)) == (2 if 3 <= moment <= 7 else 1)
     assert await readable(db, settings, await unlock(db, settings), kept)
 
 
@@ -351,68 +366,72 @@ async def test_after_an_error_the_lease_is_given_back_at_once(db: Database, tmp_
 # ── Others at work ──
 
 
-async def test_what_a_replica_puts_under_the_old_key_during_a_rotation_is_rewrapped_too(db: Database, tmp_path: Path):
-    """The other replica still holds only the old key: it started before, and has not noticed yet."""
+async def test_a_replica_that_has_not_noticed_a_rotation_follows_it_when_it_meets_it(db: Database, tmp_path: Path):
+    """It still holds only the old key; what it puts during or after the rotation goes under the new one."""
     settings = settings_in(tmp_path)
-    keyring, stale = await unlock(db, settings), await unlock(db, settings)
+    keyring = await unlock(db, settings)
+    old = keyring.current
     kept = await keep_some(db, keyring, 3)
 
     class Busy(FusedStore):
-        puts = 0
-
         async def write(self, fn: Callable[[Tx], Any], *, key: str | None = None) -> Any:
             result = await super().write(fn, key=key)
-            # The first are the lease and the new key; from then on the old one is no longer the current one.
-            if len(await db.read(secrets.checks)) == 2 and self.puts < 4:
-                self.puts += 1
-                kept[await keep(db, stale, b"late")] = b"late"
+            if (await db.read(secrets.checks))[0].kek_id != old.id:
+                stale = Keyring([old], RANDOM)
+                with pytest.raises(KeyMissing, match=old.id):
+                    await keep(db, stale, b"under the old key")
+                secret_id = await keep_following(db, settings, stale, b"late")
+                kept[secret_id] = b"late"
+                assert await readable(db, settings, Keyring([old], RANDOM), kept)
+                assert stale.current.id != old.id
             return result
 
     done = await rotate(Busy(db, Fuse(-1)), keyring, settings)
-    assert len(kept) == 7
-    assert done.rewrapped == 7
-    assert await finished(db, settings, keyring, kept)
-    with pytest.raises(KeyMissing, match=stale.current.id):
-        await keep(db, stale, b"too late")
-    assert await readable(db, settings, stale, kept), "it fetches the new key when it meets it"
-    assert stale.current.id == keyring.current.id
-    kept[await keep(db, stale, b"in time")] = b"in time"
+    assert (done.rewrapped, len(kept)) == (3, 3 + 7)  # the new key, three rows, the old key, the lease twice
     assert await finished(db, settings, keyring, kept)
 
 
-async def test_puts_at_full_speed_during_a_rotation_are_all_readable_after_it(db: Database, tmp_path: Path):
+async def test_puts_at_full_speed_do_not_keep_a_rotation_from_ending_and_are_all_readable(db: Database, tmp_path: Path):
     settings = settings_in(tmp_path)
     keyring, stale = await unlock(db, settings), await unlock(db, settings)
     kept = await keep_some(db, keyring, 20)
     over = asyncio.Event()
 
-    async def put() -> int:
-        refused = 0
+    async def put() -> None:
         while not over.is_set():
-            try:
-                kept[await keep(db, stale, b"more")] = b"more"
-            except KeyMissing:
-                refused += 1
-                await keys.refresh(db, settings, FILES, stale)
-            await asyncio.sleep(0)
-        return refused
+            kept[await keep_following(db, settings, stale, b"more")] = b"more"
 
-    putting = asyncio.create_task(put())
-    await asyncio.sleep(0)
+    putting = [asyncio.create_task(put()) for _ in range(3)]
     for _ in range(2):
-        await rotate(db, keyring, settings)
+        async with asyncio.timeout(30):
+            await rotate(db, keyring, settings)
     over.set()
-    await putting
+    await asyncio.gather(*putting)
     await keys.refresh(db, settings, FILES, stale)
     assert len(kept) > 20
     assert await finished(db, settings, stale, kept)
+
+
+async def test_the_owner_of_a_secret_is_written_with_it_or_neither_is(db: Database, tmp_path: Path):
+    settings = settings_in(tmp_path)
+    keyring = await unlock(db, settings)
+    owners: list[str] = []
+
+    def refuse(tx: Tx, secret_id: str) -> None:
+        owners.append(secret_id)
+        raise RuntimeError("no owner")
+
+    with pytest.raises(RuntimeError, match="no owner"):
+        await keys.keep(db, settings, FILES, keyring, Secret(b"x"), refuse)
+    assert owners
+    assert await db.read(secrets.counts) == {}
 
 
 async def test_a_put_that_is_not_committed_yet_holds_up_the_end_of_the_rotation(db: Database, tmp_path: Path):
     """It cannot be seen, and must not be overlooked: dropping the key under it would lose the secret."""
     settings = settings_in(tmp_path)
     keyring, stale = await unlock(db, settings), await unlock(db, settings)
-    late = keys.sealed(stale, RANDOM, Secret(b"late"))
+    late = keys.sealed(stale, Secret(b"late"))
     inside, go_on = threading.Event(), threading.Event()
 
     def slow_put(tx: Tx) -> None:

@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.keys import a_kek, settings_in
@@ -35,7 +36,7 @@ async def unlock(db: Database, settings: Settings) -> Keyring:
 
 
 async def keep(db: Database, keyring: Keyring, content: bytes = SENTINEL) -> str:
-    kept = keys.sealed(keyring, RANDOM, Secret(content))
+    kept = keys.sealed(keyring, Secret(content))
     await db.write(lambda tx: secrets.put(tx, kept))
     return kept.id
 
@@ -56,7 +57,7 @@ async def test_a_kept_secret_is_revealed_after_a_restart(db: Database, tmp_path:
 
 async def test_a_secret_is_put_once_and_deleted_once(db: Database, tmp_path: Path):
     keyring = await unlock(db, settings_in(tmp_path))
-    kept = keys.sealed(keyring, RANDOM, Secret(SENTINEL))
+    kept = keys.sealed(keyring, Secret(SENTINEL))
     await db.write(lambda tx: secrets.put(tx, kept))
     assert await db.read(lambda tx: secrets.get(tx, kept.id)) == kept.sealed
     with pytest.raises(Duplicate):
@@ -70,7 +71,7 @@ async def test_a_secret_is_put_once_and_deleted_once(db: Database, tmp_path: Pat
 
 async def test_a_secret_under_a_key_that_the_database_does_not_know_is_not_put(db: Database, tmp_path: Path):
     await unlock(db, settings_in(tmp_path))
-    stranger = keys.sealed(Keyring([a_kek()], RANDOM), RANDOM, Secret(SENTINEL))
+    stranger = keys.sealed(Keyring([a_kek()], RANDOM), Secret(SENTINEL))
     with pytest.raises(KeyMissing, match=a_kek().id):
         await db.write(lambda tx: secrets.put(tx, stranger))
     assert await db.read(lambda tx: secrets.get(tx, stranger.id)) is None
@@ -181,6 +182,22 @@ async def test_a_command_that_may_not_make_a_key_makes_none(db: Database, tmp_pa
     assert await db.read(secrets.checks) == []
 
 
+class Abreast:
+    """A store whose first answer comes to both replicas at once: both find it empty before either goes on."""
+
+    def __init__(self, db: Database, both: asyncio.Barrier) -> None:
+        self._db, self._both, self.wake = db, both, db.wake
+        self.write = db.write
+        self._first = True
+
+    async def read(self, fn: Callable[[Tx], Any]) -> Any:
+        result = await self._db.read(fn)
+        if self._first:
+            self._first = False
+            await self._both.wait()
+        return result
+
+
 class LateFiles(LocalFiles):
     """Looks for the file before another replica makes it, and goes on after that."""
 
@@ -193,17 +210,25 @@ class LateFiles(LocalFiles):
         return content
 
 
+async def start_both(
+    dbs: tuple[Database, Database], settings: tuple[Settings, Settings], files: tuple[LocalFiles, LocalFiles]
+) -> list[Any]:
+    both = asyncio.Barrier(2)
+    starts = [
+        keys.unlock(Abreast(db, both), each, file, RANDOM) for db, each, file in zip(dbs, settings, files, strict=True)
+    ]
+    return await asyncio.gather(*starts, return_exceptions=True)
+
+
 @pytest.mark.parametrize("late", [False, True])
 async def test_two_replicas_that_start_at_once_with_one_key_file_agree(
     make_engine: Callable[[], Engine], db: Database, tmp_path: Path, late: bool
 ):
     other = db if db.engine.name == "sqlite" else open_store(make_engine())
     settings = settings_in(tmp_path)
+    files = (LateFiles(), LateFiles()) if late else (FILES, FILES)
     try:
-        a, b = await asyncio.gather(
-            keys.unlock(db, settings, LateFiles() if late else FILES, RANDOM),
-            keys.unlock(other, settings, LateFiles() if late else FILES, RANDOM),
-        )
+        a, b = await start_both((db, other), (settings, settings), files)
     finally:
         if other is not db:
             await other.close()
@@ -214,13 +239,14 @@ async def test_two_replicas_that_start_at_once_with_one_key_file_agree(
 
 async def test_two_replicas_that_start_at_once_with_one_passphrase_agree(db: Database, tmp_path: Path):
     settings = settings_in(tmp_path, passphrase="correct horse")
-    a, b = await asyncio.gather(unlock(db, settings), unlock(db, settings))
+    a, b = await start_both((db, db), (settings, settings), (FILES, FILES))
     assert (a.current.id, a.current.key) == (b.current.id, b.current.key)
     assert len(await db.read(secrets.checks)) == 1
 
 
 async def test_of_two_replicas_with_a_key_file_each_one_is_refused(db: Database, tmp_path: Path):
-    results = await asyncio.gather(*(unlock(db, settings_in(tmp_path / name)) for name in "ab"), return_exceptions=True)
+    settings = (settings_in(tmp_path / "a"), settings_in(tmp_path / "b"))
+    results = await start_both((db, db), settings, (FILES, FILES))
     [winner] = [each for each in results if isinstance(each, Keyring)]
     [refusal] = [each for each in results if isinstance(each, StoreRefused)]
     assert winner.current.id in str(refusal)

@@ -109,7 +109,11 @@ class CaServer:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST = answer
+            def do_GET(self) -> None:
+                self.answer()
+
+            def do_POST(self) -> None:
+                self.answer()
 
             def handle(self) -> None:
                 with suppress(ConnectionError):  # clients here are killed for a living

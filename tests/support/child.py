@@ -28,13 +28,13 @@ from holdfast.core.backoff import Ladder
 from holdfast.core.budget import Limit
 from holdfast.engine.replica import Pace, Replica
 from holdfast.engine.worker import Identity, Kind
-from holdfast.errors import KeyMissing, OutcomeUnknown, StoreUnavailable
+from holdfast.errors import OutcomeUnknown, StoreUnavailable
 from holdfast.keyring import Keyring
 from holdfast.operations import keys, rotation
 from holdfast.ports import POINTS, Clock, Request, Response
 from holdfast.secret import Secret
 from holdfast.simulation import errands
-from holdfast.store import journal, migrate, secrets
+from holdfast.store import journal, migrate
 from holdfast.store.database import Database, Engine
 from holdfast.store.postgres import PostgresEngine
 from holdfast.store.sqlite import SqliteEngine
@@ -95,7 +95,8 @@ class Passages:
             for strike in self._strikes:
                 if strike.point in (name, ANY) and strike.nth == self._passed[strike.point]:
                     self._report.say(strike.act, str(strike))
-                    os.kill(os.getpid(), SIGNALS[strike.act])
+                    # To this very thread: sent to the process, SIGSTOP may reach another first while we commit.
+                    signal.pthread_kill(threading.get_ident(), SIGNALS[strike.act])
 
 
 class SkewedClock(SystemClock):
@@ -193,30 +194,26 @@ class Life:
     async def _ask(self, db: Database, keyring: Keyring) -> None:
         """Each wish has a key, so that asking again after a death asks for nothing new."""
         limit = Limit(burst=self._wishes.burst, every=errands.LIMIT.every)
-        await db.run_long(lambda tx: errands.set_up(tx, limit), deadline=timedelta(seconds=30))
+        await db.run_long(lambda tx: _set_up(tx, limit), deadline=timedelta(seconds=30))
         for name in self._wishes.ask:
             await _insist(db, lambda tx, name=name: errands.ask(tx, name, f"job_{name}"), f"ask:{name}")
         for name in self._wishes.orphan:
             await _insist(db, lambda tx, name=name: _orphan(tx, name), f"ask:{name}")
-        for text in self._wishes.secret:
-            await self._keep(db, keyring, text)
+        for name in self._wishes.secret:
+            await self._keep(db, keyring, name)
 
-    async def _keep(self, db: Database, keyring: Keyring, text: str) -> None:
-        kept = keys.sealed(keyring, self._random, Secret(text.encode()))
+    async def _keep(self, db: Database, keyring: Keyring, name: str) -> None:
+        """A secret that is its owner's name, kept together with its owner: both are there, or none."""
+        if await db.read(lambda tx: tx.row("SELECT secret FROM owners WHERE name = :name", name=name)):
+            return
 
-        def put(tx: Tx) -> str:
-            secrets.put(tx, kept)
-            return kept.id
+        def own(tx: Tx, secret_id: str) -> None:
+            tx.run("INSERT INTO owners (name, secret) VALUES (:name, :secret)", name=name, secret=secret_id)
 
-        try:
-            secret_id = await _insist(db, put, f"keep:{text}")
-        except KeyMissing:  # another replica rotated since: as the product does, seal it anew
-            await keys.refresh(db, self._settings, self._files, keyring)
-            return await self._keep(db, keyring, text)
-        self._report.say("kept", f"{secret_id} {text}")
+        await keys.keep(db, self._settings, self._files, keyring, Secret(name.encode()), own)
 
     async def _leave(self, db: Database, keyring: Keyring, stop: asyncio.Event) -> None:
-        while not stop.is_set() and await db.read(_unfinished):
+        while not stop.is_set() and not await _all_done(db):
             await self._clock.sleep(LOOK_EVERY)
         if self._wishes.secret and not stop.is_set():
             await rotation.rotate(
@@ -240,6 +237,11 @@ async def _insist(db: Database, fn: Callable[[Tx], str], key: str) -> str:
             await asyncio.sleep(LOOK_EVERY)
 
 
+def _set_up(tx: Tx, limit: Limit) -> None:
+    errands.set_up(tx, limit)
+    tx.run("CREATE TABLE IF NOT EXISTS owners (name TEXT PRIMARY KEY, secret TEXT NOT NULL)")
+
+
 def _orphan(tx: Tx, errand: str) -> str:
     """An errand whose job somebody removed: only the reconciler can help it."""
     tx.run("INSERT INTO errands (id, state, asked_at) VALUES (:id, 'asked', now_us())", id=errand)
@@ -247,10 +249,15 @@ def _orphan(tx: Tx, errand: str) -> str:
     return errand
 
 
-def _unfinished(tx: Tx) -> bool:
-    return bool(
-        tx.rows("SELECT id FROM errands WHERE state <> 'issued' UNION ALL SELECT id FROM jobs WHERE state <> 'dead'")
-    )
+async def _all_done(db: Database) -> bool:
+    try:
+        return not await db.read(
+            lambda tx: tx.rows(
+                "SELECT id FROM errands WHERE state <> 'issued' UNION ALL SELECT id FROM jobs WHERE state <> 'dead'"
+            )
+        )
+    except (StoreUnavailable, OutcomeUnknown):
+        return False  # so far as we know
 
 
 def _engine(store: str, clock: Clock) -> Engine:
@@ -273,7 +280,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--strike", action="append", type=Strike.read, default=[], help="kill|stop:POINT:N")
     parser.add_argument("--ask", type=words, default=[], help="errands to ask for")
     parser.add_argument("--orphan", type=words, default=[], help="errands to ask for whose job is gone")
-    parser.add_argument("--secret", type=words, default=[], help="secrets to keep; with --leave the key is rotated")
+    parser.add_argument("--secret", type=words, default=[], help="owners of a secret; with --leave the key is rotated")
     parser.add_argument("--poison", default="", help="the errand that kills its worker")
     parser.add_argument("--leave", action="store_true", help="stop when all is done")
     parser.add_argument("--interruptible", action="store_true", help="errands are handed back at a stop")

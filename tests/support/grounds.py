@@ -4,6 +4,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -11,7 +12,7 @@ from holdfast.secret import Secret
 from holdfast.store.postgres import PostgresEngine
 from holdfast.store.sqlite import SqliteSession, open_connection
 from holdfast.store.tx import Session, Tx
-from holdfast.world import SystemClock
+from tests.support.child import SkewedClock
 from tests.support.postgres import Cluster
 
 T = TypeVar("T")
@@ -54,7 +55,8 @@ class SqliteGround:
         self.offset += LATER
 
     def open(self) -> Session:
-        return SqliteSession(open_connection(self.store, SystemClock(), write=False, deadline=PATIENCE))
+        clock = SkewedClock(timedelta(seconds=self.offset))
+        return SqliteSession(open_connection(self.store, clock, write=False, deadline=PATIENCE))
 
     def close(self) -> None:
         pass

@@ -1,7 +1,8 @@
 """Short words for what tests ask of the store again and again."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -43,15 +44,34 @@ class MovableClock:
 
 
 @asynccontextmanager
-async def opened(
-    engine: Engine, *, points: Points = no_points, deadline: float = 10.0
-) -> AsyncIterator[Database]:
+async def opened(engine: Engine, *, points: Points = no_points, deadline: float = 10.0) -> AsyncIterator[Database]:
     """A store for the length of a block."""
     store = open_store(engine, points=points, deadline=deadline)
     try:
         yield store
     finally:
         await store.close()
+
+
+class Gate:
+    """Holds a transaction function, on its thread, until the test lets it go on."""
+
+    def __init__(self) -> None:
+        self._inside = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._go = threading.Event()
+
+    def wait(self, tx: Tx | None = None) -> None:
+        """Called by the function."""
+        self._loop.call_soon_threadsafe(self._inside.set)
+        assert self._go.wait(30)
+
+    async def entered(self) -> None:
+        async with asyncio.timeout(30):
+            await self._inside.wait()
+
+    def open(self) -> None:
+        self._go.set()
 
 
 def spec(subject: str = "s", *, kind: str = "k", **wishes: Any) -> Spec:
@@ -132,3 +152,23 @@ def put(tx: Tx, key: str, value: str = "x") -> None:
 def found(tx: Tx) -> list[str]:
     """The keys that put() wrote and that are there."""
     return [row["name"] for row in tx.rows("SELECT name FROM self_checks ORDER BY name")]
+
+
+def putting(key: str) -> Callable[[Tx], str]:
+    def fn(tx: Tx) -> str:
+        put(tx, key)
+        return key
+
+    return fn
+
+
+async def grouped(db: Database, *functions: Callable[[Tx], Any]) -> list[asyncio.Task[Any]]:
+    """Hand these over while the writer is busy, so that it finds them all together when it is free."""
+    gate = Gate()
+    first = asyncio.create_task(db.write(gate.wait))
+    await gate.entered()
+    tasks = [asyncio.create_task(db.write(fn)) for fn in functions]
+    await asyncio.sleep(0)  # each hands its function over at its first step
+    gate.open()
+    await first
+    return tasks

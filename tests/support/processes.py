@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.error import HTTPError, URLError
@@ -26,6 +27,7 @@ FORKS: Final = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["__main__", child.__name__])
 _guard: Final = threading.Lock()  # multiprocessing asks after all children at each start: not two of us at once
 SHORTLY: Final = 20.0  # seconds that a condition is given on a busy machine
+_numbers: Final = count(1)
 STOPS_AFTER: Final = 150  # seconds; a server that a killed test run left behind ends by itself
 
 
@@ -143,10 +145,14 @@ class Child:
 class Served:
     """`holdfast serve` with these settings, as an operator would start it."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str], *, limit_files: int | None = None) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str], *, room: int | None = None) -> None:
+        """`room` is how many KiB a file may have, until somebody allows more."""
         folder.mkdir(exist_ok=True)
-        self._err, self._out = folder / "stderr", folder / "stdout"
+        number = next(_numbers)
+        self._err, self._out = folder / f"stderr{number}", folder / f"stdout{number}"
         command = [sys.executable, "-m", "holdfast.cli.main", "serve", f"--stop-after={STOPS_AFTER}"]
+        if room is not None:
+            command = ["sh", "-c", 'ulimit -S -f "$0" && exec "$@"', str(2 * room), *command]  # in blocks of 512 bytes
         with self._err.open("ab") as err, self._out.open("ab") as out:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment(folder, settings)
@@ -179,6 +185,11 @@ class Served:
         """Where it answers: said before it has a store."""
         return str(self.wait_for_event("holdfast.starting")["probes"]).removesuffix("/health/ready")
 
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return host, int(port)
+
     def get(self, path: str) -> tuple[int, str]:
         """Status and body; 0 when nobody answers."""
         try:
@@ -191,7 +202,12 @@ class Served:
             return 0, ""
 
     def wait_until_ready(self) -> None:
-        until(lambda: self.get("/health/ready")[0] == 200, "ready", seconds=SHORTLY, every=0.05)
+        def ready() -> bool:
+            if self.process.poll() is not None:
+                raise AssertionError(f"it ended with {self.process.returncode}:\n{self.output()}")
+            return self.get("/health/ready")[0] == 200
+
+        until(ready, "ready", seconds=SHORTLY, every=0.05)
 
     def wait_until_not_ready(self) -> str:
         """The reason that it gives."""

@@ -24,9 +24,7 @@ def chained(rows: list[tuple[int, str, str, str, dict[str, str]]]) -> list[Entry
     for seq, (at, actor, action, subject, details) in enumerate(rows, 1):
         text = canonical(details)
         previous = link(previous, seq, at, actor, action, subject, text)
-        entries.append(
-            Entry(seq=seq, at=at, actor=actor, action=action, subject=subject, details=text, hash=previous)
-        )
+        entries.append(Entry(seq=seq, at=at, actor=actor, action=action, subject=subject, details=text, hash=previous))
     return entries
 
 

@@ -9,6 +9,7 @@ import traceback
 from dataclasses import asdict, replace
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.keys import T0, Draws, a_kek, a_keyring
@@ -53,6 +54,31 @@ def test_the_same_secret_sealed_twice_shares_nothing():
 def test_the_same_random_numbers_give_the_same_box():
     """So a simulation that is run again writes the same rows."""
     assert seal(a_keyring()) == seal(a_keyring())
+
+
+def test_what_is_stored_can_be_opened_by_hand_and_every_secret_has_a_data_key_of_its_own():
+    """Pins the format: rows outlive programs. AES-256-GCM; nonce, then ciphertext; a JSON list is authenticated."""
+    kek = a_kek()
+    keyring = a_keyring(kek)
+    data_keys = {kek.key.reveal()}
+    for _ in range(20):
+        sealed = seal(keyring)
+        about = f'["holdfast/1", "wrap", "{kek.id}", "secrets", "secret_1", "box"]'.encode()
+        data_key = AESGCM(kek.key.reveal()).decrypt(sealed.wrapped[:12], sealed.wrapped[12:], about)
+        about = b'["holdfast/1", "box", "secrets", "secret_1", "box"]'
+        assert AESGCM(data_key).decrypt(sealed.box[:12], sealed.box[12:], about) == SENTINEL
+        data_keys.add(data_key)
+    assert len(data_keys) == 21
+
+
+@pytest.mark.parametrize("part", ["table", "row", "column"])
+def test_the_box_itself_is_bound_to_its_place_even_if_two_had_the_same_data_key(part: str):
+    elsewhere = {**PLACE, part: "other"}
+    box = a_keyring().seal(Secret(SENTINEL), **PLACE).box
+    theirs = a_keyring().seal(Secret(SENTINEL), **elsewhere)  # the same draws again, so the same data key
+    assert theirs.box != box
+    with pytest.raises(KeyUnusable):
+        a_keyring().open(replace(theirs, box=box), **elsewhere)
 
 
 def test_a_box_has_the_size_that_was_promised():
@@ -288,9 +314,7 @@ def test_no_traceback_shows_a_key_or_a_secret_even_with_local_variables():
     with pytest.raises(KeyUnusable) as refusal:
         keyring.open(replace(sealed, wrapped=sealed.wrapped[:-1] + b"\0"), **PLACE)
     frames = traceback.TracebackException.from_exception(refusal.value, capture_locals=True)
-    ours = [
-        frame for frame in frames.stack if "keyring.py" in frame.filename and "test_" not in frame.filename
-    ]
+    ours = [frame for frame in frames.stack if "keyring.py" in frame.filename and "test_" not in frame.filename]
     assert ours
     shown = str([frame.locals for frame in ours])
     assert "key=***" in shown

@@ -19,8 +19,8 @@ def serve(
     ] = None,
 ) -> None:
     """Run Holdfast: the engine, and the probes at /health/ready."""
-    import asyncio
+    import uvloop
 
     from holdfast.app import serve as run
 
-    asyncio.run(run(settings(config), stop_after=stop_after))
+    uvloop.run(run(settings(config), stop_after=stop_after))

@@ -12,6 +12,7 @@ from holdfast.core.backoff import JOB, Ladder
 from holdfast.errors import IllegalMove
 
 CRASHES_TO_QUARANTINE: Final = 3
+CRASHES_TO_SUSPECT: Final = 2  # one more, and it is quarantined: until then no other suspect is run beside it
 DEFAULT_MAX_ATTEMPTS: Final = 3
 
 

@@ -44,7 +44,8 @@ class Leader:
             while not stop.is_set():
                 led = self.leads()
                 await self._step()
-                if self.leads() and not led:
+                self._telemetry.metrics.lease_held.labels(lease=NAME).set(self.leads())
+                if self.leads() and not led and not stop.is_set():
                     on_lead()
                 await wait_for(stop, self._ttl.total_seconds() / 3)
         finally:
@@ -69,16 +70,15 @@ class Leader:
             return  # what we hold stays trusted until its time is up, and no longer
         self._lease = lease
         self._trusted_until = asked_at + self._ttl.total_seconds() * (1 - MARGIN)
-        self._telemetry.metrics.lease_held.labels(lease=NAME).set(lease is not None)
 
     async def _let_go(self) -> None:
         """Release at once, so that another replica leads within its next step."""
         lease, self._lease = self._lease, None
+        self._telemetry.metrics.lease_held.labels(lease=NAME).set(0)
         if lease is None:
             return
         try:
             await self._db.write(lambda tx: leases.release(tx, lease))
             self._points("lease.released")
-            self._telemetry.metrics.lease_held.labels(lease=NAME).set(0)
         except StoreError as error:
             self._telemetry.log.warning("lease.not_released", lease=NAME, error=str(error))

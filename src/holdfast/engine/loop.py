@@ -25,6 +25,7 @@ class Loop:
         period: timedelta,
         duty: Duty,
         *,
+        drain: timedelta,
         clock: Clock,
         random: Random,
         telemetry: Telemetry,
@@ -32,7 +33,9 @@ class Loop:
     ) -> None:
         self.name = name
         self.skipped = 0
+        self._stopping = False
         self._period = period.total_seconds()
+        self._drain = drain.total_seconds()
         self._duty = duty
         self._clock = clock
         self._random = random
@@ -41,19 +44,30 @@ class Loop:
         self._running: asyncio.Task[None] | None = None
 
     async def run_every(self, stop: asyncio.Event) -> None:
-        """Tick until stop, then wait for the tick under way."""
+        """Tick until stop, then wait for the tick under way, as long as a drain may take."""
         try:
             while not stop.is_set():
                 self.tick()
                 await wait_for(stop, self._period * self._random.uniform(0.9, 1.1))
+            self._stopping = True
             if self._running is not None:
-                await self._running
+                await self._let_end(self._running)
         finally:
+            self._stopping = True
             if self._running is not None:
                 self._running.cancel()
 
+    async def _let_end(self, tick: asyncio.Task[None]) -> None:
+        _, late = await asyncio.wait({tick}, timeout=self._drain)
+        if late:
+            self._telemetry.log.warning("loop.not_drained", loop=self.name)
+            tick.cancel()
+            await asyncio.wait({tick})
+
     def tick(self) -> bool:
         """Start the duty unless it is still running or another replica's to do. Also for "now, please"."""
+        if self._stopping:
+            return False  # nobody would wait for it
         if self._running is not None and not self._running.done():
             self.skipped += 1
             self._telemetry.metrics.loop_skipped.labels(loop=self.name).inc()
@@ -65,22 +79,22 @@ class Loop:
         return True
 
     async def _once(self) -> None:
+        patience = HUNG_AFTER * self._period
         try:
-            async with asyncio.timeout(HUNG_AFTER * self._period):
+            async with asyncio.timeout(patience) as deadline:
                 await self._duty()
-        except StoreError as error:
-            self._failed(error)
         except Exception as error:
-            self._failed(error)
+            hung = isinstance(error, TimeoutError) and deadline.expired()
+            self._failed(error, f"did not end within {patience:g} s" if hung else str(error))
         else:
             self._telemetry.metrics.loop_last_tick.labels(loop=self.name).set(self._clock.now().timestamp())
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, error: Exception, why: str) -> None:
         self._telemetry.metrics.loop_failures.labels(loop=self.name).inc()
         # A store that is away is said by health and once by the store itself; a bug deserves its traceback.
         trace = None if isinstance(error, StoreError) else error
         again = f"in about {self._period:g} s"
-        self._telemetry.log.error("loop.failed", loop=self.name, error=str(error), again=again, exc_info=trace)
+        self._telemetry.log.error("loop.failed", loop=self.name, error=why, again=again, exc_info=trace)
 
 
 def always() -> bool:

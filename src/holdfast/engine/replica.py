@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Final
 
 from holdfast.engine import sweep
 from holdfast.engine.leader import Leader
@@ -16,6 +17,8 @@ from holdfast.engine.worker import Identity, Kind, Worker
 from holdfast.ports import Clock, Points, Random
 from holdfast.store.database import Store
 from holdfast.telemetry import Telemetry
+
+IN_GOOD_TIME: Final = 0.9  # of the drain time; the rest is for handing back and closing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,7 @@ class Replica:
             telemetry=self.telemetry,
             ttl=self.pace.ttl,
             poll=self.pace.poll,
-            drain=self.pace.drain * 0.9,  # the rest is for handing back and closing
+            drain=self.pace.drain * IN_GOOD_TIME,
         )
         loops = self._loops(leader)
 
@@ -94,6 +97,7 @@ class Replica:
             name,
             period,
             duty,
+            drain=self.pace.drain * IN_GOOD_TIME,
             clock=self.clock,
             random=self.random,
             telemetry=self.telemetry,

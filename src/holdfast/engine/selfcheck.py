@@ -45,9 +45,9 @@ def kind(db: Store, every: timedelta, telemetry: Telemetry) -> Kind:
 
 
 def _walk(tx: Tx) -> chain.Verdict:
-    """Verify the rows since the last passed check, at most a page; start anew after a failed one."""
+    """Verify the rows after the last one that held, at most a page. A bad row stays the next one: it is found again."""
     last = selfchecks.last(tx, CHECK)
-    seq, previous = (last[1]["seq"], last[1]["hash"]) if last and last[0] else (0, "")
+    seq, previous = (last[1]["seq"], last[1]["hash"]) if last else (0, "")
     head_seq, head_hash = journal.audit_head(tx)
     entries = journal.audit_page(tx, seq, PAGE)
     caught_up = len(entries) < PAGE

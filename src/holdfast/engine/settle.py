@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from holdfast.core.backoff import JOB, STORE, Ladder
 from holdfast.core.job import Claim, Done, Outcome
-from holdfast.errors import LeaseLost, OutcomeUnknown, StoreUnavailable
+from holdfast.errors import LeaseLost, OutcomeUnknown, StoreUnavailable, TxConflict
 from holdfast.ports import Clock
 from holdfast.store import jobs
 from holdfast.store.database import Store
 from holdfast.store.tx import Tx
 
 T = TypeVar("T")
+
+PASSING: Final = (StoreUnavailable, OutcomeUnknown, TxConflict)  # what the store says when it is worth asking again
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +43,32 @@ class Settler:
         """Write the outcome. False if the job was no longer ours: then nothing was written."""
         if isinstance(outcome, Done) and outcome.write is None:
             return await self._finish(claim)
-        tried = False
+        unknown = False
 
         def write(tx: Tx) -> None:
-            if tried and not jobs.still_ours(tx, claim):
+            if unknown and not jobs.still_ours(tx, claim):
                 return  # an earlier try was committed and its answer lost, or the job went to another
             jobs.settle(tx, claim, outcome, ladder)
 
         async def attempt() -> None:
-            nonlocal tried
+            nonlocal unknown
             try:
                 await self._db.write(write)
-            finally:
-                tried = True
+            except OutcomeUnknown:
+                unknown = True
+                raise
 
         try:
             await self._insist(claim.id, attempt)
         except LeaseLost:
             return False
         return True
+
+    async def close(self) -> None:
+        """Give up what is still being tried; its leases are handed back or run out."""
+        if self._flusher is not None:
+            self._flusher.cancel()
+            await asyncio.wait({self._flusher})
 
     async def _finish(self, claim: Claim) -> bool:
         waiting = _Waiting(claim, asyncio.get_running_loop().create_future())
@@ -79,12 +88,15 @@ class Settler:
 
             try:
                 ours = await self._insist(claims[0].id, lambda write=write: self._db.write(write))  # type: ignore[misc]
-            except BaseException as error:
+            except Exception as error:
                 for waiting in group:
-                    waiting.future.cancel() if isinstance(error, asyncio.CancelledError) else _fail(waiting, error)
+                    waiting.future.set_exception(error)
+            except BaseException:
+                for waiting in group:
+                    waiting.future.cancel()
                 raise
-            for waiting in group:
-                if not waiting.future.done():
+            else:
+                for waiting in group:
                     waiting.future.set_result(waiting.claim.id in ours)
 
     async def _insist(self, key: str, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -93,11 +105,6 @@ class Settler:
         while True:
             try:
                 return await attempt()
-            except (StoreUnavailable, OutcomeUnknown):
+            except PASSING:
                 tries += 1
                 await self._clock.sleep(STORE.wait(tries, key).total_seconds())
-
-
-def _fail(waiting: _Waiting, error: BaseException) -> None:
-    if not waiting.future.done():
-        waiting.future.set_exception(error)

@@ -49,11 +49,10 @@ async def reconcile(db: Store, families: Sequence[Owed], points: Points) -> int:
 
 
 def _restore(tx: Tx, owed: Owed) -> int:
-    specs = owed(tx)
-    for spec in specs:
-        jobs.enqueue(tx, spec)
+    missing = [spec for spec in owed(tx) if jobs.enqueue(tx, spec) == spec.id]  # not if another brought it meanwhile
+    for spec in missing:
         journal.audit(tx, "job_restored", spec.subject, job=spec.id, kind=spec.kind)
-    return len(specs)
+    return len(missing)
 
 
 async def _in_pages(db: Store, page: Callable[[Tx], int]) -> int:

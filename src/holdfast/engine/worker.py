@@ -13,7 +13,7 @@ from holdfast.core.backoff import JOB, STORE, Ladder
 from holdfast.core.job import Again, Claim, Failed, Outcome
 from holdfast.engine.leader import MARGIN
 from holdfast.engine.loop import wait_for
-from holdfast.engine.settle import Settler
+from holdfast.engine.settle import PASSING, Settler
 from holdfast.errors import LeaseLost, OutcomeUnknown, Refused, StoreError, StoreUnavailable, TryLater
 from holdfast.ports import Clock, Points
 from holdfast.store import jobs, replicas
@@ -23,11 +23,12 @@ from holdfast.telemetry import Telemetry
 
 CLOCK_JUMP: Final = timedelta(seconds=60)
 STORE_BLIP: Final = timedelta(seconds=5)
+CLEAN_UP_FOR: Final = 2.0  # seconds that a cancelled handler has to put things in order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who we are: the holder id is new at each start, so that a restarted process never inherits its zombie's leases."""
+    """Who we are. The holder id is new at each start: a restarted process never inherits its zombie's leases."""
 
     holder: str
     name: str
@@ -66,6 +67,11 @@ class _Running:
     ended_by: Literal["", "lost", "stop"] = ""  # why we cancelled it
     settling: bool = False
 
+    @property
+    def under_way(self) -> bool:
+        """Its handler runs, and we have no reason to end it."""
+        return not self.settling and not self.ended_by
+
 
 @dataclass(slots=True)
 class _DatabaseTime:
@@ -100,8 +106,11 @@ class Worker:
         """Work until stop, then drain: nothing of ours is left running when this returns."""
         settler = Settler(self.db, self.clock)
         woken = self.db.wake.subscribe()
-        beating = asyncio.create_task(self._beat_forever(), name="beat")
-        stopping = asyncio.create_task(_wake_when(stop, woken), name="stop-watch")
+        helpers = [
+            asyncio.create_task(self._beat_forever(), name="beat"),
+            asyncio.create_task(self._doubt_forever(), name="doubt"),
+            asyncio.create_task(_wake_when(stop, woken), name="stop-watch"),
+        ]
         failures = 0
         try:
             while not stop.is_set():
@@ -118,10 +127,12 @@ class Worker:
                     await wait_for(woken, self.poll.total_seconds())
             await self._drain()
         finally:
-            beating.cancel()
-            stopping.cancel()
             self.db.wake.unsubscribe(woken)
-            await asyncio.gather(beating, stopping, return_exceptions=True)
+            left = [entry.task for entry in self._running.values() if entry.task is not None]
+            for task in (*helpers, *left):
+                task.cancel()
+            await settler.close()
+            await asyncio.wait((*helpers, *left), timeout=CLEAN_UP_FOR)
 
     # ── claiming ──
 
@@ -130,6 +141,8 @@ class Worker:
         free = self._free()
         asked_at = self.clock.monotonic()
         expected = self._expected_time(asked_at)  # None while it is too early to look at the clock again
+        if expected is None and not self._stray and not any(free.values()):
+            return False  # no slot, nothing to look after: the store need not be asked
 
         def claim(tx: Tx) -> tuple[list[Claim], int, bool, datetime | None]:
             if tx.epoch != self._epoch:
@@ -157,42 +170,47 @@ class Worker:
         return bool(claims) and any(self._free().values())
 
     def _free(self) -> dict[str, int]:
+        """Slots bound the handlers that run; a job whose result is only being written needs none any more."""
         used: dict[str, int] = {}
         for entry in self._running.values():
-            used[entry.kind.name] = used.get(entry.kind.name, 0) + 1
+            if not entry.settling:
+                used[entry.kind.name] = used.get(entry.kind.name, 0) + 1
         return {kind.name: kind.slots - used.get(kind.name, 0) for kind in self.kinds}
 
     def _start(self, claim: Claim, asked_at: float, settler: Settler, woken: asyncio.Event) -> None:
         kind = next(kind for kind in self.kinds if kind.name == claim.kind)
         entry = _Running(claim, kind, asked_at + self._trust_for())
         self._running[claim.id] = entry
-        entry.task = asyncio.create_task(self._work(entry, settler), name=claim.id)
+        entry.task = asyncio.create_task(self._work(entry, settler, woken), name=claim.id)
 
-        def ended(_: asyncio.Task[None]) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
             if entry.ended_by != "stop":  # those are handed back by the drain
                 self._running.pop(claim.id, None)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.telemetry.log.error("job.not_settled", job=claim.id, kind=claim.kind, exc_info=error)
             woken.set()
 
         entry.task.add_done_callback(ended)
 
     # ── working ──
 
-    async def _work(self, entry: _Running, settler: Settler) -> None:
+    async def _work(self, entry: _Running, settler: Settler, woken: asyncio.Event) -> None:
         claim, log = entry.claim, self.telemetry.log
         self.points("job.claimed")
         began = self.clock.monotonic()
         try:
             outcome = await self._handle(entry)
         except LeaseLost:
-            log.warning("job.lease_lost", job=claim.id, kind=claim.kind, subject=claim.subject)
+            self._report_lost(claim)
             return
         entry.settling = True
+        woken.set()  # its slot is free: the next claim travels while this result is written
         self.points("job.settling")
-        written = await settler.settle(claim, outcome, entry.kind.ladder)
+        outcome, written = await self._settle(entry, outcome, settler)
         self.points("job.settled")
         name = type(outcome).__name__.lower() if written else "lost"
-        self.telemetry.metrics.job_attempts.labels(kind=claim.kind, outcome=name).inc()
-        self.telemetry.metrics.job_duration.labels(kind=claim.kind).observe(self.clock.monotonic() - began)
+        self.telemetry.metrics.job_attempts.labels(queue=claim.kind, outcome=name).inc()
+        self.telemetry.metrics.job_duration.labels(queue=claim.kind).observe(self.clock.monotonic() - began)
         facts = {"job": claim.id, "kind": claim.kind, "subject": claim.subject, "attempt": claim.attempt}
         if isinstance(outcome, Failed):
             log.warning("job.failed", **facts, reason=outcome.reason, error=outcome.error, written=written)
@@ -202,23 +220,40 @@ class Worker:
     async def _handle(self, entry: _Running) -> Outcome:
         """Run the handler and turn whatever comes out of it into an outcome."""
         work = Work(claim=entry.claim, check=lambda: self._check(entry), point=self.points)
+        limit = entry.kind.timeout.total_seconds()
         try:
-            async with asyncio.timeout(entry.kind.timeout.total_seconds()):
+            async with asyncio.timeout(limit) as deadline:
                 return await entry.kind.handler(work)
-        except TimeoutError:
-            limit = entry.kind.timeout.total_seconds()
-            return Failed(error=f"did not end within {limit:g} s", reason="TIMEOUT")
+        except TimeoutError as error:
+            if deadline.expired():
+                return Failed(error=f"did not end within {limit:g} s", reason="TIMEOUT")
+            return self._crashed(entry.claim, error)
         except TryLater as why:
             return Failed(error=str(why), reason=why.reason, wait=why.after)
         except Refused as why:
             return Failed(error=str(why), reason=why.reason, final=True)
-        except (StoreUnavailable, OutcomeUnknown):
+        except PASSING:
             return Again(after=STORE_BLIP, reason="STORE_UNAVAILABLE")  # not the job's fault: it costs no attempt
         except LeaseLost:
             raise
         except Exception as error:
-            self.telemetry.log.error("job.crashed", job=entry.claim.id, kind=entry.claim.kind, exc_info=error)
-            return Failed(error=f"{type(error).__name__}: {error}", reason="INTERNAL")
+            return self._crashed(entry.claim, error)
+
+    async def _settle(self, entry: _Running, outcome: Outcome, settler: Settler) -> tuple[Outcome, bool]:
+        """Write the outcome down. If what it asks for cannot be written, that is the outcome."""
+        try:
+            return outcome, await settler.settle(entry.claim, outcome, entry.kind.ladder)
+        except Exception as error:
+            failed = self._crashed(entry.claim, error)
+            return failed, await settler.settle(entry.claim, failed, entry.kind.ladder)
+
+    def _crashed(self, claim: Claim, error: Exception) -> Failed:
+        self.telemetry.log.error("job.crashed", job=claim.id, kind=claim.kind, exc_info=error)
+        return Failed(error=f"{type(error).__name__}: {error}", reason="INTERNAL")
+
+    def _report_lost(self, claim: Claim) -> None:
+        self.telemetry.metrics.job_attempts.labels(queue=claim.kind, outcome="lost").inc()
+        self.telemetry.log.warning("job.lease_lost", job=claim.id, kind=claim.kind, subject=claim.subject)
 
     def _check(self, entry: _Running) -> None:
         if self.clock.monotonic() >= entry.trusted_until:
@@ -235,7 +270,7 @@ class Worker:
             await self.clock.sleep(self.ttl.total_seconds() / 3)
 
     async def _beat(self) -> None:
-        """Renew all our leases in one statement, and cancel the work whose lease is gone or can't be trusted."""
+        """Renew all our leases in one statement, and cancel the work whose lease is gone."""
         entries = list(self._running.values())
         claims = [entry.claim for entry in entries]
         asked_at = self.clock.monotonic()
@@ -248,26 +283,39 @@ class Worker:
             now, kept = await self.db.write(write)
         except StoreError as error:
             self.telemetry.metrics.store_up.set(0)
+            self.telemetry.health.beat_problem = str(error)
             self.telemetry.log.warning("beat.failed", error=str(error))
-            kept = {entry.claim.id for entry in entries if self.clock.monotonic() < entry.trusted_until}
-        else:
-            self.points("job.beaten")
-            self._report_skew(now)
-            for entry in entries:
-                if entry.claim.id in kept:
-                    entry.trusted_until = asked_at + self._trust_for()
+            return
+        self.points("job.beaten")
+        self._report_skew(now)
         for entry in entries:
-            if entry.claim.id not in kept:
+            if entry.claim.id in kept:
+                entry.trusted_until = asked_at + self._trust_for()
+            else:
                 self._end(entry, "lost")
+
+    async def _doubt_forever(self) -> None:
+        """Cancel work whose lease can't be trusted any more: a beat that waits for the store must not keep it alive."""
+        while True:
+            now = self.clock.monotonic()
+            ends = [entry.trusted_until for entry in self._running.values() if entry.under_way]
+            await self.clock.sleep(max(0.0, min(ends, default=now + self._trust_for()) - now))
+            for entry in list(self._running.values()):
+                if self.clock.monotonic() >= entry.trusted_until:
+                    self._end(entry, "lost")
 
     def _end(self, entry: _Running, why: Literal["lost", "stop"]) -> None:
         """Cancel a handler. One that is only writing its result goes on: the fence decides whether that counts."""
-        if entry.task is not None and not entry.task.done() and not entry.settling:
-            entry.ended_by = why
-            entry.task.cancel()
+        if entry.task is None or entry.task.done() or entry.settling:
+            return
+        if why == "lost" and entry.under_way:
+            self._report_lost(entry.claim)
+        entry.ended_by = why
+        entry.task.cancel()
 
     def _report_skew(self, now: datetime) -> None:
         self.telemetry.metrics.store_up.set(1)
+        self.telemetry.health.beat_problem = ""
         skew = self.clock.now() - now
         self.telemetry.metrics.clock_skew.set(skew.total_seconds())
         if abs(skew) > CLOCK_JUMP:
@@ -304,32 +352,38 @@ class Worker:
     # ── stopping ──
 
     async def _drain(self) -> None:
-        """Let work end, hand back what does not end in time, and take our name off the list."""
+        """Let work end, hand back what need not or does not end in time, and take our name off the list."""
         self._draining = True
         deadline = self.clock.monotonic() + self.drain.total_seconds()
-        for entry in list(self._running.values()):
-            if entry.kind.interruptible:
-                self._end(entry, "stop")
+        await self._hand_back([e for e in self._running.values() if e.kind.interruptible and not e.settling])
         tasks = [entry.task for entry in self._running.values() if entry.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, deadline - self.clock.monotonic()))
-        for entry in list(self._running.values()):
+        await self._hand_back(list(self._running.values()), leaving=True)
+
+    async def _hand_back(self, entries: list[_Running], *, leaving: bool = False) -> None:
+        """Cancel these, and make them anybody's at once, with the attempt given back."""
+        for entry in entries:
             entry.settling = False
             self._end(entry, "stop")
-        left = [entry.claim for entry in self._running.values()]
-        await asyncio.gather(*(entry.task for entry in self._running.values() if entry.task), return_exceptions=True)
+        tasks = [entry.task for entry in entries if entry.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLEAN_UP_FOR)
 
         def write(tx: Tx) -> int:
-            released = jobs.release(tx, left)
-            replicas.gone(tx, self.identity.holder)
-            return released
+            if leaving:
+                replicas.gone(tx, self.identity.holder)
+            return jobs.release(tx, [entry.claim for entry in entries])
 
+        if not entries and not leaving:
+            return
         try:
             released = await self.db.write(write)
-            self.telemetry.log.info("worker.drained", handed_back=released)
+            self.telemetry.log.info("worker.drained" if leaving else "worker.handed_back", handed_back=released)
         except StoreError as error:
             self.telemetry.log.error("worker.not_drained", error=str(error), what="leases will expire by themselves")
-        self._running.clear()
+        for entry in entries:
+            self._running.pop(entry.claim.id, None)
 
 
 async def _wake_when(stop: asyncio.Event, woken: asyncio.Event) -> None:

@@ -28,20 +28,18 @@ async def store_problem(db: Store) -> str:
 
 
 async def refresh(db: Store, metrics: Metrics, holder: str) -> None:
-    """Set the gauges from SQL. If the store is away they keep their last values and store_up says 0."""
+    """Set the gauges from SQL. If the store is away they stay as they are; store_up is 0 until the next heartbeat."""
     try:
         async with asyncio.timeout(PROBE_DEADLINE):
             await db.read(lambda tx: _set(tx, metrics, holder))
     except (StoreError, TimeoutError):
         metrics.store_up.set(0)
-    else:
-        metrics.store_up.set(1)
 
 
 def _set(tx: Tx, metrics: Metrics, holder: str) -> None:
     metrics.jobs.clear()
     for (kind, state), number in jobs.counts(tx).items():
-        metrics.jobs.labels(kind=kind, state=state).set(number)
+        metrics.jobs.labels(queue=kind, state=state).set(number)
     metrics.job_oldest_ready_age.set(jobs.oldest_ready_for(tx).total_seconds())
     now = tx.now()
     metrics.budget_remaining.clear()

@@ -66,9 +66,10 @@ class _Turn:
         self._asked_at = asked_at
         self.lease = lease
 
-    async def keep(self) -> None:
+    async def keep(self, *, at_once: bool = False) -> None:
+        """Renew the lease if a third of it has passed, or at once; LeaseLost if another has it."""
         asked_at = self._clock.monotonic()
-        if asked_at - self._asked_at < LEASE_FOR.total_seconds() / 3:
+        if not at_once and asked_at - self._asked_at < LEASE_FOR.total_seconds() / 3:
             return
         self.lease = await self._db.write(self.prove)
         self._asked_at = asked_at
@@ -136,7 +137,7 @@ class _Run:
             self._keyring.adopt([self._keyring.current, *left])
             if self._unusable and self._rewrapped == before:
                 break  # what is left cannot be re-wrapped; other rows are new ones, and get another round
-        await self._turn.keep()
+        await self._turn.keep(at_once=True)
         self._drop_from_file(retired)
         return Rotation(
             current=self._keyring.current.id,
@@ -157,8 +158,9 @@ class _Run:
         now = await self._db.read(lambda tx: tx.now())
         old = self._keyring.current
         if not self._settings.keys.passphrase:
-            kek = await self._new_in_file(new_kek(self._random, now))
+            kek = new_kek(self._random, now)
             check = keys.check_of(kek, None, self._random)
+            await self._put_in_file(kek)
         elif old.origin == "passphrase":
             raise StoreRefused(
                 "There is no new passphrase to change to: the one that is given is in use already.",
@@ -169,14 +171,13 @@ class _Run:
         await self._db.write(lambda tx: self._succeed(tx, old, check))
         self._keyring.adopt([kek, old])
 
-    async def _new_in_file(self, fresh: Kek) -> Kek:
-        """Put a new KEK first in the file. One that is there already was left by a run that was cut off."""
-        present = self._in_file()
-        if present and present[0].id != self._keyring.current.id:
-            return present[0]
-        await self._turn.keep()
-        keyfile.rewrite(self._files, self._settings.key_file, [fresh, *present])
-        return fresh
+    async def _put_in_file(self, kek: Kek) -> None:
+        """Make it the first in the file. Unused ones, left by a run that was cut off before this, go at the end.
+
+        Nothing waits between the proof of the lease and the write: a rival could write the file only in that gap.
+        """
+        await self._turn.keep(at_once=True)
+        keyfile.rewrite(self._files, self._settings.key_file, [kek, *self._in_file()])
 
     def _succeed(self, tx: Tx, old: Kek, check: Check) -> None:
         self._turn.prove(tx)

@@ -11,7 +11,8 @@ import asyncio
 import json
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import Enum
 from itertools import count
@@ -104,12 +105,18 @@ class Retrying:
         return await self._retried(_once(fn, key), self._deadline, again=(TxConflict, Duplicate, OutcomeUnknown))
 
     async def _retried(self, fn: Callable[[Tx], T], deadline: float, *, again: tuple[type[Exception], ...]) -> T:
+        unknown: OutcomeUnknown | None = None
         for attempt in count(1):
             try:
                 return await self._attempt(fn, deadline)
-            except again:
+            except again as error:
+                unknown = error if isinstance(error, OutcomeUnknown) else unknown
                 if attempt == CONFLICT_TRIES:
                     raise
+            except StoreUnavailable as error:
+                if unknown is not None:
+                    raise unknown from error  # "nothing was changed" is only true of the later try
+                raise
             await self._clock.sleep(CONFLICTS.wait(attempt, f"{attempt}:{self._clock.monotonic()}").total_seconds())
         raise AssertionError("count() never ends")
 
@@ -122,13 +129,14 @@ class _State(Enum):
 
 
 class _Call:
-    __slots__ = ("error", "fn", "future", "result", "session", "state")
+    __slots__ = ("error", "fn", "future", "group", "result", "session", "state")
 
     def __init__(self, fn: Callable[[Tx], Any], future: asyncio.Future[Any]) -> None:
         self.fn = fn
         self.future = future
         self.state = _State.WAITING
         self.session: EngineSession | None = None
+        self.group: Sequence[_Call] = ()  # all that share its transaction
         self.result: Any = None
         self.error: BaseException | None = None
 
@@ -206,6 +214,8 @@ class Database(Retrying):
 
     async def close(self) -> None:
         """Finish what was handed over, then end the threads; the writers close last (SQLite's checkpoint is theirs)."""
+        if self._notify_planned:
+            self._notify()  # what we handed back at the last moment need not wait for another replica's poll
         self._reads.close()
         self._writes.close()
         await asyncio.to_thread(self._join)
@@ -224,22 +234,24 @@ class Database(Retrying):
             async with asyncio.timeout(deadline):
                 return await call.future
         except TimeoutError:
-            if self._abandon(call):
+            if self._abandon(call, overdue=True):
                 raise StoreUnavailable(f"no answer from the store in {deadline:g} s; nothing was changed") from None
             raise OutcomeUnknown(f"no answer to COMMIT in {deadline:g} s; it may have happened") from None
         except asyncio.CancelledError:
-            self._abandon(call)
+            self._abandon(call, overdue=False)
             raise
 
-    def _abandon(self, call: _Call) -> bool:
-        """Give a call up. True if it is certain that it changes nothing."""
-        with self._guard:
+    def _abandon(self, call: _Call, *, overdue: bool) -> bool:
+        """Give a call up. True if it is certain that it changes nothing.
+
+        A caller that merely went away does not spoil the transaction for others that wait for it.
+        """
+        with self._guard:  # for the abort, too: a moment later the session may work for somebody else
             certain = call.state is not _State.COMMITTING
             if certain:
                 call.state = _State.ABANDONED
-            session = call.session
-        if session is not None:
-            session.abort()
+            if call.session is not None and (overdue or all(other.future.done() for other in call.group)):
+                call.session.abort()
         return certain
 
     def _deliver(self, calls: list[_Call], wakes: bool) -> None:
@@ -264,6 +276,8 @@ class Database(Retrying):
             self._writes.put(call)
         except StoreUnavailable:
             call.future.cancel()
+        else:
+            self._loop.call_later(self._deadline, lambda: self._abandon(call, overdue=True))
 
     def _heard(self) -> None:
         """Called on the engine's listening thread."""
@@ -281,7 +295,8 @@ class Database(Retrying):
                 if session is None or session.broken:
                     session = self._reconnect(session, write)
                 if notify:
-                    session.notify()
+                    with self._using(session, notify):
+                        session.notify()
                 if work:
                     wakes = self._run(session, work, write)
             except BaseException as error:  # no connection, or a harness that kills: nobody may wait for ever
@@ -323,8 +338,7 @@ class Database(Retrying):
         return wakes
 
     def _transact(self, session: EngineSession, calls: list[_Call], write: bool) -> bool:
-        self._enter(calls, session)
-        try:
+        with self._using(session, calls):
             session.begin(write=write)
             tx = Tx(session)
             try:
@@ -342,17 +356,21 @@ class Database(Retrying):
             if write:
                 self._points("store.after-commit")
             return tx.wakes
+
+    @contextmanager
+    def _using(self, session: EngineSession, calls: list[_Call]) -> Iterator[None]:
+        """While these calls run, whoever gives one up can cut the session off."""
+        with self._guard:
+            for call in calls:
+                call.session, call.group = session, calls
+                if call.state is not _State.ABANDONED:
+                    call.state = _State.RUNNING
+        try:
+            yield
         finally:
             with self._guard:
                 for call in calls:
                     call.session = None
-
-    def _enter(self, calls: list[_Call], session: EngineSession) -> None:
-        with self._guard:
-            for call in calls:
-                call.session = session
-                if call.state is not _State.ABANDONED:
-                    call.state = _State.RUNNING
 
     def _enter_commit(self, calls: list[_Call]) -> None:
         with self._guard:

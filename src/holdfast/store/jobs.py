@@ -11,6 +11,7 @@ from typing import Any, Final
 from holdfast.core.backoff import JOB, Ladder
 from holdfast.core.job import (
     CRASHES_TO_QUARANTINE,
+    CRASHES_TO_SUSPECT,
     Again,
     Claim,
     Done,
@@ -54,12 +55,12 @@ class Job:
 
 
 def enqueue(tx: Tx, spec: Spec) -> str:
-    """Ask for work, in the transaction that causes it. Returns the live job for (kind, subject): this or an older one."""
+    """Ask for work, in the transaction that causes it. The live job for (kind, subject): this or an older one."""
     for _ in range(ENQUEUE_TRIES):
         if _insert(tx, spec):
             tx.wakes = True
             return spec.id
-        # A statement later the job that was in the way may have ended (PostgreSQL): then this one is needed after all.
+        # On PostgreSQL the job in the way may have ended since: then this one is needed after all.
         older = tx.row(
             "SELECT id FROM jobs WHERE kind = :kind AND subject = :subject AND state <> 'dead'",
             kind=spec.kind,
@@ -101,7 +102,7 @@ def claim(tx: Tx, *, holder: str, free: Mapping[str, int], ttl: timedelta) -> li
     rows: list[Row] = []
     for kind, priority in _due(tx, left):
         if left[kind] > 0:
-            picked = _pick(tx, kind, priority, left[kind])
+            picked = _pick_safely(tx, kind, priority, left[kind], holder, rows)
             left[kind] -= len(picked)
             rows += picked
     return _lease(tx, budgets.admit(tx, rows), holder, ttl)
@@ -120,21 +121,52 @@ def _due(tx: Tx, kinds: Iterable[str]) -> list[tuple[str, int]]:
              WHERE (SELECT jobs.due_at FROM jobs
                      WHERE jobs.kind = want.kind AND jobs.priority = want.priority AND jobs.state = 'ready'
                      ORDER BY jobs.due_at LIMIT 1) <= (SELECT now_us())
-             ORDER BY priority""",
+             ORDER BY priority, kind""",
         **values,
     )
     return [(row["kind"], row["priority"]) for row in rows]
 
 
-def _pick(tx: Tx, kind: str, priority: int, limit: int) -> list[Row]:
+def _pick_safely(tx: Tx, kind: str, priority: int, limit: int, holder: str, taken: Sequence[Row]) -> list[Row]:
+    """Pick, but at most one suspect for each holder.
+
+    A poisoned job brings all that run beside it under suspicion; run one by one, only the guilty dies a third time.
+    """
+    picked = _pick(tx, kind, priority, limit)
+    suspects = [row for row in picked if _suspect(row)]
+    if not suspects:
+        return picked
+    free = not any(map(_suspect, taken)) and not _holds_a_suspect(tx, holder)
+    one = suspects[:1] if free else []
+    return picked if suspects == one else one + _pick(tx, kind, priority, limit - len(one), suspects=False)
+
+
+def _pick(tx: Tx, kind: str, priority: int, limit: int, *, suspects: bool = True) -> list[Row]:
     return tx.rows(
-        """SELECT id, kind, subject, payload, attempts, max_attempts, priority, budgets, reason, recheck FROM jobs
+        """SELECT id, kind, subject, payload, attempts, max_attempts, crashes, priority, budgets, reason, recheck
+             FROM jobs
             WHERE state = 'ready' AND kind = :kind AND priority = :priority AND due_at <= (SELECT now_us())
+              AND (:suspects OR crashes < :crashes)
             ORDER BY due_at LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
         kind=kind,
         priority=priority,
         limit=limit,
+        suspects=suspects,
+        crashes=CRASHES_TO_SUSPECT,
     )
+
+
+def _suspect(row: Row) -> bool:
+    return bool(row["crashes"] >= CRASHES_TO_SUSPECT)
+
+
+def _holds_a_suspect(tx: Tx, holder: str) -> bool:
+    row = tx.row(
+        "SELECT id FROM jobs WHERE state = 'running' AND holder = :holder AND crashes >= :crashes LIMIT 1",
+        holder=holder,
+        crashes=CRASHES_TO_SUSPECT,
+    )
+    return row is not None
 
 
 def _lease(tx: Tx, rows: Sequence[Row], holder: str, ttl: timedelta) -> list[Claim]:
@@ -266,7 +298,7 @@ def _fail(tx: Tx, claim: Claim, outcome: Failed, ladder: Ladder) -> None:
 
 
 def _storable(error: str) -> str:
-    """Without what PostgreSQL (NUL) or UTF-8 (half a surrogate pair) refuses: a remote's words must not cost the answer."""
+    """Without NUL and half surrogate pairs, which a database refuses: a remote's words must not cost the answer."""
     return error[:2000].replace("\0", "\ufffd").encode(errors="replace").decode()
 
 

@@ -7,7 +7,7 @@ in order, a reader that resumes after an id misses nothing, and the lock can nev
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -16,6 +16,7 @@ from holdfast.core import chain
 from holdfast.store.tx import Tx, from_micros, value_list
 
 SYSTEM: Final = "system"
+PAGE: Final = 50  # rows a statement: the quickest on SQLite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,8 @@ def seal(tx: Tx) -> None:
         _insert_audits(tx, head["audit_seq"] - len(tx.audits), head["audit_hash"], head["at"])
     if tx.events:
         first = head["event_id"] - len(tx.events) + 1
-        text, values = value_list([(first + n, head["at"], *entry) for n, entry in enumerate(tx.events)])
-        tx.run(f"INSERT INTO events (id, at, name, subject, job, details) {text}", **values)
+        rows = [(first + n, head["at"], *entry) for n, entry in enumerate(tx.events)]
+        _insert(tx, "events (id, at, name, subject, job, details)", rows)
 
 
 def _insert_audits(tx: Tx, seq: int, previous: str, at: int) -> None:
@@ -64,9 +65,15 @@ def _insert_audits(tx: Tx, seq: int, previous: str, at: int) -> None:
         seq += 1
         previous = chain.link(previous, seq, at, actor, action, subject, details)
         rows.append((seq, at, actor, action, subject, details, previous))
-    text, values = value_list(rows)
-    tx.run(f"INSERT INTO audit (seq, at, actor, action, subject, details, hash) {text}", **values)
+    _insert(tx, "audit (seq, at, actor, action, subject, details, hash)", rows)
     tx.run("UPDATE journal_head SET audit_hash = :hash WHERE only_one = 1", hash=previous)
+
+
+def _insert(tx: Tx, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """In pages: PostgreSQL takes 65,535 parameters, and SQLite finds each by walking over those before it."""
+    for start in range(0, len(rows), PAGE):
+        text, values = value_list(rows[start : start + PAGE])
+        tx.run(f"INSERT INTO {into} {text}", **values)
 
 
 def audit_page(tx: Tx, after: int, limit: int = 1000) -> list[chain.Entry]:

@@ -46,9 +46,24 @@ def _parse(name: str, text: str) -> Migration:
 
 async def bring_up(db: Database, *, points: Points) -> list[str]:
     """Make the schema what this build needs; on several replicas at once one does it and the others wait."""
-    known = bundled()
-    await db.run_long(prepare, deadline=PATIENCE)
-    return await db.run_long(lambda tx: migrate(tx, db.engine.name, known, points), deadline=PATIENCE)
+    known, engine = bundled(), db.engine.name
+
+    def begin(tx: Tx) -> None:
+        _take_time(tx, engine)
+        prepare(tx)
+
+    def apply(tx: Tx) -> list[str]:
+        _take_time(tx, engine)
+        return migrate(tx, engine, known, points)
+
+    await db.run_long(begin, deadline=PATIENCE)
+    return await db.run_long(apply, deadline=PATIENCE)
+
+
+def _take_time(tx: Tx, engine: str) -> None:
+    """A step, or waiting for another replica's, may take longer than the server grants any other statement."""
+    if engine == "postgresql":
+        tx.run(f"SET LOCAL statement_timeout = {PATIENCE // timedelta(milliseconds=1)}")
 
 
 def prepare(tx: Tx) -> None:
@@ -66,6 +81,8 @@ def prepare(tx: Tx) -> None:
 
 def migrate(tx: Tx, engine: str, migrations: list[Migration], points: Points) -> list[str]:
     """Apply what is missing, in this one transaction; the row lock makes a second replica wait, then find it done."""
+    if engine == "postgresql":
+        tx.run("SET LOCAL statement_timeout = 0")  # a step may take longer than a store call; PATIENCE bounds it
     tx.run("UPDATE schema_lock SET version = version WHERE only_one = 1")
     _refuse_strangers(tx, migrations)
     done = {row["version"] for row in tx.rows("SELECT version FROM schema_migrations")}

@@ -39,10 +39,10 @@ class PostgresEngine:
         self._url = url
         try:
             where = conninfo_to_dict(url.reveal())
-        except psycopg.ProgrammingError as error:
+        except psycopg.ProgrammingError:  # its text repeats the address, password and all
             raise StoreRefused(
                 "store.url is not a PostgreSQL address.", "Write it as postgresql://user@host:5432/name."
-            ) from error
+            ) from None
         self.where = f"{where.get('host', 'localhost')}:{where.get('port', 5432)}/{where.get('dbname', '')}"
         self._own_pids: set[int] = set()
         self._listener: _Listener | None = None
@@ -58,6 +58,7 @@ class PostgresEngine:
         return PostgresSession(connection, epoch)
 
     def open(self, *, deadline: float) -> psycopg.Connection[Row]:
+        limit = int(deadline * 1000)
         try:
             return psycopg.connect(
                 self._url.reveal(),
@@ -65,9 +66,9 @@ class PostgresEngine:
                 row_factory=dict_row,
                 connect_timeout=max(2, int(deadline)),
                 target_session_attrs="read-write",  # never an old primary that became a standby
-                tcp_user_timeout=max(1000, int(deadline * 1000)),
-                options=f"-c statement_timeout={int(deadline * 1000)} -c idle_in_transaction_session_timeout=60000"
-                " -c timezone=UTC",
+                tcp_user_timeout=max(1000, limit),
+                # A client that is frozen inside a transaction holds locks that all others need: the server ends it.
+                options=f"-c statement_timeout={limit} -c idle_in_transaction_session_timeout={limit} -c timezone=UTC",
                 application_name="holdfast",
             )
         except psycopg.Error as error:

@@ -42,10 +42,13 @@ def place(secret_id: str) -> Mapping[str, str]:
 
 
 def put(tx: Tx, kept: Kept) -> None:
-    """Add a secret. KeyMissing if its KEK was retired since it was sealed: it must be sealed again."""
+    """Add a secret. KeyMissing if its KEK is not the current one any more: it must be sealed again.
+
+    So a rotation has an end, however many are put meanwhile by replicas that have not noticed it.
+    """
     added = tx.run(
         """INSERT INTO secrets (id, kek_id, wrapped, box, created_at)
-           SELECT :id, kek_id, :wrapped, :box, now_us() FROM key_checks WHERE kek_id = :kek_id""",
+           SELECT :id, kek_id, :wrapped, :box, now_us() FROM key_checks WHERE kek_id = :kek_id AND is_current""",
         id=kept.id,
         kek_id=kept.sealed.kek_id,
         wrapped=kept.sealed.wrapped,
@@ -135,7 +138,7 @@ def add_current(tx: Tx, check: Check) -> None:
 
 
 def step_down(tx: Tx, kek_id: str) -> None:
-    """Make room for another current KEK; what is still put under this one is found by the rotation."""
+    """Make room for another current KEK. What is being put under this one now is found by the rotation."""
     tx.run("UPDATE key_checks SET is_current = FALSE WHERE kek_id = :kek_id", kek_id=kek_id)
 
 

@@ -53,20 +53,44 @@ class SqliteEngine:
     def _admit(self) -> None:
         """Refuse a file that lost its content; let SQLite finish what a crash interrupted, and look again."""
         wal = self.path.with_name(self.path.name + "-wal")
+        recovering = wal.exists() and wal.stat().st_size > 0
         if not self.path.exists():
+            if recovering:  # beside a new file it would be taken for that one's
+                raise StoreRefused(
+                    f"{self.path} is missing, but its log {wal.name} is there.",
+                    "Restore the file from a backup. To start anew, remove the log yourself.",
+                )
             _create(self.path, self._clock)
             return
-        recovering = wal.exists() and wal.stat().st_size > 0
-        _refuse_cut_file(self.path, recovering=recovering)
+        cut = _cut(self.path)
         if recovering:
-            session = self.connect(write=True, deadline=5.0)
-            try:
-                session.query("PRAGMA wal_checkpoint(TRUNCATE)", {})
-            except StoreError as error:
-                raise _malformed(self.path, str(error)) from error
-            finally:
-                session.close()
-            _refuse_cut_file(self.path, recovering=False)
+            if cut:
+                self._refuse_holes(cut)
+            self._recover()
+            cut = _cut(self.path)
+        if cut:
+            raise _malformed(self.path, cut)
+
+    def _refuse_holes(self, cut: str) -> None:
+        """After a crash the file may be short, the rest being in the WAL. What is in neither would be read as zeros."""
+        session = open_read_only(self.path, self._clock)
+        try:
+            sound = session.query("PRAGMA quick_check(1)", {}) == [{"quick_check": "ok"}]
+        except StoreError:
+            sound = False
+        finally:
+            session.close()
+        if not sound:
+            raise _malformed(self.path, cut)
+
+    def _recover(self) -> None:
+        session = self.connect(write=True, deadline=5.0)
+        try:
+            session.query("PRAGMA wal_checkpoint(TRUNCATE)", {})
+        except StoreError as error:
+            raise _malformed(self.path, str(error)) from error
+        finally:
+            session.close()
 
     def connect(self, *, write: bool, deadline: float) -> SqliteSession:
         try:
@@ -228,8 +252,11 @@ def _create(path: Path, clock: Clock) -> None:
         os.close(folder)
 
 
-def _refuse_cut_file(path: Path, *, recovering: bool) -> None:
-    """A 0-byte file would open as a fresh, empty database: everything silently lost."""
+def _cut(path: Path) -> str:
+    """How much of the file is missing, by its own header; "" if nothing is.
+
+    A 0-byte file is refused: it would open as a fresh, empty database, everything silently lost.
+    """
     size = path.stat().st_size
     if size == 0:
         raise StoreRefused(
@@ -244,9 +271,8 @@ def _refuse_cut_file(path: Path, *, recovering: bool) -> None:
     page_size = 65536 if page_size == 1 else page_size
     changes, pages = struct.unpack(">II", header[24:32])
     (valid_for,) = struct.unpack(">I", header[92:96])
-    # While the WAL still holds pages the main file may lag behind; after recovery it may not.
-    if not recovering and changes == valid_for and size < page_size * pages:
-        raise _malformed(path, f"it has {size} bytes of {page_size * pages}")
+    short = changes == valid_for and size < page_size * pages
+    return f"it has {size} bytes of {page_size * pages}" if short else ""
 
 
 def _malformed(path: Path, problem: str) -> StoreRefused:

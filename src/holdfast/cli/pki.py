@@ -1,0 +1,138 @@
+"""`holdfast pki`: make a private CA's root and intermediate, and read certificates, CRLs and requests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from holdfast.errors import UserError
+
+if TYPE_CHECKING:
+    from holdfast.pki.ceremony import Passphrases, Plan
+    from holdfast.ports import Files, Random
+    from holdfast.secret import Secret
+
+app = typer.Typer(name="pki", help="Make a private CA, or read a certificate.")
+
+Kind = Literal["ec-p256", "ec-p384", "rsa-2048", "rsa-3072", "rsa-4096", "ed25519"]
+Role = Literal["root", "intermediate"]
+
+
+class PassphraseMissing(UserError):
+    """No passphrase was given, and there is no terminal on which to show a new one."""
+
+    code = "pki-passphrase-missing"
+
+    def __init__(self, role: Role) -> None:
+        super().__init__(f"There is no passphrase for the {role}'s key, and no terminal to show a new one on.")
+        self.hint = f"Set {variable(role)}, or give --{role}-passphrase-file."
+
+
+@app.command()
+def init(
+    name: Annotated[str, typer.Option("--name", help="The name of the CA, as it will appear in certificates.")],
+    key: Annotated[Kind, typer.Option("--key", help="The kind of both keys.")] = "ec-p256",
+    permit: Annotated[
+        list[str] | None, typer.Option("--permit", help="A domain or network it is confined to; may be repeated.")
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="The folder for the files.")] = Path("pki"),
+    root_years: Annotated[int, typer.Option("--root-years", help="The life of the root.")] = 20,
+    intermediate_years: Annotated[int, typer.Option("--intermediate-years", help="The life of the intermediate.")] = 5,
+    root_passphrase_file: Annotated[
+        Path | None, typer.Option("--root-passphrase-file", help="Its first line encrypts the root's key.")
+    ] = None,
+    intermediate_passphrase_file: Annotated[
+        Path | None, typer.Option("--intermediate-passphrase-file", help="Its first line encrypts the other key.")
+    ] = None,
+) -> None:
+    """Make a root and an intermediate, their keys encrypted, and a transcript that says what to do with them.
+
+    Passphrases come from HOLDFAST_PKI_ROOT_PASSPHRASE and HOLDFAST_PKI_INTERMEDIATE_PASSPHRASE, or from files;
+    on a terminal, missing ones are made up and shown once. No existing file is ever overwritten.
+    """
+    import asyncio
+
+    from holdfast.pki.ceremony import Plan
+    from holdfast.pki.keys import KeyKind
+    from holdfast.world import LocalFiles, SystemRandom
+
+    plan = Plan(
+        name=name,
+        key_kind=KeyKind(key),
+        permit=tuple(permit or ()),
+        root_years=root_years,
+        intermediate_years=intermediate_years,
+    )
+    given: dict[Role, Path | None] = {"root": root_passphrase_file, "intermediate": intermediate_passphrase_file}
+    print(asyncio.run(_init(plan, given, out, LocalFiles(), SystemRandom())))
+
+
+async def _init(plan: Plan, given: dict[Role, Path | None], out: Path, files: Files, random: Random) -> str:
+    from holdfast import __version__
+    from holdfast.pki import ceremony
+    from holdfast.pki.transcript import transcript
+    from holdfast.world import SystemClock
+
+    ceremony.check_free(files, out)
+    made: dict[Role, Secret[str]] = {}
+    chosen = _passphrases(given, files, random, made)
+    now = SystemClock().now()
+    result = await ceremony.perform(plan, chosen, now=now, random=random)
+    text = transcript(plan, result, out, now=now, version=__version__)
+    ceremony.save(files, out, result, text)
+    for role, passphrase in made.items():  # after the files exist: before that, they would open nothing
+        print(f"Passphrase of the {role}'s key, shown only now: {passphrase.reveal()}", file=sys.stderr)
+    return text
+
+
+def _passphrases(
+    given: dict[Role, Path | None], files: Files, random: Random, made: dict[Role, Secret[str]]
+) -> Passphrases:
+    from holdfast.pki.ceremony import Passphrases, new_passphrase
+
+    found = {role: _given(role, file, files) for role, file in given.items()}
+    for role, passphrase in found.items():
+        if passphrase is None:
+            if not sys.stderr.isatty():
+                raise PassphraseMissing(role)  # it would end in a log
+            found[role] = made[role] = new_passphrase(random)
+    return Passphrases(root=found["root"], intermediate=found["intermediate"])  # type: ignore[arg-type]
+
+
+def _given(role: Role, file: Path | None, files: Files) -> Secret[str] | None:
+    from holdfast.secret import Secret
+
+    if file is None:
+        text = os.environ.get(variable(role), "")
+        return Secret(text) if text else None
+    try:
+        content = files.read(file)
+        lines = content.decode().splitlines() if content else []
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    if not lines or not lines[0]:
+        raise UserError(f"There is no passphrase in {file}, or it cannot be read.")
+    return Secret(lines[0])
+
+
+def variable(role: Role) -> str:
+    return f"HOLDFAST_PKI_{role.upper()}_PASSPHRASE"
+
+
+@app.command()
+def show(file: Annotated[Path, typer.Argument(help="A certificate, a chain, a CRL or a request; PEM or DER.")]) -> None:
+    """Say in words what a certificate, a CRL or a signing request contains."""
+    from holdfast.pki.describe import describe
+    from holdfast.world import LocalFiles, SystemClock
+
+    try:
+        content = LocalFiles().read(file)
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error
+    if content is None:
+        raise UserError(f"There is no file {file}.")
+    print(describe(content, now=SystemClock().now()))

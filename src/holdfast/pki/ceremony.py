@@ -1,0 +1,171 @@
+"""Making a private CA: a root that is put away, an intermediate that signs, and a transcript of what was done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from holdfast.errors import UserError
+from holdfast.pki import authority, bundle, keys
+from holdfast.pki.aside import aside
+from holdfast.pki.authority import Authority
+from holdfast.pki.chain import issued_by
+from holdfast.pki.constraints import permitting
+from holdfast.pki.encrypted import to_encrypted_pem
+from holdfast.pki.intent import new_serial
+from holdfast.pki.keys import KeyKind, PrivateKey
+from holdfast.pki.refused import PkiRefused
+from holdfast.pki.signer import KeySigner
+from holdfast.pki.unsigned import Unsigned, finish
+from holdfast.ports import Files, Random
+from holdfast.secret import Secret
+
+BACKDATE: Final = timedelta(hours=1)  # for clients whose clocks are late
+YEAR: Final = timedelta(days=365.25)
+MIN_PASSPHRASE: Final = 12
+MAX_NAME: Final = 40  # leaves room for " Intermediate CA 2026" in 64 characters
+_ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u
+
+ROOT, ROOT_KEY, INTERMEDIATE, INTERMEDIATE_KEY, TRANSCRIPT = FILES = (
+    "root.pem", "root-key.pem", "intermediate.pem", "intermediate-key.pem", "transcript.txt",
+)  # fmt: skip
+
+
+class FilesExist(UserError):
+    """A ceremony never overwrites: the file that is there may be the only copy of a key."""
+
+    status, code = 409, "pki-files-exist"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} exists already; nothing was written.")
+        self.hint = (
+            f"Choose another folder. One without {TRANSCRIPT} is of a ceremony that did not end: it can be removed."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is decided before the ceremony."""
+
+    name: str
+    key_kind: KeyKind = KeyKind.EC_P256
+    permit: tuple[str, ...] = ()  # DNS subtrees and networks; empty: any name
+    root_years: int = 20
+    intermediate_years: int = 5
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.name) <= MAX_NAME or not self.name.isprintable() or self.name != self.name.strip():
+            raise PkiRefused("pki-name", f"The name of a CA has 1 to {MAX_NAME} printable characters.")
+        if not 0 < self.intermediate_years < self.root_years <= 25:
+            raise PkiRefused("pki-years", "The root lives longer than the intermediate, and at most 25 years.")
+        permitting(self.permit)  # refuses what is no subtree, before any key is made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passphrases:
+    """Two, and different ones: the server is given the intermediate's, and must not be able to open the root."""
+
+    root: Secret[str]
+    intermediate: Secret[str]
+
+    def __post_init__(self) -> None:
+        if any(len(each.reveal()) < MIN_PASSPHRASE for each in (self.root, self.intermediate)):
+            raise PkiRefused("pki-passphrase", f"A passphrase has at least {MIN_PASSPHRASE} characters.")
+        if self.root == self.intermediate:
+            raise PkiRefused("pki-passphrase", "Root and intermediate need different passphrases.")
+
+
+def new_passphrase(random: Random) -> Secret[str]:
+    """130 random bits in groups that can be read aloud."""
+    number = int.from_bytes(random.token(17), "big")
+    letters = "".join(_ALPHABET[(number >> shift) & 31] for shift in range(0, 130, 5))
+    return Secret("-".join([letters[at : at + 5] for at in range(0, 20, 5)] + [letters[20:]]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """The two certificates, and their keys under their passphrases."""
+
+    root: x509.Certificate
+    intermediate: x509.Certificate
+    root_key_pem: bytes
+    intermediate_key_pem: bytes
+
+
+async def perform(plan: Plan, passphrases: Passphrases, *, now: datetime, random: Random) -> Result:
+    """Make keys and certificates; nothing is written yet. What does not pass the checks is never returned."""
+    root_key, key = await keys.generate(plan.key_kind), await keys.generate(plan.key_kind)
+    begins = now.astimezone(UTC).replace(microsecond=0) - BACKDATE
+    root_plan = Authority(
+        organization=plan.name,
+        common_name=f"{plan.name} Root CA {now.year}",
+        key=root_key.public_key(),
+        serial=new_serial(random),
+        not_before=begins,
+        not_after=begins + plan.root_years * YEAR,
+        path_length=1,
+    )
+    root = _signed(authority.prepare(root_plan), root_key, None, now)
+    intermediate_plan = Authority(
+        organization=plan.name,
+        common_name=f"{plan.name} Intermediate CA {now.year}",
+        key=key.public_key(),
+        serial=new_serial(random),
+        not_before=begins,
+        not_after=begins + plan.intermediate_years * YEAR,
+        path_length=0,
+        constraints=permitting(plan.permit),
+    )
+    return Result(
+        root=root,
+        intermediate=_signed(authority.prepare(intermediate_plan, root), root_key, root, now),
+        root_key_pem=await aside(_put_away, root_key, passphrases.root, random),
+        intermediate_key_pem=await aside(_put_away, key, passphrases.intermediate, random),
+    )
+
+
+def _signed(content: Unsigned, key: PrivateKey, issuer: x509.Certificate | None, now: datetime) -> x509.Certificate:
+    if not isinstance(content.preview, x509.Certificate):
+        raise TypeError("only certificates are made here")
+    if found := authority.findings(content.preview, issuer, now=now):
+        raise PkiRefused(found[0].code, f"The certificate would be wrong: {found[0].problem}.")
+    certificate = x509.load_der_x509_certificate(finish(content, KeySigner(key)))
+    if not issued_by(certificate, issuer or certificate):
+        raise PkiRefused("pki-check", "The certificate does not verify with its issuer's.")
+    return certificate
+
+
+def _put_away(key: PrivateKey, passphrase: Secret[str], random: Random) -> bytes:
+    pem = to_encrypted_pem(key, passphrase, random)
+    if keys.from_pem(pem, passphrase).public_key() != key.public_key():
+        raise PkiRefused("pki-check", "An encrypted key does not open again.")
+    return pem
+
+
+def save(files: Files, folder: Path, result: Result, transcript: str) -> None:
+    """Write all five files, 0600, none over another; the transcript last: without it, the ceremony did not end."""
+    contents = {
+        ROOT_KEY: result.root_key_pem,
+        INTERMEDIATE_KEY: result.intermediate_key_pem,
+        ROOT: bundle.certificates_pem([result.root]),
+        INTERMEDIATE: bundle.certificates_pem([result.intermediate]),
+        TRANSCRIPT: transcript.encode(),
+    }
+    check_free(files, folder)
+    for name, content in contents.items():
+        try:
+            files.write_private(folder / name, content, replace=False)
+        except FileExistsError:
+            raise FilesExist(folder / name) from None
+        except OSError as error:
+            raise PkiRefused("pki-files", f"{folder / name} cannot be written: {error.strerror or error}.") from error
+
+
+def check_free(files: Files, folder: Path) -> None:
+    for name in FILES:
+        if files.read(folder / name) is not None:
+            raise FilesExist(folder / name)

@@ -1,0 +1,148 @@
+"""Certificate revocation lists (RFC 5280 §5): numbered, in shards if wanted, and signed like certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import Final
+
+from cryptography import x509
+
+from holdfast.pki.certify import authority_key
+from holdfast.pki.issuer import SHARD, Issuer
+from holdfast.pki.signer import Signer
+from holdfast.pki.unsigned import Unsigned, finish, unsigned
+
+
+class Reason(IntEnum):
+    """Why a certificate was revoked (§5.3.1): the numbers that may stand in an ACME revocation request.
+
+    The others are for CAs, for attributes, or, like certificateHold, can be taken back.
+    """
+
+    UNSPECIFIED = 0
+    KEY_COMPROMISE = 1
+    AFFILIATION_CHANGED = 3
+    SUPERSEDED = 4
+    CESSATION_OF_OPERATION = 5
+    PRIVILEGE_WITHDRAWN = 9
+
+
+_FLAGS: Final = {
+    Reason.KEY_COMPROMISE: x509.ReasonFlags.key_compromise,
+    Reason.AFFILIATION_CHANGED: x509.ReasonFlags.affiliation_changed,
+    Reason.SUPERSEDED: x509.ReasonFlags.superseded,
+    Reason.CESSATION_OF_OPERATION: x509.ReasonFlags.cessation_of_operation,
+    Reason.PRIVILEGE_WITHDRAWN: x509.ReasonFlags.privilege_withdrawn,
+}  # unspecified is not written (§5.3.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    serial: int
+    revoked_at: datetime
+    reason: Reason = Reason.UNSPECIFIED
+
+
+def prepare(
+    issuer: Issuer,
+    *,
+    number: int,
+    this_update: datetime,
+    next_update: datetime,
+    revoked: Iterable[Revoked],
+    shard: int | None = None,
+) -> Unsigned:
+    """A list that only lacks its signature. `number` must grow with every list of this issuer and shard."""
+    if not 0 <= number < 1 << 159:
+        raise ValueError("a CRL number is positive and has at most 20 octets")
+    this_update, next_update = _whole(this_update), _whole(next_update)
+    if not this_update < next_update:
+        raise ValueError("a CRL ends after it begins")
+    entries = {each.serial: each for each in sorted(revoked, key=lambda each: (each.serial, each.revoked_at))}
+    # Through the constructor: add_revoked_certificate copies all entries for each one, so that 100 000 take minutes.
+    builder = x509.CertificateRevocationListBuilder(
+        issuer.certificate.subject, revoked_certificates=[_entry(each) for each in entries.values()]
+    )
+    builder = (
+        builder.last_update(this_update)
+        .next_update(next_update)
+        .add_extension(authority_key(issuer), critical=False)
+        .add_extension(x509.CRLNumber(number), critical=False)
+    )
+    if (place := _place(issuer, shard)) is not None:
+        builder = builder.add_extension(place, critical=True)
+    return unsigned(builder, issuer.public_key)
+
+
+def sign(
+    issuer: Issuer,
+    signer: Signer,
+    *,
+    number: int,
+    this_update: datetime,
+    next_update: datetime,
+    revoked: Iterable[Revoked],
+    shard: int | None = None,
+) -> bytes:
+    """The list in DER; the same arguments give the same bytes."""
+    content = prepare(
+        issuer, number=number, this_update=this_update, next_update=next_update, revoked=revoked, shard=shard
+    )
+    return finish(content, signer)
+
+
+def _place(issuer: Issuer, shard: int | None) -> x509.IssuingDistributionPoint | None:
+    """Names the shard by the certificates' own URL, so that no list can be passed off as another's (§5.2.5)."""
+    if SHARD not in (issuer.crl_url or ""):
+        return None
+    url = issuer.url_of(shard)
+    if url is None:
+        raise ValueError("a CRL in shards needs the number of its shard")
+    return x509.IssuingDistributionPoint(
+        full_name=[x509.UniformResourceIdentifier(url)],
+        relative_name=None,
+        only_contains_user_certs=True,
+        only_contains_ca_certs=False,
+        only_some_reasons=None,
+        indirect_crl=False,
+        only_contains_attribute_certs=False,
+    )
+
+
+def _entry(revoked: Revoked) -> x509.RevokedCertificate:
+    builder = x509.RevokedCertificateBuilder(revoked.serial).revocation_date(_whole(revoked.revoked_at))
+    if (flag := _FLAGS.get(revoked.reason)) is not None:
+        builder = builder.add_extension(x509.CRLReason(flag), critical=False)
+    return builder.build()
+
+
+def _whole(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(microsecond=0)
+
+
+# ── When to make the next one, and what may be left out of it ──
+
+
+def regenerate_at(this_update: datetime, next_update: datetime) -> datetime:
+    """After a third of its life: two more tries fit in before anyone holds a stale list."""
+    return this_update + (next_update - this_update) / 3
+
+
+def why_due(
+    this_update: datetime | None, next_update: datetime | None, *, revoked_since: bool, now: datetime
+) -> str | None:
+    """Why a new list is to be made now, in words; None if the last one will do."""
+    if this_update is None or next_update is None:
+        return "there is none yet"
+    if revoked_since:
+        return "a certificate was revoked since the last one"
+    due = regenerate_at(this_update, next_update)
+    return f"a third of its life was over at {due:%F %T}Z" if now >= due else None
+
+
+def may_be_left_out(not_after: datetime, listed_at: datetime | None) -> bool:
+    """Whether an expired certificate has been on a list made after its end, as §3.3 asks; `listed_at` is the last."""
+    return listed_at is not None and listed_at > not_after

@@ -1,0 +1,165 @@
+"""A CA key in a hardware security module, through PKCS#11 (the extra `hsm`): the key never enters this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+from holdfast.errors import TryLater
+from holdfast.pki import keys
+from holdfast.pki.keys import PublicKey
+from holdfast.pki.refused import KeyRefused, SignerRefused
+from holdfast.pki.signer import Algorithm, algorithm_of
+from holdfast.secret import Secret
+
+# Errors that a second try does not mend. A wrong PIN least of all: the third one locks the token.
+_FOR_A_PERSON: Final = {
+    "PinIncorrect": "the PIN is wrong",
+    "PinInvalid": "the PIN is wrong",
+    "PinLenRange": "the PIN is wrong",
+    "PinLocked": "the PIN is locked",
+    "PinExpired": "the PIN is expired",
+    "UserPinNotInitialized": "the token has no user PIN yet",
+    "NoSuchKey": "there is no such key (a private and a public one are needed, under the same label)",
+    "MultipleObjectsReturned": "there are several keys of this label",
+    "MultipleTokensReturned": "there are several tokens of this label",
+    "MechanismInvalid": "it cannot sign with this kind of key",
+    "KeyTypeInconsistent": "it cannot sign with this kind of key",
+    "FunctionNotSupported": "it cannot sign with this kind of key",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the key is: the vendor's library, a token in it, and the label that the key pair has there."""
+
+    library: str
+    token: str
+    key: str
+    pin: Secret[str]
+
+
+class Pkcs11Signer:
+    """Signs in one session, one signature at a time; a session that went stale is replaced once without a word."""
+
+    quick = False  # a device may be on the network: milliseconds, or its time-out
+
+    def __init__(self, place: Place) -> None:
+        """Open the token and look for the key; this blocks, so call it through aside()."""
+        self._place = place
+        self._lock = threading.Lock()  # a session serves one thread at a time
+        self._session: Any = None
+        self._key: Any = None
+        with self._talking():
+            self._public_key = self._read_public_key()
+        self._algorithm = algorithm_of(self._public_key)
+
+    def __repr__(self) -> str:
+        return f"Pkcs11Signer({self._place.token}/{self._place.key}, {self._algorithm})"
+
+    @property
+    def public_key(self) -> PublicKey:
+        return self._public_key
+
+    @property
+    def deterministic(self) -> bool:
+        return self._algorithm is Algorithm.RSA_SHA256  # for ECDSA, devices draw a number of their own
+
+    def sign(self, content: bytes) -> bytes:
+        """Try twice: devices drop idle sessions, and a log-out elsewhere in this process ends ours, too."""
+        if self._session is not None:
+            with suppress(TryLater), self._talking():
+                return self._signature(content)
+        with self._talking():
+            return self._signature(content)
+
+    def close(self) -> None:
+        with self._lock:
+            self._hang_up()
+
+    def _signature(self, content: bytes) -> bytes:
+        from pkcs11 import Mechanism  # type: ignore[import-not-found, unused-ignore]
+
+        if self._algorithm is Algorithm.RSA_SHA256:
+            return bytes(self._key.sign(content, mechanism=Mechanism.SHA256_RSA_PKCS))
+        # Hashed here: few devices have the mechanisms that hash and sign in one.
+        digest = hashes.Hash(hashes.SHA384() if self._algorithm is Algorithm.ECDSA_SHA384 else hashes.SHA256())
+        digest.update(content)
+        both: bytes = self._key.sign(digest.finalize(), mechanism=Mechanism.ECDSA)
+        half = len(both) // 2
+        return encode_dss_signature(int.from_bytes(both[:half], "big"), int.from_bytes(both[half:], "big"))
+
+    def _read_public_key(self) -> PublicKey:
+        from pkcs11 import KeyType, ObjectClass
+        from pkcs11.util import ec, rsa  # type: ignore[import-not-found, import-untyped, unused-ignore]
+
+        found = self._session.get_key(object_class=ObjectClass.PUBLIC_KEY, label=self._place.key)
+        encode = {KeyType.RSA: rsa.encode_rsa_public_key, KeyType.EC: ec.encode_ec_public_key}.get(found.key_type)
+        if encode is None:
+            raise SignerRefused("signer-key", "Only EC and RSA keys are used from a device.")
+        try:
+            key = keys.from_spki(encode(found))
+            keys.check_key(key)
+        except KeyRefused as refused:
+            raise SignerRefused(refused.code, f"The CA key in the device: {refused}") from None
+        return key
+
+    # ── The session ──
+
+    @contextmanager
+    def _talking(self) -> Iterator[None]:
+        """Hold the session, opened if need be; close it after any error, and say whether to try again."""
+        with self._lock:
+            try:
+                if self._session is None:
+                    self._dial()
+                yield
+            except SignerRefused:
+                self._hang_up()
+                raise
+            except ImportError:
+                raise SignerRefused(
+                    "hsm-missing", "python-pkcs11 is not installed.", "Run: pip install 'holdfast[hsm]'"
+                ) from None
+            except Exception as error:  # PKCS11Error, and what vendors' libraries raise besides
+                self._hang_up()
+                raise self._told(error) from error
+
+    def _dial(self) -> None:
+        from pkcs11 import ObjectClass, lib
+
+        try:
+            library = lib(self._place.library)
+        except Exception as error:
+            raise SignerRefused("hsm-library", f"The library {self._place.library} cannot be used: {error}.") from error
+        self._session = _logged_in(library.get_token(token_label=self._place.token), self._place.pin)
+        self._key = self._session.get_key(object_class=ObjectClass.PRIVATE_KEY, label=self._place.key)
+
+    def _hang_up(self) -> None:
+        session, self._session, self._key = self._session, None, None
+        if session is not None:
+            with suppress(Exception):  # it is broken already
+                session.close()
+
+    def _told(self, error: Exception) -> SignerRefused | TryLater:
+        kind = type(error).__name__
+        where = f"Token {self._place.token!r}, key {self._place.key!r}"
+        if kind in _FOR_A_PERSON:
+            return SignerRefused("hsm-refused", f"{where}: {_FOR_A_PERSON[kind]}.")
+        return TryLater(f"{where}: no signature could be had ({kind})", reason="SIGNER_UNAVAILABLE")
+
+
+def _logged_in(token: Any, pin: Secret[str]) -> Any:
+    """A session of a user. A log-in counts for the whole process: another signer of this token may have done it."""
+    from pkcs11.exceptions import UserAlreadyLoggedIn  # type: ignore[import-not-found, unused-ignore]
+
+    try:
+        return token.open(user_pin=pin.reveal())
+    except UserAlreadyLoggedIn:
+        return token.open()

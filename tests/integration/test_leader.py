@@ -1,0 +1,253 @@
+"""Who does the duties that one replica does for all, on both stores: taken, kept, lost, handed over."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from tests.support.engine import Moody, Watch, done, eventually, kind, on_stage, stage_node
+from tests.support.jobs import MovableClock
+
+from holdfast.core.job import Spec
+from holdfast.engine.leader import MARGIN, NAME, Leader
+from holdfast.engine.replica import Pace, Replica
+from holdfast.engine.worker import Identity
+from holdfast.errors import OutcomeUnknown, StoreUnavailable
+from holdfast.ports import Clock, no_points
+from holdfast.simulation.stage import Stage
+from holdfast.store import leases
+from holdfast.store.database import Database, Store
+from holdfast.store.leases import Lease
+from holdfast.store.tx import Tx
+from holdfast.world import SystemClock, SystemRandom
+
+pytestmark = pytest.mark.anyio
+
+TTL = timedelta(seconds=30)
+SHORT = timedelta(seconds=0.6)  # for tests in which the lease is to be lost
+
+
+class Race:
+    """A leader in the race, and what became of it."""
+
+    def __init__(self, db: Store, holder: str, ttl: timedelta = TTL, clock: Clock | None = None) -> None:
+        self.watch = Watch()
+        self.stop = asyncio.Event()
+        self.led = 0
+        self.leader = Leader(
+            db,
+            holder=holder,
+            ttl=ttl,
+            clock=clock or SystemClock(),
+            points=no_points,
+            telemetry=self.watch.telemetry,
+        )
+
+    def on_lead(self) -> None:
+        self.led += 1
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Race"]:
+        task = asyncio.create_task(self.leader.run(self.stop, self.on_lead))
+        try:
+            yield self
+        finally:
+            self.stop.set()
+            await task
+
+
+async def held(db: Database) -> list[Lease]:
+    return await db.read(leases.held)
+
+
+async def test_a_free_lease_is_taken_and_the_duties_tick_at_once(db: Database) -> None:
+    async with Race(db, "a").running() as a:
+        await eventually(a.leader.leads)
+        assert a.led == 1
+        assert [lease.holder for lease in await held(db)] == ["a"]
+        assert a.watch.metric("lease_held", lease=NAME) == 1
+        assert [line["lease"] for line in a.watch.log.told("lease.taken")] == [NAME]
+
+
+async def test_a_lease_is_renewed_under_the_same_fence(db: Database) -> None:
+    async with Race(db, "a", timedelta(seconds=3)).running() as a:
+        await eventually(a.leader.leads)
+        [first] = await held(db)
+
+        async def renewed() -> bool:
+            return [lease.until > first.until for lease in await held(db)] == [True]
+
+        await eventually(renewed)
+        assert a.led == 1
+        assert [lease.fence for lease in await held(db)] == [first.fence]
+
+
+def test_a_leader_leads_for_hours_and_a_dead_one_is_followed_within_its_lease() -> None:
+    async def story(stage: Stage) -> None:
+        a, b = stage_node(stage, "a"), stage_node(stage, "b")
+        first, second = Race(a.store, "a", clock=a.clock), Race(b.store, "b", clock=b.clock)
+        leading = asyncio.create_task(first.leader.run(first.stop, first.on_lead))
+        await asyncio.sleep(1)
+        async with second.running():
+            await asyncio.sleep(4 * 3600)
+            assert (first.led, second.led) == (1, 0)
+            assert first.leader.leads()
+            a.node.kill()
+            await asyncio.sleep(1.5 * TTL.total_seconds())  # the rest of its lease, and a third for the next look
+            assert second.leader.leads()
+        await asyncio.wait({leading})
+
+    on_stage(story)
+
+
+async def test_only_one_of_two_leads_and_the_other_follows_when_it_leaves(db: Database) -> None:
+    async with Race(db, "a").running() as a:
+        await eventually(a.leader.leads)
+        async with Race(db, "b", SHORT).running() as b:
+            assert not b.leader.leads()
+            a.stop.set()  # releases at once: b need not wait for half a minute
+            await eventually(b.leader.leads)
+            assert not a.leader.leads()
+            assert (a.led, b.led) == (1, 1)
+
+
+async def test_a_stop_frees_the_lease(db: Database) -> None:
+    async with Race(db, "a").running() as a:
+        await eventually(a.leader.leads)
+    assert await held(db) == []
+    assert a.watch.metric("lease_held", lease=NAME) == 0
+
+
+async def test_one_that_does_not_lead_releases_nothing(db: Database) -> None:
+    async with Race(db, "a").running() as a:
+        await eventually(a.leader.leads)
+        async with Race(db, "b").running():
+            pass
+        assert [lease.holder for lease in await held(db)] == ["a"]
+
+
+def steal(tx: Tx) -> None:
+    tx.run("UPDATE leases SET until = 0")
+    assert leases.take(tx, NAME, "b", TTL) is not None
+
+
+async def test_a_lease_taken_by_another_is_noticed_and_said(db: Database) -> None:
+    async with Race(db, "a", SHORT).running() as a:
+        await eventually(a.leader.leads)
+        await db.write(steal)
+        await eventually(lambda: a.watch.log.told("lease.lost"))
+        assert not a.leader.leads()
+        assert a.watch.metric("lease_held", lease=NAME) == 0
+    assert [lease.holder for lease in await held(db)] == ["b"]  # and its stop released nothing of b's
+
+
+async def test_a_lease_is_trusted_a_little_less_long_than_it_lasts_while_the_store_is_away(db: Database) -> None:
+    clock, moody = MovableClock(), Moody(db)
+    async with Race(moody, "a", clock=clock).running() as a:
+        await eventually(a.leader.leads)
+        moody.before = StoreUnavailable("down")
+        clock.at += TTL * (1 - MARGIN) - timedelta(seconds=1)
+        assert a.leader.leads()
+        clock.at += timedelta(seconds=1)
+        assert not a.leader.leads()
+        assert [lease.holder for lease in await held(db)] == ["a"]  # while nobody else can have it yet
+
+
+async def test_the_gauge_says_what_is_believed_and_not_what_was_once_held(db: Database) -> None:
+    moody = Moody(db)
+    async with Race(moody, "a", SHORT).running() as a:
+        await eventually(lambda: a.watch.metric("lease_held", lease=NAME))
+        moody.before = StoreUnavailable("down")
+        await eventually(lambda: not a.watch.metric("lease_held", lease=NAME))
+        assert not a.leader.leads()
+
+
+async def test_time_spent_waiting_for_the_answer_counts_against_the_lease(db: Database) -> None:
+    clock, moody = MovableClock(), Moody(db)
+    moody.hangs = asyncio.Event()
+    async with Race(moody, "a", clock=clock).running() as a:
+        await eventually(lambda: moody.tried)
+        clock.at += TTL * (1 - MARGIN)  # the answer is on its way for almost as long as the lease lasts
+        moody.hangs.set()
+        await eventually(lambda: a.watch.log.told("lease.taken"))
+        assert not a.leader.leads()
+        assert a.led == 0
+
+
+async def test_a_lease_whose_answer_was_lost_is_not_believed_and_is_won_again_later(db: Database) -> None:
+    moody = Moody(db)
+    moody.after = OutcomeUnknown("lost")
+    async with Race(moody, "a", SHORT).running() as a:
+        await eventually(lambda: moody.tried)
+        assert not a.leader.leads()
+        moody.after = None
+        await eventually(a.leader.leads)
+        assert a.led == 1
+
+
+async def test_becoming_the_leader_while_stopping_starts_no_duty(db: Database) -> None:
+    moody = Moody(db)
+    moody.hangs = asyncio.Event()
+    async with Race(moody, "a").running() as a:
+        await eventually(lambda: moody.tried)
+        a.stop.set()
+        moody.hangs.set()
+    assert a.led == 0
+    assert await held(db) == []
+
+
+async def test_a_stop_with_the_store_away_ends_and_says_so(db: Database) -> None:
+    moody = Moody(db)
+    async with Race(moody, "a").running() as a:
+        await eventually(a.leader.leads)
+        moody.before = StoreUnavailable("down")
+    assert [line["error"] for line in a.watch.log.told("lease.not_released")] == ["down"]
+    assert not a.leader.leads()
+
+
+# ── the duties of whole replicas ──
+
+
+def replica(db: Store, name: str, looked: list[str]) -> Replica:
+    """A replica whose reconciler notes who looked."""
+
+    def owed(tx: Tx) -> Sequence[Spec]:
+        looked.append(name)
+        return ()
+
+    return Replica(
+        db=db,
+        identity=Identity(holder=name, name=name),
+        pace=Pace(ttl=timedelta(seconds=6), reconcile=timedelta(seconds=0.05), poll=timedelta(seconds=0.1)),
+        kinds=[kind("k", done)],
+        families=[owed],
+        clock=SystemClock(),
+        random=SystemRandom(),
+        points=no_points,
+        telemetry=Watch().telemetry,
+    )
+
+
+@asynccontextmanager
+async def at_work(member: Replica) -> AsyncIterator[asyncio.Event]:
+    stop = asyncio.Event()
+    task = asyncio.create_task(member.run(stop))
+    try:
+        yield stop
+    finally:
+        stop.set()
+        await task
+
+
+async def test_the_sweeps_run_on_the_leader_alone_and_move_with_the_lease(db: Database) -> None:
+    looked: list[str] = []
+    async with at_work(replica(db, "a", looked)) as stop_a:
+        await eventually(lambda: looked.count("a") >= 3)
+        async with at_work(replica(db, "b", looked)):
+            seen = looked.count("a")
+            await eventually(lambda: looked.count("a") >= seen + 5)
+            assert "b" not in looked
+            stop_a.set()
+            await eventually(lambda: "b" in looked)
+    assert await held(db) == []

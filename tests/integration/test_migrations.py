@@ -1,0 +1,318 @@
+"""Schema steps: each whole or not at all, one replica at a time, and never on a database that is not ours to change."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.jobs import opened, update
+from tests.support.postgres import Cluster
+
+from holdfast.errors import StoreRefused, StoreUnavailable
+from holdfast.ports import no_points
+from holdfast.secret import Secret
+from holdfast.store import migrate
+from holdfast.store.database import Database
+from holdfast.store.migrate import Migration
+from holdfast.store.postgres import PostgresEngine
+from holdfast.store.sqlite import SqliteEngine
+from holdfast.store.tx import Tx
+from holdfast.world import SystemClock
+
+pytestmark = pytest.mark.anyio
+
+BOOKKEEPING = {"schema_lock", "schema_migrations"}
+
+
+@pytest.fixture
+def empty(postgres: Cluster) -> Iterator[str]:
+    """A PostgreSQL database with nothing in it."""
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
+def replica(url: str) -> PostgresEngine:
+    return PostgresEngine(Secret(url), connections=2)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def bare(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    """A store without a schema."""
+    if request.param == "sqlite":
+        engine: Any = SqliteEngine(tmp_path / "holdfast.sqlite", SystemClock())
+    else:
+        engine = replica(request.getfixturevalue("empty"))
+    async with opened(engine) as db:
+        yield db
+
+
+def schema(tx: Tx, engine: str) -> dict[str, str]:
+    """Name and shape of everything there is, as the database itself tells it."""
+    if engine == "sqlite":
+        rows = tx.rows("SELECT name, sql AS shape FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'")
+    else:
+        rows = tx.rows(
+            """SELECT table_name AS name, string_agg(column_name || ' ' || data_type || ' ' || is_nullable, ', '
+                                                     ORDER BY ordinal_position) AS shape
+                 FROM information_schema.columns WHERE table_schema = 'public' GROUP BY table_name
+               UNION ALL SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'
+               UNION ALL SELECT tgname, pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
+               UNION ALL SELECT proname, prosrc FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+               UNION ALL SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint
+                          WHERE connamespace = 'public'::regnamespace"""
+        )
+    return {row["name"]: row["shape"] for row in rows}
+
+
+async def shape(db: Database) -> dict[str, str]:
+    return await db.read(lambda tx: schema(tx, db.engine.name))
+
+
+class KilledError(BaseException):
+    """The process ends here, as far as the store can tell."""
+
+
+class KillAt:
+    """Ends the process at the n-th statement of a migration."""
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+
+    def __call__(self, name: str) -> None:
+        assert name == "store.migrating"
+        self._left -= 1
+        if self._left == 0:
+            raise KilledError
+
+
+async def test_an_empty_database_gets_the_whole_schema_once(bare: Database) -> None:
+    names = [f"{each.version:04d}_{each.name}" for each in migrate.bundled()]
+    assert await migrate.bring_up(bare, points=no_points) == names
+    assert await bare.read(lambda tx: migrate.current(tx, migrate.bundled()))
+    before = await shape(bare)
+    assert {"jobs", "leases", "budgets", "audit", "events"} <= before.keys()
+    assert await migrate.bring_up(bare, points=no_points) == []
+    assert await shape(bare) == before
+
+
+async def test_killed_at_any_statement_it_leaves_nothing_behind_and_the_next_start_completes(bare: Database) -> None:
+    await bare.run_long(migrate.prepare, deadline=migrate.PATIENCE)
+    nothing = await shape(bare)
+    nth = 0
+    while True:
+        nth += 1
+        try:
+            applied = await migrate.bring_up(bare, points=KillAt(nth))
+            break
+        except KilledError:
+            assert await shape(bare) == nothing
+            assert await bare.read(lambda tx: tx.rows("SELECT version FROM schema_migrations")) == []
+    statements = [sql for each in migrate.bundled() for only, sql in each.statements if only in ("", bare.engine.name)]
+    assert nth == len(statements) + 1 > 20
+    assert len(applied) == len(migrate.bundled())
+    assert await bare.read(lambda tx: migrate.current(tx, migrate.bundled()))
+
+
+async def test_killed_before_it_began_it_has_at_most_its_own_two_tables(bare: Database) -> None:
+    def killed(tx: Tx) -> None:
+        migrate.prepare(tx)
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        await bare.write(killed)
+    assert await shape(bare) == {}
+    await bare.run_long(migrate.prepare, deadline=migrate.PATIENCE)
+    tables = [name for name in await shape(bare) if name in BOOKKEEPING]
+    assert sorted(tables) == sorted(BOOKKEEPING)
+    assert await migrate.bring_up(bare, points=no_points)
+
+
+async def test_a_database_of_a_newer_version_is_refused_and_left_alone(bare: Database) -> None:
+    await migrate.bring_up(bare, points=no_points)
+    await update(bare, "INSERT INTO schema_migrations (version, name, digest) VALUES (9999, 'tomorrow', 'x')")
+    before = await shape(bare)
+    with pytest.raises(StoreRefused, match=r"schema step 9999 \(tomorrow\), which this Holdfast does not know") as no:
+        await migrate.bring_up(bare, points=no_points)
+    assert "written by a newer version" in no.value.hint
+    assert await shape(bare) == before
+
+
+async def test_a_step_that_differs_from_the_one_applied_is_refused(bare: Database) -> None:
+    await migrate.bring_up(bare, points=no_points)
+    await update(bare, "UPDATE schema_migrations SET digest = 'other' WHERE version = 1")
+    with pytest.raises(StoreRefused, match=r"Schema step 1 \(first\) differs") as no:
+        await migrate.bring_up(bare, points=no_points)
+    assert "install the released package" in no.value.hint
+
+
+async def apply(db: Database, *migrations: Migration) -> list[str]:
+    return await db.write(lambda tx: migrate.migrate(tx, db.engine.name, list(migrations), no_points))
+
+
+def step(version: int, *statements: str) -> Migration:
+    text = "\n\n".join(statements)
+    return migrate._parse(f"{version:04d}_step.sql", text)
+
+
+async def test_later_steps_are_added_to_earlier_ones_and_a_failing_one_changes_nothing(bare: Database) -> None:
+    await bare.write(migrate.prepare)
+    one, two = step(1, "CREATE TABLE one (x INTEGER);"), step(2, "CREATE TABLE two (x INTEGER);")
+    wrong = step(3, "CREATE TABLE three (x INTEGER);", "ALTER TABLE nowhere ADD COLUMN y INTEGER;")
+    assert await apply(bare, one) == ["0001_step"]
+    assert await apply(bare, one, two) == ["0002_step"]
+    with pytest.raises(Exception, match="nowhere"):
+        await apply(bare, one, two, wrong)
+    assert {"one", "two"} <= (await shape(bare)).keys()
+    assert "three" not in await shape(bare)
+    assert not await bare.read(lambda tx: migrate.current(tx, [one, two, wrong]))
+    assert await apply(bare, one, two, step(3, "CREATE TABLE three (x INTEGER);")) == ["0003_step"]
+
+
+async def test_a_statement_for_one_engine_is_kept_to_it(bare: Database) -> None:
+    await bare.write(migrate.prepare)
+    only = step(
+        1,
+        "-- only: sqlite\nCREATE TABLE for_sqlite (x INTEGER);",
+        "-- only: postgresql\nCREATE TABLE for_postgresql (x INTEGER);",
+        "-- a remark\nCREATE TABLE for_both (x INTEGER);",
+    )
+    await apply(bare, only)
+    assert (await shape(bare)).keys() - BOOKKEEPING >= {f"for_{bare.engine.name}", "for_both"}
+    assert len([name for name in await shape(bare) if name.startswith("for_")]) == 2
+
+
+def test_the_bundled_steps_are_numbered_from_one_without_gaps() -> None:
+    assert [each.version for each in migrate.bundled()] == list(range(1, len(migrate.bundled()) + 1))
+
+
+def test_a_file_is_cut_into_statements_and_its_digest_covers_every_letter() -> None:
+    text = "-- about\n\nCREATE TABLE a (x INTEGER);\n\n\n-- only: sqlite\nCREATE TRIGGER t\nBEGIN SELECT 1; END;\n"
+    parsed = migrate._parse("0007_add_a.sql", text)
+    assert (parsed.version, parsed.name) == (7, "add_a")
+    assert parsed.statements == (
+        ("", "CREATE TABLE a (x INTEGER)"),
+        ("sqlite", "CREATE TRIGGER t\nBEGIN SELECT 1; END;"),
+    )
+    assert parsed.digest != migrate._parse("0007_add_a.sql", text + " ").digest
+    assert replace(parsed, digest="") == replace(migrate._parse("0007_add_a.sql", text + "\n"), digest="")
+
+
+# ── several replicas ──
+
+
+async def test_of_replicas_that_start_together_one_migrates_and_all_end_up_current(empty: str) -> None:
+    async with opened(replica(empty)) as one, opened(replica(empty)) as two, opened(replica(empty)) as three:
+        stores = [one, two, three]
+        answers = await asyncio.gather(*(migrate.bring_up(db, points=no_points) for db in stores))
+        assert sorted(answers) == [[], [], [f"{each.version:04d}_{each.name}" for each in migrate.bundled()]]
+        for db in stores:
+            assert await db.read(lambda tx: migrate.current(tx, migrate.bundled()))
+
+
+async def test_a_replica_waits_for_the_one_that_migrates_longer_than_any_other_call_may_take(
+    postgres: Cluster, empty: str
+) -> None:
+    hold, waiting = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slowly(name: str) -> None:
+        loop.call_soon_threadsafe(waiting.set)
+        assert hold.wait(30)
+
+    async with opened(replica(empty)) as slow, opened(replica(empty), deadline=0.2) as patient:
+        migrating = asyncio.create_task(migrate.bring_up(slow, points=slowly))
+        await waiting.wait()
+        second = asyncio.create_task(migrate.bring_up(patient, points=no_points))
+        async with asyncio.timeout(30), opened(replica(postgres.url())) as watcher:
+            while not second.done() and not await watcher.read(lambda tx: waits_long(tx, empty)):
+                await asyncio.wait([second], timeout=0.01)
+        hold.set()
+        assert len(await migrating) == len(migrate.bundled())
+        assert await second == []
+
+
+def waits_long(tx: Tx, url: str) -> bool:
+    """Whether somebody has been waiting for a lock for longer than twice its ordinary deadline."""
+    return bool(
+        tx.rows(
+            """SELECT pid FROM pg_stat_activity
+                WHERE datname = :name AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > '0.4 s'""",
+            name=url.rsplit("/", 1)[1],
+        )
+    )
+
+
+async def test_a_replica_takes_over_from_one_that_died_while_migrating(postgres: Cluster, empty: str) -> None:
+    hold, reached = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def stuck(name: str) -> None:
+        loop.call_soon_threadsafe(reached.set)
+        hold.wait(30)
+
+    async with opened(replica(empty)) as dying, opened(replica(empty)) as heir:
+        migrating = asyncio.create_task(migrate.bring_up(dying, points=stuck))
+        await reached.wait()
+        second = asyncio.create_task(migrate.bring_up(heir, points=no_points))
+        postgres.run(
+            f"""SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                 WHERE datname = '{empty.rsplit("/", 1)[1]}' AND state = 'idle in transaction'"""
+        )
+        assert len(await second) == len(migrate.bundled())
+        hold.set()
+        with pytest.raises(StoreUnavailable):
+            await migrating
+
+
+# ── kill -9, for real, on a file ──
+
+CHILD = textwrap.dedent(
+    """
+    import asyncio, os, signal, sys
+    from pathlib import Path
+    from holdfast.store import migrate
+    from holdfast.store.sqlite import SqliteEngine
+    from holdfast.world import SystemClock
+    from tests.support.stores import open_store
+
+    left = int(sys.argv[2])
+
+    def points(name):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def main():
+        db = open_store(SqliteEngine(Path(sys.argv[1]), SystemClock()))
+        await migrate.bring_up(db, points=points)
+        await db.close()
+
+    asyncio.run(main())
+    """
+)
+
+
+def run(script: str, *arguments: object) -> int:
+    """Run a script with what we import; its exit code."""
+    path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, check=False, timeout=60).returncode
+
+
+@pytest.mark.parametrize("nth", [1, 17])
+async def test_killed_for_real_on_a_file_the_next_start_completes(tmp_path: Path, nth: int) -> None:
+    path = tmp_path / "holdfast.sqlite"
+    assert run(CHILD, path, nth) == -signal.SIGKILL
+    async with opened(SqliteEngine(path, SystemClock())) as db:
+        assert (await shape(db)).keys() <= BOOKKEEPING
+        assert len(await migrate.bring_up(db, points=no_points)) == len(migrate.bundled())

@@ -1,0 +1,114 @@
+"""`make kill`: kill at every passage of every named point on both stores, measure takeovers, print the figures."""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+from tests.kill import takeover
+from tests.kill.harness import Harness, Tally
+from tests.support.ca_server import Ca, CaServer
+from tests.support.grounds import Ground, ground
+from tests.support.postgres import Cluster
+
+GRACE: Final = 5.0  # seconds beyond the lease time that a takeover may need
+SIGTERM_GOAL: Final = 2.0
+POINTS: Final = ("job.effect-done", "job.settling")  # between the CA's answer and the commit
+Measured = dict[str, list[float]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.kill", description=__doc__)
+    parser.add_argument("--ttl", type=float, default=30.0, help="lease time of the takeovers, seconds")
+    parser.add_argument("--repeats", type=int, default=2, help="how often each takeover is measured")
+    parser.add_argument("--quick", action="store_true", help="only the first and last passage of each point")
+    args = parser.parse_args()
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="hfkill-") as folder,
+        Cluster(tmpfs=True) as cluster,
+        CaServer() as server,
+        ThreadPoolExecutor(thread_name_prefix="kill", max_workers=64) as threads,
+    ):
+        stores = [Harness(Path(folder), each, server) for each in (None, cluster)]
+        tallies = [threads.submit(strike, store, quick=args.quick) for store in stores]
+        waits = measure(threads, Path(folder), cluster, server, args.ttl, args.repeats)
+        found = [tally.result() for tally in tallies]
+        measured = {name: [each.result() for each in futures] for name, futures in waits.items()}
+    say(f"took {time.monotonic() - began:.0f} s")
+    return figures(found, measured, args.ttl)
+
+
+def strike(harness: Harness, *, quick: bool) -> Tally:
+    """All runs on one store."""
+    tally = Tally(harness.engine)
+    counts = harness.census()
+    cases = harness.first_and_last(counts) if quick else harness.every(counts)
+    say(f"{harness.engine}: {len(cases)} passages of {len(counts)} points")
+    for outcome in chain(harness.run(cases), () if quick else harness.beyond(counts)):
+        tally.outcomes.append(outcome)
+        if not outcome.fired or outcome.problems:
+            say(f"{harness.engine}: {outcome.case}: {'; '.join(outcome.problems) or 'never passed'}")
+        if len(tally.outcomes) % 25 == 0:
+            say(f"{harness.engine}: {len(tally.outcomes)} kills, {len(tally.bad)} bad")
+    return tally
+
+
+def measure(
+    threads: ThreadPoolExecutor, folder: Path, cluster: Cluster, server: CaServer, ttl: float, repeats: int
+) -> dict[str, list[Future[float]]]:
+    """Takeovers spend their time waiting: all of them run at once, beside the kills."""
+
+    def on(where: Cluster | None, experiment: Callable[[Ground, Ca], float]) -> Future[float]:
+        def run() -> float:
+            with ground(folder, where) as place:
+                return experiment(place, server.open())
+
+        return threads.submit(run)
+
+    def kill(place: Ground, ca: Ca) -> float:
+        return takeover.after_sigkill(place, ca, ttl)
+
+    def term(place: Ground, ca: Ca) -> float:
+        return takeover.after_sigterm(place, ca, ttl)
+
+    def freeze(point: str, grip: takeover.Grip) -> Callable[[Ground, Ca], float]:
+        return lambda place, ca: takeover.zombie_writes(place, ca, ttl, point, grip)
+
+    each = range(repeats)
+    return {
+        "sigkill": [on(where, kill) for where in (None, cluster) for _ in each],
+        "sigterm": [on(cluster, term) for _ in each],
+        "sigstop": [on(cluster, freeze(point, grip)) for point in POINTS for grip in takeover.GRIPS for _ in each],
+    }
+
+
+def figures(tallies: list[Tally], measured: Measured, ttl: float) -> int:
+    for tally in tallies:
+        figure(f"kill_points_fired_{tally.engine}", tally.percent, "percent", 100, met=not tally.unfired)
+    bad = sum(len(tally.bad) for tally in tallies)
+    figure("kill_lost_or_doubled_jobs", bad, "jobs", 0, met=bad == 0)
+    slowest = {name: max(values) for name, values in measured.items()}
+    figure("takeover_after_sigkill", slowest["sigkill"], "s", ttl + GRACE, met=slowest["sigkill"] <= ttl + GRACE)
+    figure("takeover_after_sigterm", slowest["sigterm"], "s", SIGTERM_GOAL, met=slowest["sigterm"] <= SIGTERM_GOAL)
+    zombies = sum(measured["sigstop"])
+    figure("zombie_writes_after_sigstop", zombies, "writes", 0, met=zombies == 0)
+    return 0
+
+
+def figure(name: str, value: float, unit: str, goal: float, *, met: bool) -> None:
+    shown = f"{value:.2f}".rstrip("0").rstrip(".")
+    print(f"FIGURE {name} {shown} {unit} goal {goal:g} {'met' if met else 'short'}", flush=True)
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
