@@ -171,7 +171,7 @@ class Door(NamedTuple):
 
 DOORS: Final = {
     "world.py": Door(
-        "time datetime.datetime.now asyncio.sleep secrets os signal httpx2 asyncio.create_subprocess_exec "
+        "time datetime.datetime.now asyncio.sleep secrets os signal httpx2 http asyncio.create_subprocess_exec "
         "asyncio.subprocess .read_bytes .mkdir .rename .hardlink_to .unlink .stat",
         "It is the adapter of Clock, Random, Transport and Files.",
     ),

@@ -119,7 +119,9 @@ class App:
             self._telemetry.log.info("schema.migrated", step=step)
 
     async def _unlock(self, db: Database) -> None:
-        await keys.unlock(db, self._settings, self._files, self._random)
+        keyring = await keys.unlock(db, self._settings, self._files, self._random)
+        if note := keys.owed(self._settings, keyring):
+            self._telemetry.log.warning("keys.owed", note=note)
 
     def _engine(self, db: Database) -> Replica:
         settings = self._settings
@@ -144,7 +146,8 @@ class App:
 
     async def _scrape(self) -> None:
         if self._health.started and self._db is not None:
-            await observe.refresh(self._db, self._telemetry.metrics, self._identity.holder)
+            ttl = self._settings.engine.lease_ttl
+            await observe.refresh(self._db, self._telemetry.metrics, self._identity.holder, ttl)
 
 
 async def _reach(db: Database) -> None:

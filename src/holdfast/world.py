@@ -10,8 +10,10 @@ import signal
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -54,21 +56,26 @@ def sortable(millis: int, noise: int) -> str:
 
 
 class HttpTransport:
-    """One HTTP client. Proxies and netrc of the environment are ignored; redirects are answers, not orders."""
+    """One HTTP client. Proxies and netrc of the environment are ignored; redirects are answers, not orders.
+
+    Accounts share it, so it keeps no cookies. Its errors name the remote, and nothing of an address that may be secret.
+    """
 
     def __init__(self) -> None:
-        self._client = httpx2.AsyncClient(trust_env=False, follow_redirects=False)
+        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+        self._client = httpx2.AsyncClient(trust_env=False, follow_redirects=False, cookies=no_cookies)
 
     async def request(self, request: Request) -> Response:
+        remote = _origin(request.url)
         try:
             async with asyncio.timeout(request.deadline_for):
-                return await self._exchange(request)
+                return await self._exchange(request, remote)
         except TimeoutError:
-            raise TryLater(f"{request.url} did not answer in {request.deadline_for:g} s", reason="TIMEOUT") from None
+            raise TryLater(f"{remote} did not answer in {request.deadline_for:g} s", reason="TIMEOUT") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise TryLater(f"{request.url} could not be asked: {type(error).__name__}") from error
+            raise TryLater(f"{remote} could not be asked: {type(error).__name__}") from error
 
-    async def _exchange(self, request: Request) -> Response:
+    async def _exchange(self, request: Request, remote: str) -> Response:
         async with self._client.stream(
             request.method, request.url, headers=dict(request.headers), content=request.body, timeout=None
         ) as answer:
@@ -76,14 +83,22 @@ class HttpTransport:
             async for piece in answer.aiter_bytes():
                 body += piece
                 if len(body) > request.max_body:
-                    raise TryLater(
-                        f"{request.url} answered with more than {request.max_body} bytes", reason="BAD_ANSWER"
-                    )
+                    raise TryLater(f"{remote} answered with more than {request.max_body} bytes", reason="BAD_ANSWER")
             headers = {name.lower(): value for name, value in answer.headers.items()}
             return Response(status=answer.status_code, headers=headers, body=bytes(body))
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+def _origin(url: str) -> str:
+    """Scheme, host and port. The rest may be secret: a password, a token, the path of a webhook."""
+    try:
+        parts = urlsplit(url)
+        port = "" if parts.port is None else f":{parts.port}"
+    except ValueError:  # half an IPv6 address, a port that cannot be
+        raise TryLater("the address of a remote cannot be read") from None
+    return f"{parts.scheme}://{parts.hostname or ''}{port}"
 
 
 class LocalFiles:

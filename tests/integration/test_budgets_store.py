@@ -93,6 +93,19 @@ async def test_a_claimed_job_no_longer_says_that_it_waits_for_its_budget(db: Dat
     assert (await get(db, denied)).reason is None
 
 
+async def test_jobs_turned_away_do_not_make_the_others_wait_for_the_next_poll(db: Database) -> None:
+    await define(db, "le", 1)
+    for n in range(40):
+        await enqueue(db, f"s{n:02d}", budgets=("le",), due_at=LONG_AGO + timedelta(hours=n))
+    await enqueue(db, "free", due_at=LONG_AGO + timedelta(days=9))
+    woken = db.wake.subscribe()
+    taken = await claim(db, limit=16)
+    while woken.is_set():  # as the worker does
+        woken.clear()
+        taken += await claim(db, limit=16)
+    assert subjects(taken) == ["s00", "free"]
+
+
 async def test_a_job_that_found_its_turn_taken_goes_to_the_front(db: Database) -> None:
     await define(db, "le", 1)
     await enqueue(db, "s0", budgets=("le",))

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Final, Literal
 
@@ -97,12 +98,15 @@ class Harness:
             yield from lanes.map(self.kill_at, cases)
 
     def beyond(self, counts: Counter[str]) -> Iterator[Outcome]:
-        """Go on past the census, as long as there is one more passage to kill at."""
-        for point in sorted(counts):
-            nth = counts[point] + 1
-            while (outcome := self.kill_at(Case(point, nth), tries=1)).fired or outcome.problems:
-                yield outcome
-                nth += 1
+        """Go on past the census, at each point for as long as there is one more passage to kill at."""
+
+        def at(point: str) -> list[Outcome]:
+            further = (self.kill_at(Case(point, nth), tries=1) for nth in count(counts[point] + 1))
+            return list(takewhile(lambda outcome: outcome.fired or outcome.problems, further))
+
+        with ThreadPoolExecutor(LANES) as lanes:
+            for outcomes in lanes.map(at, sorted(counts)):
+                yield from outcomes
 
     def kill_at(self, case: Case, tries: int = TRIES) -> Outcome:
         outcome = self._once(case)

@@ -14,7 +14,7 @@ from holdfast.simulation.clockwork import VirtualLoop
 from holdfast.simulation.stage import Node, NodeClock, NodeStore, Stage
 from holdfast.store.database import Database, Store
 from holdfast.store.tx import Tx
-from holdfast.telemetry import Log, Metrics, Telemetry
+from holdfast.telemetry import Health, Log, Metrics, Telemetry
 from holdfast.world import SystemClock
 
 T = TypeVar("T")
@@ -57,10 +57,11 @@ class Watch:
 
     log: Any = field(default_factory=Memory)
     metrics: Metrics = field(default_factory=Metrics)
+    health: Health = field(default_factory=Health)
 
     @property
     def telemetry(self) -> Telemetry:
-        return Telemetry(log=self.log, metrics=self.metrics)
+        return Telemetry(log=self.log, metrics=self.metrics, health=self.health)
 
     def metric(self, name: str, /, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"holdfast_{name}", labels) or 0.0

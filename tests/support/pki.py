@@ -162,7 +162,7 @@ def crafted(
     """A request of a P-256 key that says exactly this, with a signature that is right unless another one is given."""
     key = a_key()
     assert isinstance(key, ec.EllipticCurvePrivateKey)
-    found = [asked(*extensions)] if attributes is None else attributes
+    found = sorted([asked(*extensions)] if attributes is None else attributes)  # a SET is sorted in DER
     info = der.sequence(
         der.integer(version), der.sequence(*subject), spki or keys.spki(key.public_key()), der.tlv(0xA0, *found)
     )

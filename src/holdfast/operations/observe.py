@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from holdfast.core import budget
 from holdfast.errors import StoreError
@@ -27,26 +30,52 @@ async def store_problem(db: Store) -> str:
     return "" if current else "the schema is not the one this version needs"
 
 
-async def refresh(db: Store, metrics: Metrics, holder: str) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one look at the store found. The gauges are set from it afterwards: all of them, or none."""
+
+    now: datetime
+    jobs: Mapping[tuple[str, str], int]
+    oldest_ready_for: timedelta
+    budgets: Sequence[budget.Budget]
+    leases: Sequence[leases.Lease]
+    replicas: Sequence[replicas.Replica]
+    self_checks: Mapping[str, bool]
+
+
+async def refresh(db: Store, metrics: Metrics, holder: str, ttl: timedelta) -> None:
     """Set the gauges from SQL. If the store is away they stay as they are; store_up is 0 until the next heartbeat."""
     try:
         async with asyncio.timeout(PROBE_DEADLINE):
-            await db.read(lambda tx: _set(tx, metrics, holder))
+            seen = await db.read(_look)
     except (StoreError, TimeoutError):
         metrics.store_up.set(0)
+    else:
+        _show(seen, metrics, holder, ttl)
 
 
-def _set(tx: Tx, metrics: Metrics, holder: str) -> None:
+def _look(tx: Tx) -> Seen:
+    return Seen(
+        now=tx.now(),
+        jobs=jobs.counts(tx),
+        oldest_ready_for=jobs.oldest_ready_for(tx),
+        budgets=budgets.all_budgets(tx),
+        leases=leases.held(tx),
+        replicas=replicas.everyone(tx),
+        self_checks={row["name"]: bool(row["ok"]) for row in selfchecks.everything(tx)},
+    )
+
+
+def _show(seen: Seen, metrics: Metrics, holder: str, ttl: timedelta) -> None:
     metrics.jobs.clear()
-    for (kind, state), number in jobs.counts(tx).items():
+    for (kind, state), number in seen.jobs.items():
         metrics.jobs.labels(queue=kind, state=state).set(number)
-    metrics.job_oldest_ready_age.set(jobs.oldest_ready_for(tx).total_seconds())
-    now = tx.now()
+    metrics.job_oldest_ready_age.set(seen.oldest_ready_for.total_seconds())
     metrics.budget_remaining.clear()
-    for held in budgets.all_budgets(tx):
-        metrics.budget_remaining.labels(budget=held.key).set(budget.remaining(held, now, urgent=True))
-    for lease in leases.held(tx):
+    for held in seen.budgets:
+        metrics.budget_remaining.labels(budget=held.key).set(budget.remaining(held, seen.now, urgent=True))
+    for lease in seen.leases:
         metrics.lease_held.labels(lease=lease.name).set(lease.holder == holder)
-    metrics.replicas.set(len(replicas.everyone(tx)))
-    for row in selfchecks.everything(tx):
-        metrics.self_check_ok.labels(name=row["name"]).set(bool(row["ok"]))
+    metrics.replicas.set(sum(seen.now - replica.seen_at < ttl for replica in seen.replicas))
+    for name, ok in seen.self_checks.items():
+        metrics.self_check_ok.labels(name=name).set(ok)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from holdfast.pki.lint import Finding
 from holdfast.pki.refused import PkiRefused
+
+# pkilint takes wildcards and single labels for errors in names; how a name is written is decided by names.py.
+_DECIDED_HERE: Final = frozenset({"pkix.invalid_domain_name_syntax"})
 
 # mypy sees pkilint only where it is installed; it brings no types for most of what is used here.
 
@@ -29,13 +32,8 @@ def _findings(validator: Any, loader: Any, der: bytes) -> list[Finding]:
         Finding(found.finding.code, found.message or str(found.finding.severity.name).lower())
         for result in validator.validate(document.root)
         for found in result.finding_descriptions
-        if found.finding.severity.name in {"WARNING", "ERROR", "FATAL"} and not _is_wildcard(found)
+        if found.finding.severity.name in {"WARNING", "ERROR", "FATAL"} and found.finding.code not in _DECIDED_HERE
     ]
-
-
-def _is_wildcard(found: Any) -> bool:
-    """RFC 5280 §7.2 knows no wildcards, and everyone uses them; how one is written is checked by our own rules."""
-    return found.finding.code == "pkix.invalid_domain_name_syntax" and '"*.' in (found.message or "")
 
 
 def _missing() -> PkiRefused:

@@ -105,7 +105,9 @@ def claim(tx: Tx, *, holder: str, free: Mapping[str, int], ttl: timedelta) -> li
             picked = _pick_safely(tx, kind, priority, left[kind], holder, rows)
             left[kind] -= len(picked)
             rows += picked
-    return _lease(tx, budgets.admit(tx, rows), holder, ttl)
+    admitted = budgets.admit(tx, rows)
+    tx.wakes = tx.wakes or len(admitted) < len(rows)  # behind those turned away others may be due: look again at once
+    return _lease(tx, admitted, holder, ttl)
 
 
 def _due(tx: Tx, kinds: Iterable[str]) -> list[tuple[str, int]]:
