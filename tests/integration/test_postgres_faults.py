@@ -464,3 +464,13 @@ def test_an_address_that_cannot_be_read_is_refused_without_repeating_it(address:
         engine(address)
     assert SENTINEL not in "".join(traceback.format_exception(caught.value))
     assert SENTINEL not in str(caught.value.hint)
+
+
+async def test_a_server_restarted_while_nobody_asked_it_anything_costs_nobody_an_error(
+    postgres: Cluster, url: str
+) -> None:
+    async with opened(engine(url)) as db:
+        await asyncio.gather(*(db.write(putting(str(n))) for n in range(20)))  # every writer has a connection now
+        postgres.restart()
+        await asyncio.gather(*(db.write(putting(f"later-{n}")) for n in range(20)))
+        await db.read(lambda tx: tx.row("SELECT 1 AS one"))

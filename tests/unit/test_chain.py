@@ -39,7 +39,7 @@ def walk(entries: list[Entry], *, written: list[Entry]) -> Verdict:
 
 def test_details_have_one_text_for_one_meaning() -> None:
     assert canonical({"b": 1, "a": [1, None, "ü"]}) == canonical({"a": [1, None, "ü"], "b": 1})
-    assert canonical({"b": 1, "a": [1, None, "ü"]}) == '{"a":[1,null,"ü"],"b":1}'
+    assert canonical({"b": 1, "a": [1, None, "ü"]}) == '{"a":[1,null,"\\u00fc"],"b":1}'
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -37,8 +37,8 @@ class Verdict:
 
 
 def canonical(details: Mapping[str, Any]) -> str:
-    """One text for one meaning: sorted keys, no white space."""
-    return json.dumps(details, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    """One text for one meaning: sorted keys, no white space; ASCII, so that no store refuses what a remote said."""
+    return json.dumps(details, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def link(previous: str, seq: int, at: int, actor: str, action: str, subject: str, details: str) -> str:

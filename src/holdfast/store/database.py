@@ -145,6 +145,10 @@ class _Abandoned(Exception):
     """A caller of this group went away: roll back, and run the others again."""
 
 
+class _Stale(StoreUnavailable):
+    """The connection was gone before anything was asked of it."""
+
+
 class _Inbox:
     """The calls that wait for a thread."""
 
@@ -298,7 +302,11 @@ class Database(Retrying):
                     with self._using(session, notify):
                         session.notify()
                 if work:
-                    wakes = self._run(session, work, write)
+                    try:
+                        wakes = self._run(session, work, write)
+                    except _Stale:  # the server was restarted while we were idle: nothing was asked of it yet
+                        session = self._reconnect(session, write)
+                        wakes = self._run(session, work, write)
             except BaseException as error:  # no connection, or a harness that kills: nobody may wait for ever
                 for call in calls:
                     call.error = call.error or error
@@ -321,6 +329,8 @@ class Database(Retrying):
         """Run a group in one transaction, or, if one of it fails, each alone. Every call gets its own true answer."""
         try:
             return self._transact(session, calls, write)
+        except _Stale:
+            raise
         except (StoreUnavailable, OutcomeUnknown) as error:
             for call in calls:  # true for the whole group alike
                 call.error = error
@@ -331,15 +341,20 @@ class Database(Retrying):
                 return False
         wakes = False
         for call in calls:
-            if session.broken:
-                call.error = StoreUnavailable("the connection was lost before this was done; nothing was changed")
-            else:
+            try:
                 wakes = self._run(session, [call], write) or wakes
+            except _Stale as error:
+                call.error = StoreUnavailable(f"{error}; nothing was changed")
         return wakes
 
     def _transact(self, session: EngineSession, calls: list[_Call], write: bool) -> bool:
         with self._using(session, calls):
-            session.begin(write=write)
+            try:
+                session.begin(write=write)
+            except StoreUnavailable as error:
+                if session.broken:
+                    raise _Stale(str(error)) from error
+                raise
             tx = Tx(session)
             try:
                 for call in calls:
@@ -398,12 +413,13 @@ def _once(fn: Callable[[Tx], T], key: str) -> Callable[[Tx], T]:
         if done is not None:
             kept: T = json.loads(done["result"])
             return kept
-        result = fn(tx)
+        result = json.dumps(fn(tx))
         tx.run(
             "INSERT INTO write_keys (key, result, at) VALUES (:key, :result, now_us())",
             key=key,
-            result=json.dumps(result),
+            result=result,
         )
-        return result
+        first: T = json.loads(result)  # what a repetition would get, so that nobody relies on more
+        return first
 
     return keyed

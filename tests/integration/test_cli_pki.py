@@ -1,0 +1,177 @@
+"""`holdfast pki` in a process of its own: what it writes, what it prints, and what it never does."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from tests.support.pki import openssl
+
+from holdfast.pki import chain, keys
+from holdfast.pki.ceremony import FILES
+from holdfast.pki.refused import PkiRefused
+from holdfast.secret import Secret
+
+ROOT, INTERMEDIATE = "r00t-s3ntinel-1", "int-s3ntinel-22"
+GIVEN = {"HOLDFAST_PKI_ROOT_PASSPHRASE": ROOT, "HOLDFAST_PKI_INTERMEDIATE_PASSPHRASE": INTERMEDIATE}
+COMMAND = [sys.executable, "-m", "holdfast.cli.main", "pki"]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}, **more}
+
+
+def pki(*args: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, args)], env=environment(**more), capture_output=True, text=True, timeout=60
+    )
+
+
+def init(out: Path, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return pki("init", "--name", "Example", "--out", out, *args, **(more or GIVEN))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("vault") / "pki"
+    return folder, init(folder, "--permit", ".example.internal", "--permit", "10.0.0.0/8")
+
+
+def test_init_writes_five_private_files_and_prints_what_it_wrote(made):
+    folder, done = made
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {path.name for path in folder.iterdir()} == set(FILES)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
+    assert done.stdout.rstrip("\n") == (folder / "transcript.txt").read_text().rstrip("\n")
+    assert done.stdout.startswith("Key ceremony for 'Example'\n")
+
+
+def test_the_keys_are_encrypted_and_no_passphrase_is_printed_or_written(made):
+    folder, done = made
+    everything = b"".join(path.read_bytes() for path in folder.iterdir()) + done.stdout.encode()
+    assert b"s3ntinel" not in everything
+    assert b"BEGIN PRIVATE KEY" not in everything
+    for name, right, wrong in (("root", ROOT, INTERMEDIATE), ("intermediate", INTERMEDIATE, ROOT)):
+        pem = (folder / f"{name}-key.pem").read_bytes()
+        [certificate] = chain.parse_bundle((folder / f"{name}.pem").read_bytes())
+        assert keys.from_pem(pem, Secret(right)).public_key() == certificate.public_key()
+        with pytest.raises(PkiRefused):
+            keys.from_pem(pem, Secret(wrong))
+
+
+def test_openssl_agrees_with_the_transcript(made):
+    folder, done = made
+    assert openssl("verify", "-x509_strict", "-CAfile", "root.pem", "intermediate.pem", folder=folder).returncode == 0
+    for name in ("root.pem", "intermediate.pem"):
+        shown = openssl("x509", "-in", name, "-noout", "-fingerprint", "-sha256", folder=folder).stdout.decode()
+        assert shown.partition("=")[2].strip().replace(":", "").lower() in done.stdout
+
+
+def test_show_tells_what_is_in_a_file(made):
+    folder, _ = made
+    done = pki("show", folder / "intermediate.pem")
+    assert done.returncode == 0
+    assert "CN=Example Intermediate CA" in done.stdout
+    assert "yes, for end certificates only" in done.stdout
+    assert "example.internal, 10.0.0.0/8" in done.stdout
+
+
+def test_show_does_not_show_keys_and_says_what_it_cannot_read(made, tmp_path: Path):
+    folder, _ = made
+    for path, words in (
+        (folder / "root-key.pem", "There is a private key in this file"),
+        (tmp_path / "nothing.pem", "There is no file"),
+        (tmp_path, "cannot be read: Is a directory"),
+        (folder / "transcript.txt", "This is not a certificate"),
+    ):
+        done = pki("show", path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_a_second_ceremony_in_the_same_folder_is_refused_and_changes_nothing(made):
+    folder, _ = made
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    done = init(folder)
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr.startswith(f"error: {folder}/root.pem exists already; nothing was written.\nhint: ")
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("args", "given", "words"),
+    [
+        ([], {"X": ""}, "no passphrase for the root's key, and no terminal"),
+        ([], {"HOLDFAST_PKI_ROOT_PASSPHRASE": ROOT}, "no passphrase for the intermediate's key"),
+        ([], {**GIVEN, "HOLDFAST_PKI_INTERMEDIATE_PASSPHRASE": ROOT}, "different passphrases"),
+        ([], {**GIVEN, "HOLDFAST_PKI_ROOT_PASSPHRASE": "short"}, "at least 12 characters"),
+        (["--permit", "10.0.0.1/8"], GIVEN, "10.0.0.1/8 is not a network"),
+        (["--root-years", "99"], GIVEN, "at most 25 years"),
+        (["--root-passphrase-file", "/nowhere"], GIVEN, "no passphrase in /nowhere"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_anything_is_written(args, given, words: str, tmp_path: Path):
+    done = init(tmp_path / "new", *args, **given)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert words in done.stderr
+    assert "s3ntinel" not in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_there_is_no_option_that_takes_a_passphrase_itself():
+    """Others on the machine see the arguments of a program."""
+    options = {word for word in pki("init", "--help").stdout.split() if word.startswith("--")}
+    assert {word for word in options if "pass" in word} == {
+        "--root-passphrase-file", "--intermediate-passphrase-file",
+    }  # fmt: skip
+
+
+def test_passphrases_come_from_files_too(tmp_path: Path):
+    for role, text in (("root", ROOT), ("intermediate", INTERMEDIATE)):
+        (tmp_path / role).write_text(f"{text}\nsecond line\n")
+    done = init(
+        tmp_path / "new", "--key", "ed25519", "--root-passphrase-file", str(tmp_path / "root"),
+        "--intermediate-passphrase-file", str(tmp_path / "intermediate"), X="",
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    key = keys.from_pem((tmp_path / "new" / "root-key.pem").read_bytes(), Secret(ROOT))
+    assert keys.kind_of(key.public_key()) is keys.KeyKind.ED25519
+
+
+def test_on_a_terminal_missing_passphrases_are_made_up_and_shown_once(tmp_path: Path):
+    """Standard error is a terminal here, standard output is not: a redirected transcript stays without secrets."""
+    ours, theirs = pty.openpty()
+    command = [*COMMAND, "init", "--name", "Example", "--out", str(tmp_path / "new")]
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=theirs, timeout=60)
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    for role in ("root", "intermediate"):
+        [line] = [line for line in shown.splitlines() if f"the {role}'s key" in line]
+        passphrase = line.rpartition(" ")[2]
+        assert len(passphrase) == 30
+        keys.from_pem((tmp_path / "new" / f"{role}-key.pem").read_bytes(), Secret(passphrase))
+        assert passphrase.encode() not in done.stdout
+        assert passphrase not in (tmp_path / "new" / "transcript.txt").read_text()
+
+
+@pytest.mark.parametrize("args", [["--help"], ["init", "--help"], ["show", "--help"]])
+def test_help_imports_nothing_that_is_slow_to_import(args: list[str]):
+    done = pki(*args, PYTHONPROFILEIMPORTTIME="1")
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "holdfast.cli.pki" in imported
+    assert not {"pydantic", "rich", "cryptography", "asyncio"} & imported
+
+
+def test_the_root_and_the_intermediate_are_what_they_say(made):
+    folder, _ = made
+    found = [chain.parse_bundle((folder / name).read_bytes())[0] for name in ("intermediate.pem", "root.pem")]
+    assert chain.ordered(found) == tuple(found)
+    assert found[0].extensions.get_extension_for_class(x509.NameConstraints).critical

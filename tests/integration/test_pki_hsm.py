@@ -1,0 +1,141 @@
+"""A CA key in a device: SoftHSM stands for one. It signs, it fails in ways that are told apart, and it recovers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from tests.support.keys import Draws
+from tests.support.pki import DAY, NOW, a_key, a_request, root, signed
+
+from holdfast.errors import TryLater
+from holdfast.pki import authority, certify, crl, keys
+from holdfast.pki.hsm import Pkcs11Signer, Place
+from holdfast.pki.intent import new_serial
+from holdfast.pki.issuer import Issuer
+from holdfast.pki.keys import KeyKind
+from holdfast.pki.profile import Profile, plan
+from holdfast.pki.refused import SignerRefused
+from holdfast.pki.signer import verifies
+from holdfast.pki.unsigned import finish_aside
+from holdfast.secret import Secret
+
+LIBRARIES = [
+    Path("/usr/lib/softhsm/libsofthsm2.so"),
+    Path("/usr/lib64/softhsm/libsofthsm2.so"),
+    Path("/usr/lib64/pkcs11/libsofthsm2.so"),
+    Path("/usr/local/lib/softhsm/libsofthsm2.so"),
+]
+LIBRARY = next((path for path in LIBRARIES if path.exists()), None)
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(
+        LIBRARY is None or shutil.which("softhsm2-util") is None,
+        reason="SoftHSM is not installed: apt install softhsm2",
+    ),
+]
+PIN = Secret("5678")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A token with three key pairs in it, in a folder of its own."""
+    pkcs11 = pytest.importorskip("pkcs11", reason="python-pkcs11 is not installed: pip install 'holdfast[hsm]'")
+    from pkcs11.util.ec import encode_named_curve_parameters
+
+    folder = tmp_path_factory.mktemp("softhsm")
+    (folder / "tokens").mkdir()
+    settings = folder / "softhsm2.conf"
+    settings.write_text(f"directories.tokendir = {folder}/tokens\nobjectstore.backend = file\nlog.level = ERROR\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOFTHSM2_CONF", str(settings))
+        subprocess.run(
+            ["softhsm2-util", "--init-token", "--free", "--label", "ca", "--so-pin", "1234", "--pin", PIN.reveal()],
+            check=True,
+            capture_output=True,
+        )
+        with pkcs11.lib(str(LIBRARY)).get_token(token_label="ca").open(user_pin=PIN.reveal(), rw=True) as session:
+            for label, curve in (("p256", "secp256r1"), ("p384", "secp384r1"), ("p521", "secp521r1")):
+                parameters = {pkcs11.Attribute.EC_PARAMS: encode_named_curve_parameters(curve)}
+                domain = session.create_domain_parameters(pkcs11.KeyType.EC, parameters, local=True)
+                domain.generate_keypair(store=True, label=label)
+            session.generate_keypair(pkcs11.KeyType.RSA, 2048, store=True, label="rsa")
+        yield Place(library=str(LIBRARY), token="ca", key="p256", pin=PIN)
+
+
+def issuer_of(signer: Pkcs11Signer) -> Issuer:
+    ca = authority.Authority(
+        organization="Example", common_name="In a device", key=signer.public_key, serial=new_serial(Draws(9)),
+        not_before=NOW - DAY, not_after=NOW + 100 * DAY, path_length=0,
+    )  # fmt: skip
+    certificate = signed(authority.prepare(ca, root()), a_key(KeyKind.EC_P256, 101))
+    return Issuer(id="hsm", certificate=certificate, crl_url="http://ca.example/one.crl")
+
+
+@pytest.mark.parametrize(("label", "deterministic"), [("p256", False), ("p384", False), ("rsa", True)])
+async def test_a_device_signs_certificates_and_crls(place: Place, label: str, deterministic: bool):
+    signer = Pkcs11Signer(replace(place, key=label))
+    issuer = issuer_of(signer)
+    intent = plan(Profile(), a_request(), issuer, serial=new_serial(Draws()), now=NOW)
+    content = certify.prepare(intent, issuer)
+    certificate = x509.load_der_x509_certificate(await finish_aside(content, signer))
+    certificate.verify_directly_issued_by(issuer.certificate)
+    again = await finish_aside(content, signer)
+    assert (x509.load_der_x509_certificate(again) == certificate) is deterministic is signer.deterministic
+    assert x509.load_der_x509_certificate(again).tbs_certificate_bytes == certificate.tbs_certificate_bytes
+    revoked = [crl.Revoked(intent.serial, NOW)]
+    der = crl.sign(issuer, signer, number=1, this_update=NOW, next_update=NOW + DAY, revoked=revoked)
+    assert x509.load_der_x509_crl(der).is_signature_valid(signer.public_key)  # type: ignore[arg-type]
+    assert not signer.quick
+    signer.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"pin": Secret("0000")}, SignerRefused, "the PIN is wrong"),
+        ({"key": "other"}, SignerRefused, "there is no such key"),
+        ({"key": "p521"}, SignerRefused, "curve"),
+        ({"library": "/nowhere.so"}, SignerRefused, "cannot be used"),
+        ({"token": "other"}, TryLater, "NoSuchToken"),
+    ],
+)
+def test_what_a_person_must_mend_is_told_apart_from_what_may_pass(place: Place, change, error, words: str):
+    with pytest.raises(error, match=words) as raised:
+        Pkcs11Signer(replace(place, **change))
+    assert "0000" not in str(raised.value)
+    assert PIN.reveal() not in str(raised.value)
+
+
+def test_two_cas_share_a_token_and_survive_each_others_log_out(place: Place):
+    """A log-in counts for the process, and so does a log-out: the second signer finds itself locked out, and dials again."""
+    one, other = Pkcs11Signer(place), Pkcs11Signer(replace(place, key="rsa"))
+    one.sign(b"a")
+    one.close()
+    assert verifies(other.public_key, other.sign(b"a"), b"a")
+    assert verifies(one.public_key, one.sign(b"a"), b"a")
+    one.close()
+    other.close()
+
+
+def test_many_threads_share_a_session_without_mixing_their_signatures(place: Place):
+    signer = Pkcs11Signer(place)
+    contents = [f"content {n}".encode() for n in range(100)]
+    with ThreadPoolExecutor(8) as threads:
+        signatures = list(threads.map(signer.sign, contents))
+    assert all(verifies(signer.public_key, made, content) for made, content in zip(signatures, contents, strict=True))
+    signer.close()
+
+
+def test_a_signer_shows_where_its_key_is_and_not_its_pin(place: Place):
+    signer = Pkcs11Signer(place)
+    assert repr(signer) == "Pkcs11Signer(ca/p256, ecdsa-sha256)"
+    assert PIN.reveal() not in repr(place)
+    assert keys.kind_of(signer.public_key) is KeyKind.EC_P256
+    signer.close()
