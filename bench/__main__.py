@@ -76,9 +76,8 @@ def claims(cluster: Cluster, folder: Path, finished: int, future: int) -> None:
         costs: dict[str, list[float]] = {"empty": [], "full": []}
         for turn in range(3):
             for name, rows in (("empty", (0, 0)), ("full", (finished, future))):
-                where = (
-                    cluster.create_database() if store == "postgresql" else str(folder / f"claim-{name}-{turn}.sqlite")
-                )
+                file = folder / f"claim-{name}-{turn}.sqlite"
+                where = cluster.create_database() if store == "postgresql" else str(file)
                 words = ["claims", "--store", where, "--finished", str(rows[0]), "--future", str(rows[1])]
                 result = measured("bench.ours", *words)
                 if result is not None:

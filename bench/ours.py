@@ -29,7 +29,7 @@ FAR = 10**15  # microseconds: a job due in thirty years
 async def open_store(where: str) -> Database:
     engine: Engine
     if where.startswith("postgresql:"):
-        engine = PostgresEngine(Secret(where), connections=4)
+        engine = PostgresEngine(Secret(where), connections=2)
     else:
         engine = SqliteEngine(Path(where), SystemClock())
     db = Database(engine, clock=SystemClock(), points=no_points, deadline=timedelta(seconds=300))
@@ -40,15 +40,15 @@ async def open_store(where: str) -> Database:
 async def run_jobs(where: str, number: int, slots: int, inflight: int) -> dict[str, object]:
     """One enqueue call and one durable answer a job, `inflight` at once; then one worker drains them."""
     db, random = await open_store(where), SystemRandom()
-    places = asyncio.Semaphore(inflight)
+    numbers = iter(range(number))
 
-    async def enqueue(n: int) -> None:
-        spec = Spec(id=random.new_id("job"), kind="noop", subject=str(n))
-        async with places:
-            await db.write(lambda tx: jobs.enqueue(tx, spec))
+    async def lane() -> None:
+        for n in numbers:
+            spec = Spec(id=random.new_id("job"), kind="noop", subject=str(n))
+            await db.write(lambda tx, spec=spec: jobs.owe(tx, spec))
 
     began = time.perf_counter()
-    await asyncio.gather(*(enqueue(n) for n in range(number)))
+    await asyncio.gather(*(lane() for _ in range(inflight)))
     enqueued = time.perf_counter()
     if db.engine.name == "postgresql":
         await db.run_long(lambda tx: tx.run("ANALYZE"), deadline=timedelta(minutes=1))  # as for the peers

@@ -157,7 +157,7 @@ BANNED_METHODS: Final = frozenset(
     {
         "read_text", "read_bytes", "write_text", "write_bytes", "unlink", "mkdir", "rename", "touch", "chmod",
         "hardlink_to", "symlink_to", "iterdir", "rglob", "stat", "lstat", "exists", "is_file", "is_dir",
-        "run_in_executor", "create_connection", "create_server",
+        "run_in_executor", "create_connection", "create_server", "subprocess_exec", "subprocess_shell",
     }
 )  # fmt: skip
 
@@ -171,8 +171,8 @@ class Door(NamedTuple):
 
 DOORS: Final = {
     "world.py": Door(
-        "time datetime.datetime.now asyncio.sleep secrets os signal httpx2 http asyncio.create_subprocess_exec "
-        "asyncio.subprocess .read_bytes .mkdir .rename .hardlink_to .unlink .stat",
+        "time datetime.datetime.now asyncio.sleep secrets os signal httpx2 http "
+        "asyncio.subprocess .subprocess_exec .read_bytes .mkdir .rename .hardlink_to .unlink .stat",
         "It is the adapter of Clock, Random, Transport and Files.",
     ),
     "store/sqlite.py": Door(
@@ -305,6 +305,7 @@ def test_no_door_is_wider_than_its_file_needs(name: str) -> None:
         "from threading import Event",
         "from concurrent.futures import ThreadPoolExecutor",
         "async def f(loop): await loop.run_in_executor(None, print)",
+        "async def f(loop): await loop.subprocess_exec(object, 'true')",
         "import httpx2",
         "import urllib.request",
         "import sqlite3",

@@ -189,7 +189,7 @@ class Store:
     url: Secret[str] = setting(Secret(""), "Database to use; without it, SQLite in data_dir.", STORE_URL)
     url_file: Path | None = setting(None, "File to read store.url from.", PATH)
     deadline: timedelta = setting("10s", "How long to wait for the answer to one store call.", INTERVAL)
-    connections: int = setting(4, "Connections to PostgreSQL that write; three more read and listen.", whole(1, 64))
+    connections: int = setting(2, "Connections to PostgreSQL that write; three more read and listen.", whole(1, 64))
 
     @property
     def sqlite_file(self) -> Path | None:

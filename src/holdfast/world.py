@@ -21,7 +21,9 @@ from holdfast.errors import TryLater
 from holdfast.ports import Request, Response
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u
+_PAIRS: Final = tuple(first + second for first in _ALPHABET for second in _ALPHABET)  # two characters at a time
 _OUTPUT_LIMIT: Final = 64 * 1024
+_REAPED_WITHIN: Final = 2.0  # seconds; a killed program is gone in milliseconds, unless its disk hangs
 
 
 class SystemClock:
@@ -52,7 +54,7 @@ class SystemRandom:
 def sortable(millis: int, noise: int) -> str:
     """26 characters: 48 bits of time, then 80 of noise; sorted as text they are sorted by time."""
     number = (millis << 80) | noise
-    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -1, -5))
+    return "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -1, -10)])
 
 
 class HttpTransport:
@@ -132,7 +134,8 @@ class LocalFiles:
 
     async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 60.0) -> tuple[int, bytes]:
         """No shell, a fixed PATH, an own process group that dies as a whole when the time is up."""
-        process = await asyncio.create_subprocess_exec(
+        program, output = await asyncio.get_running_loop().subprocess_exec(
+            _Output,
             *argv,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -141,27 +144,42 @@ class LocalFiles:
             start_new_session=True,
         )
         try:
+            _feed(program, stdin)
             async with asyncio.timeout(timeout):
-                return await _talk(process, stdin)
+                await output.ended.wait()
+            return program.get_returncode() or 0, bytes(output.text)
         except TimeoutError:
             raise TryLater(f"{argv[0]} did not end in {timeout:g} s", reason="TIMEOUT") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+                os.killpg(program.get_pid(), signal.SIGKILL)
+            program.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_REAPED_WITHIN):
+                    await output.ended.wait()
 
 
-async def _talk(process: asyncio.subprocess.Process, stdin: bytes) -> tuple[int, bytes]:
-    if process.stdin is None or process.stdout is None:
-        raise AssertionError("both are pipes")
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        process.stdin.write(stdin)
-        await process.stdin.drain()
-    process.stdin.close()
-    output = bytearray()
-    while piece := await process.stdout.read(8192):
-        output += piece[: max(0, _OUTPUT_LIMIT - len(output))]
-    return await process.wait(), bytes(output)
+class _Output(asyncio.SubprocessProtocol):
+    """What a program says, on both lines, up to the limit. The rest is read and dropped: it must not block the program."""
+
+    def __init__(self) -> None:
+        self.text = bytearray()
+        self.ended = asyncio.Event()  # it has exited, and nobody else holds its lines open
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self.text += data[: max(0, _OUTPUT_LIMIT - len(self.text))]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set()
+
+
+def _feed(program: asyncio.SubprocessTransport, stdin: bytes) -> None:
+    """Hand over the input. It flows while the output does, so that neither side waits for the other."""
+    line = program.get_pipe_transport(0)
+    if not isinstance(line, asyncio.WriteTransport):
+        raise AssertionError("stdin is a pipe")
+    line.write(stdin)
+    line.write_eof()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -53,24 +53,18 @@ def test_a_killed_process_leaves_no_lock_and_its_successor_serves(serve: Serve) 
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("setting", "value", "problem"),
     [
-        ({"SCHEDULER_RETRY_INTERVAL": "500ms"}, "scheduler.retry_interval"),
-        ({"ENGINE_POLL_INTERVAL": "0"}, "engine.poll_interval"),
-        ({"SCHEDULER_RETRY_INTERVALL": "5m"}, "HOLDFAST_SCHEDULER_RETRY_INTERVALL"),
-        ({"SERVER_LISTEN": "nowhere"}, "server.listen"),
+        ("SCHEDULER_RETRY_INTERVAL", "500ms", "scheduler.retry_interval (HOLDFAST_SCHEDULER_RETRY_INTERVAL): 500ms is"),
+        ("SCHEDULER_RETRY_INTERVALL", "5m", "HOLDFAST_SCHEDULER_RETRY_INTERVALL: there is no such setting"),
     ],
+    ids=["too-short", "misspelt"],
 )
 def test_a_wrong_setting_is_named_and_nothing_starts(
-    serve: Serve, tmp_path: Path, settings: dict[str, str], named: str
+    serve: Serve, tmp_path: Path, setting: str, value: str, problem: str
 ) -> None:
-    error = refused(serve(**settings), 2)
-    assert named in error
+    assert problem in refused(serve(**{setting: value}), 2)
     assert not list((tmp_path / "data").glob("holdfast*"))
-
-
-def test_an_interval_below_a_second_is_refused_with_the_minimum(serve: Serve) -> None:
-    assert "below the minimum of 1 second" in refused(serve(SCHEDULER_RETRY_INTERVAL="500ms"), 2)
 
 
 def test_an_address_in_use_is_said_with_the_setting_that_chooses_it(serve: Serve) -> None:
@@ -124,7 +118,7 @@ def test_a_log_that_cannot_be_written_does_not_stop_the_work(tmp_path: Path) -> 
     settings = {"SERVER_LISTEN": f"127.0.0.1:{port}"}
     with Path("/dev/full").open("w") as full:
         process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast.cli.main", "serve", "--stop-after=4"],
+            [sys.executable, "-m", "holdfast.cli.main", "serve", "--stop-after=3"],
             env=environment(tmp_path, settings),
             stderr=full,
             stdout=full,

@@ -6,7 +6,6 @@ import time
 import pytest
 from tests.kill import takeover
 from tests.kill.auditor import Promise, problems
-from tests.kill.takeover import Grip
 from tests.support.ca_server import Ca
 from tests.support.child import Strike
 from tests.support.grounds import Ground, look
@@ -26,11 +25,9 @@ def test_after_sigterm_the_other_replica_has_the_job_within_two_seconds(shared: 
     assert takeover.after_sigterm(shared, ca, TTL) <= 2
 
 
-@pytest.mark.parametrize(("point", "grip"), [("job.effect-done", "busy"), ("job.settling", "done")])
-def test_a_replica_that_was_frozen_for_three_lease_times_writes_nothing(
-    shared: Ground, ca: Ca, point: str, grip: Grip
-) -> None:
-    assert takeover.zombie_writes(shared, ca, 2.0, point, grip) == 0
+@pytest.mark.parametrize("strike", takeover.FREEZES, ids=str)
+def test_a_replica_that_was_frozen_for_three_lease_times_writes_nothing(shared: Ground, ca: Ca, strike: Strike) -> None:
+    assert takeover.zombie_writes(shared, ca, 2.0, strike, "busy") == 0
 
 
 def idle_in_transaction(tx: Tx) -> list[Row]:

@@ -215,8 +215,11 @@ def alive(pid: int) -> bool:
 
 
 async def pids_in(path: Path, count: int) -> list[int]:
-    await eventually(lambda: path.exists() and len(path.read_text().split()) >= count)
-    return [int(pid) for pid in path.read_text().split()]
+    def written() -> list[int]:
+        return [int(pid) for pid in (FILES.read(path) or b"").split()]
+
+    await eventually(lambda: len(written()) >= count)
+    return written()
 
 
 FAMILY = 'sleep 1000 & echo $! >> "$0"; sh -c \'echo $$ >> "$0"; sleep 1000\' "$0" & echo $$ >> "$0"; '

@@ -31,7 +31,7 @@ from holdfast.core.job import Again, Claim, Done, Failed, Outcome, Priority, Sta
 from holdfast.errors import Duplicate, LeaseLost
 from holdfast.store import jobs, journal
 from holdfast.store.database import Database, Engine
-from holdfast.store.tx import Row, Session, Tx
+from holdfast.store.tx import Row, Session, Tx, from_micros
 
 pytestmark = pytest.mark.anyio
 
@@ -768,3 +768,37 @@ async def test_every_scan_uses_its_index(db: Database) -> None:
         text = await db.write(lambda tx, scan=scan, marker=marker: plan(tx, scan, marker))
         assert index in text, f"{name}: {text}"
         assert not re.search(r"SCAN jobs(?! USING)|Seq Scan on jobs", text), f"{name}: {text}"
+
+
+async def test_work_that_is_owed_is_there_when_the_transaction_is_and_not_before(db: Database) -> None:
+    def write(tx: Tx) -> bool:
+        jobs.owe(tx, spec("s"))
+        return jobs.known(tx, "k", "s")
+
+    assert not await db.write(write)
+    assert await db.read(lambda tx: jobs.known(tx, "k", "s"))
+
+
+async def test_work_owed_twice_or_done_by_an_older_job_is_one_job(db: Database) -> None:
+    older = await enqueue(db, "s")
+    await db.write(lambda tx: [jobs.owe(tx, spec("s")), jobs.owe(tx, spec("t")), jobs.owe(tx, spec("t"))])
+    rows = await db.read(lambda tx: tx.rows("SELECT id, subject FROM jobs ORDER BY subject"))
+    assert [row["subject"] for row in rows] == ["s", "t"]
+    assert rows[0]["id"] == older
+
+
+async def test_owed_work_keeps_its_time_its_budgets_and_its_end(db: Database) -> None:
+    due, end = LONG_AGO + timedelta(days=3), LONG_AGO + timedelta(days=4)
+    await db.write(lambda tx: jobs.owe(tx, spec("s", due_at=due, budgets=("a", "b"), expires_at=end)))
+    [row] = await db.read(lambda tx: tx.rows("SELECT due_at, budgets, expires_at FROM jobs"))
+    assert (from_micros(row["due_at"]), row["budgets"], from_micros(row["expires_at"])) == (due, "a\nb", end)
+
+
+async def test_work_owed_by_a_transaction_that_fails_is_not_owed(db: Database) -> None:
+    def write(tx: Tx) -> None:
+        jobs.owe(tx, spec("s"))
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011
+        await db.write(write)
+    assert await db.read(lambda tx: jobs.counts(tx)) == {}

@@ -114,7 +114,7 @@ def test_what_a_person_must_mend_is_told_apart_from_what_may_pass(place: Place, 
 
 
 def test_two_cas_share_a_token_and_survive_each_others_log_out(place: Place):
-    """A log-in counts for the process, and so does a log-out: the second signer finds itself locked out, and dials again."""
+    """Log-in and log-out count for the whole process: the second signer finds itself locked out, and dials again."""
     one, other = Pkcs11Signer(place), Pkcs11Signer(replace(place, key="rsa"))
     one.sign(b"a")
     one.close()

@@ -77,7 +77,7 @@ def test_the_crl_of_another_shard_does_not_count(tmp_path: Path):
     shard = an_intent(issuer).crl_shard
     assert shard is not None
     lay_out(tmp_path, a_leaf(issuer), issuer, [], (shard + 1) % 4)
-    assert b"Different CRL scope" in verified(tmp_path).stderr
+    assert b"different crl scope" in verified(tmp_path).stderr.lower()
 
 
 def test_one_crl_for_all_is_accepted_too(tmp_path: Path):
@@ -116,7 +116,7 @@ def test_openssl_opens_our_encrypted_keys(kind: KeyKind, tmp_path: Path):
     assert done.stdout == keys.spki(a_key(kind).public_key()), done.stderr
     shown = openssl("asn1parse", folder=tmp_path, stdin=pem).stdout
     assert b":PBES2" in shown
-    assert b":1.3.6.1.4.1.11591.4.11" in shown or b":id-scrypt" in shown
+    assert b":id-scrypt" in shown or b":scrypt" in shown
     assert b":aes-256-cbc" in shown
 
 

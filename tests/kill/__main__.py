@@ -13,12 +13,12 @@ from typing import Final
 from tests.kill import takeover
 from tests.kill.harness import Harness, Tally
 from tests.support.ca_server import Ca, CaServer
+from tests.support.child import Strike
 from tests.support.grounds import Ground, ground
 from tests.support.postgres import Cluster
 
 GRACE: Final = 5.0  # seconds beyond the lease time that a takeover may need
 SIGTERM_GOAL: Final = 2.0
-POINTS: Final = ("job.effect-done", "job.settling")  # between the CA's answer and the commit
 Measured = dict[str, list[float]]
 
 
@@ -77,14 +77,16 @@ def measure(
     def term(place: Ground, ca: Ca) -> float:
         return takeover.after_sigterm(place, ca, ttl)
 
-    def freeze(point: str, grip: takeover.Grip) -> Callable[[Ground, Ca], float]:
-        return lambda place, ca: takeover.zombie_writes(place, ca, ttl, point, grip)
+    def freeze(strike: Strike, grip: takeover.Grip) -> Callable[[Ground, Ca], float]:
+        return lambda place, ca: takeover.zombie_writes(place, ca, ttl, strike, grip)
 
     each = range(repeats)
     return {
         "sigkill": [on(where, kill) for where in (None, cluster) for _ in each],
         "sigterm": [on(cluster, term) for _ in each],
-        "sigstop": [on(cluster, freeze(point, grip)) for point in POINTS for grip in takeover.GRIPS for _ in each],
+        "sigstop": [
+            on(cluster, freeze(strike, grip)) for strike in takeover.FREEZES for grip in takeover.GRIPS for _ in each
+        ],
     }
 
 

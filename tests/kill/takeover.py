@@ -25,6 +25,8 @@ TABLES: Final = {
 }
 Grip = Literal["done", "busy"]  # what the successor is when the zombie wakes: done with the job, or still at it
 GRIPS: Final[tuple[Grip, ...]] = ("done", "busy")
+# Between the CA's answer and the commit: of the first step, which asks for another, and of the last, which finishes.
+FREEZES: Final = (Strike("stop", "job.effect-done", 1), Strike("stop", "job.settling", 2))
 
 
 def after_sigkill(place: Ground, ca: Ca, ttl: float) -> float:
@@ -53,9 +55,8 @@ def after_sigterm(place: Ground, ca: Ca, ttl: float) -> float:
         return seconds
 
 
-def zombie_writes(place: Ground, ca: Ca, ttl: float, point: str, grip: Grip) -> int:
+def zombie_writes(place: Ground, ca: Ca, ttl: float, strike: Strike, grip: Grip) -> int:
     """Rows that a replica changes which was frozen between the CA's answer and its commit, for three lease times."""
-    strike = Strike("stop", point, 1)
     with Child(place, ca.base, place.folder / "zombie", ASK, f"--ttl={ttl}", strike=strike) as zombie:
         zombie.wait_stopped()
         frozen_at = time.monotonic()
@@ -117,8 +118,9 @@ def _pass(until_when: float) -> None:
 def _woken(place: Ground, zombie: Child) -> int:
     """Wake it, let it try to write its result, and count what that changed."""
     before = look(place, _rows)
+    settled = len(zombie.said("passed", "job.settled"))
     zombie.signal(signal.SIGCONT)
-    zombie.wait_for("passed", "job.settled")
+    zombie.wait_for("passed", "job.settled", times=settled + 1)
     zombie.signal(signal.SIGTERM)
     if zombie.wait() != 0:
         raise AssertionError(f"the zombie did not stop in good order:\n{zombie.log()}")

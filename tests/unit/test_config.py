@@ -68,7 +68,7 @@ def test_without_a_file_and_variables_everything_is_a_default():
     assert settings.store.data_dir == Path("data")
     assert not settings.store.url
     assert settings.store.deadline == timedelta(seconds=10)
-    assert settings.store.connections == 4
+    assert settings.store.connections == 2
     assert settings.store.sqlite_file == Path("data/holdfast.sqlite")
     assert settings.key_file == Path("data/holdfast.key")
     assert settings.keys.passphrase is None

@@ -199,6 +199,13 @@ def test_an_excluded_subtree_wins_over_a_permitted_one():
     ]
 
 
+def test_a_wildcard_that_would_stand_for_an_excluded_name_is_excluded():
+    made = x509.NameConstraints(None, [x509.DNSName("secret.example")])
+    assert constraints.outside(made, ["*.example", "*.other.example", "example", "a.example"], []) == [
+        "*.example is excluded by the CA's name constraints"
+    ]
+
+
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "*.example", "exa mple", "", "10.0.0.0/99", "ü.example"])
 def test_what_is_no_subtree_is_refused(text: str):
     with pytest.raises(NameRefused):

@@ -133,6 +133,7 @@ class Worker:
                 task.cancel()
             await settler.close()
             await asyncio.wait((*helpers, *left), timeout=CLEAN_UP_FOR)
+        await self._leave()
 
     # ── claiming ──
 
@@ -352,38 +353,40 @@ class Worker:
     # ── stopping ──
 
     async def _drain(self) -> None:
-        """Let work end, hand back what need not or does not end in time, and take our name off the list."""
+        """Hand back at once what need not end, and let the rest end, for as long as we may."""
         self._draining = True
         deadline = self.clock.monotonic() + self.drain.total_seconds()
-        await self._hand_back([e for e in self._running.values() if e.kind.interruptible and not e.settling])
+        await self._hand_back([e for e in self._running.values() if e.kind.interruptible and e.under_way])
         tasks = [entry.task for entry in self._running.values() if entry.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, deadline - self.clock.monotonic()))
-        await self._hand_back(list(self._running.values()), leaving=True)
 
-    async def _hand_back(self, entries: list[_Running], *, leaving: bool = False) -> None:
-        """Cancel these, and make them anybody's at once, with the attempt given back."""
+    async def _hand_back(self, entries: list[_Running]) -> None:
         for entry in entries:
-            entry.settling = False
             self._end(entry, "stop")
         tasks = [entry.task for entry in entries if entry.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=CLEAN_UP_FOR)
-
-        def write(tx: Tx) -> int:
-            if leaving:
-                replicas.gone(tx, self.identity.holder)
-            return jobs.release(tx, [entry.claim for entry in entries])
-
-        if not entries and not leaving:
+        if not tasks:
             return
+        await asyncio.wait(tasks, timeout=CLEAN_UP_FOR)
         try:
-            released = await self.db.write(write)
-            self.telemetry.log.info("worker.drained" if leaving else "worker.handed_back", handed_back=released)
-        except StoreError as error:
-            self.telemetry.log.error("worker.not_drained", error=str(error), what="leases will expire by themselves")
+            await self.db.write(lambda tx: jobs.release(tx, [entry.claim for entry in entries]))
+        except StoreError:
+            return  # it is tried once more when we leave
         for entry in entries:
             self._running.pop(entry.claim.id, None)
+
+    async def _leave(self) -> None:
+        """Make all that is still ours anybody's, known to us or not, and take our name off the list."""
+
+        def write(tx: Tx) -> int:
+            replicas.gone(tx, self.identity.holder)
+            return jobs.release_strays(tx, self.identity.holder, known=())
+
+        try:
+            released = await self.db.write(write)
+            self.telemetry.log.info("worker.drained", handed_back=released)
+        except StoreError as error:
+            self.telemetry.log.error("worker.not_drained", error=str(error), what="leases will expire by themselves")
 
 
 async def _wake_when(stop: asyncio.Event, woken: asyncio.Event) -> None:

@@ -17,15 +17,15 @@ def outside(constraints: x509.NameConstraints | None, dns: Iterable[str], ips: I
     """The names that the constraints do not let through, with a reason each."""
     if constraints is None:
         return []
-    wanted: list[tuple[str, str | names.IPAddress]] = [(name, name.removeprefix("*.")) for name in dns]
-    wanted += [(text, ipaddress.ip_address(text)) for text in ips]
+    wanted: list[str | names.IPAddress] = [*dns, *map(ipaddress.ip_address, ips)]
     found = []
-    for shown, name in wanted:
+    for name in wanted:
         permitted = _of_its_kind(constraints.permitted_subtrees, name)
-        if any(_covers(tree, name) for tree in _of_its_kind(constraints.excluded_subtrees, name)):
-            found.append(f"{shown} is excluded by the CA's name constraints")
+        excluded = _of_its_kind(constraints.excluded_subtrees, name)
+        if any(_covers(tree, name) or _reaches_into(name, tree) for tree in excluded):
+            found.append(f"{name} is excluded by the CA's name constraints")
         elif permitted and not any(_covers(tree, name) for tree in permitted):
-            found.append(f"{shown} is not among the names that the CA may certify")
+            found.append(f"{name} is not among the names that the CA may certify")
     return found
 
 
@@ -43,6 +43,11 @@ def _covers(tree: x509.DNSName | x509.IPAddress, name: str | names.IPAddress) ->
         return isinstance(tree, x509.DNSName) and names.same_or_below(name, tree.value.lower().removeprefix("."))
     network = tree.value
     return isinstance(network, Network) and network.version == name.version and name in network
+
+
+def _reaches_into(name: str | names.IPAddress, tree: x509.DNSName | x509.IPAddress) -> bool:
+    """A wildcard stands for every label there: *.example is also the excluded secret.example."""
+    return isinstance(tree, x509.DNSName) and name == f"*.{tree.value.lower().removeprefix('.').partition('.')[2]}"
 
 
 def permitting(subtrees: Sequence[str]) -> x509.NameConstraints | None:

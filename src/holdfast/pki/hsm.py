@@ -162,4 +162,4 @@ def _logged_in(token: Any, pin: Secret[str]) -> Any:
     try:
         return token.open(user_pin=pin.reveal())
     except UserAlreadyLoggedIn:
-        return token.open()
+        return token.open(rw=False)

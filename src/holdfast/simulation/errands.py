@@ -65,7 +65,7 @@ def set_up(tx: Tx, limit: Limit = LIMIT) -> None:
 def ask(tx: Tx, errand: str, job: str) -> str:
     """The operation: the errand, its job and its audit row, or none of them."""
     tx.run("INSERT INTO errands (id, state, asked_at) VALUES (:id, 'asked', now_us())", id=errand)
-    jobs.enqueue(tx, _spec(errand, job))
+    jobs.owe(tx, _spec(errand, job))
     journal.audit(tx, "errand_asked", errand)
     return errand
 

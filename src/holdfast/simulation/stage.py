@@ -23,8 +23,8 @@ from holdfast.ports import POINTS, Points, Request, Response, no_points
 from holdfast.simulation import errands
 from holdfast.simulation.clockwork import VirtualLoop
 from holdfast.simulation.remote import FakeCa
-from holdfast.store import journal, migrate
-from holdfast.store.database import Retrying, Wake
+from holdfast.store import migrate
+from holdfast.store.database import Retrying, Wake, conclude
 from holdfast.store.sqlite import SqliteSession, open_connection
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Metrics, SilentLog, Telemetry
@@ -77,7 +77,7 @@ class Truth:
         tx = Tx(session)
         try:
             result = fn(tx)
-            journal.seal(tx)
+            conclude(tx)
             points("store.before-commit")
         except BaseException:
             session.rollback()

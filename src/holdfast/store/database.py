@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 from holdfast.core.backoff import Ladder
 from holdfast.errors import Duplicate, OutcomeUnknown, StoreUnavailable, TxConflict
 from holdfast.ports import Clock, Points
-from holdfast.store import journal
+from holdfast.store import jobs, journal
 from holdfast.store.tx import Session, Tx
 
 T = TypeVar("T")
@@ -360,7 +360,7 @@ class Database(Retrying):
                 for call in calls:
                     if call.state is not _State.ABANDONED:
                         call.result = call.fn(tx)
-                journal.seal(tx)
+                conclude(tx)
                 if write:
                     self._points("store.before-commit")
                 self._enter_commit(calls)
@@ -396,6 +396,12 @@ class Database(Retrying):
                 raise _Abandoned
             for call in live:
                 call.state = _State.COMMITTING
+
+
+def conclude(tx: Tx) -> None:
+    """What a transaction owes is written last: its jobs, then its journal, whose lock must come after all others."""
+    jobs.pay(tx)
+    journal.seal(tx)
 
 
 def _NOTIFY(tx: Tx) -> None:  # noqa: N802 - a marker, compared by identity

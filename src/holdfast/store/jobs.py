@@ -29,6 +29,7 @@ from holdfast.store.leases import ABSURD, fence_base
 from holdfast.store.tx import Row, Tx, from_micros, instant, to_micros, value_list
 
 ENQUEUE_TRIES: Final = 3
+PAGE: Final = 50  # rows a statement
 READY, RUNNING, FAILED, DEAD = State.READY.value, State.RUNNING.value, State.FAILED.value, State.DEAD.value
 
 
@@ -57,7 +58,7 @@ class Job:
 def enqueue(tx: Tx, spec: Spec) -> str:
     """Ask for work, in the transaction that causes it. The live job for (kind, subject): this or an older one."""
     for _ in range(ENQUEUE_TRIES):
-        if _insert(tx, spec):
+        if _insert(tx, [_row(spec)]):
             tx.wakes = True
             return spec.id
         # On PostgreSQL the job in the way may have ended since: then this one is needed after all.
@@ -71,22 +72,49 @@ def enqueue(tx: Tx, spec: Spec) -> str:
     raise TxConflict(f"jobs of kind {spec.kind} for {spec.subject} come and go")
 
 
-def _insert(tx: Tx, spec: Spec) -> int:
+def owe(tx: Tx, spec: Spec) -> None:
+    """Ask for work without asking which job will do it: written right before COMMIT, together with all others."""
+    tx.owed_jobs.append(_row(spec))
+
+
+def pay(tx: Tx) -> None:
+    """Insert the jobs that the transaction owes. Called by the store, before it seals the journal."""
+    if not tx.owed_jobs:
+        return
+    rows = sorted(tx.owed_jobs)  # by kind and subject: two groups that want the same jobs must not wait for each other
+    tx.owed_jobs.clear()
+    for start in range(0, len(rows), PAGE):
+        _insert(tx, rows[start : start + PAGE])
+    tx.wakes = True
+
+
+def _row(spec: Spec) -> tuple[Any, ...]:
+    return (
+        spec.kind,
+        spec.subject,
+        spec.id,
+        int(spec.priority),
+        -1 if spec.due_at is None else to_micros(spec.due_at),
+        spec.max_attempts,
+        "\n".join(spec.budgets),
+        json.dumps(spec.payload),
+        -1 if spec.expires_at is None else to_micros(spec.expires_at),
+    )
+
+
+def _insert(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> int:
+    """Insert what has no live twin. -1 stands for no instant: a NULL in a list of rows would have no type."""
+    text, values = value_list(rows)
     return tx.run(
-        """INSERT INTO jobs (id, kind, subject, state, priority, due_at, max_attempts, budgets, payload, created_at,
-                             expires_at)
-           VALUES (:id, :kind, :subject, 'ready', :priority, COALESCE(:due_at, now_us()), :max_attempts, :budgets,
-                   :payload, now_us(), :expires_at)
-           ON CONFLICT DO NOTHING""",
-        id=spec.id,
-        kind=spec.kind,
-        subject=spec.subject,
-        priority=int(spec.priority),
-        due_at=None if spec.due_at is None else to_micros(spec.due_at),
-        max_attempts=spec.max_attempts,
-        budgets="\n".join(spec.budgets),
-        payload=json.dumps(spec.payload),
-        expires_at=None if spec.expires_at is None else to_micros(spec.expires_at),
+        f"""INSERT INTO jobs (kind, subject, id, state, priority, due_at, max_attempts, budgets, payload, created_at,
+                              expires_at)
+            SELECT kind, subject, id, 'ready', priority, CASE WHEN due_at < 0 THEN now_us() ELSE due_at END,
+                   max_attempts, budgets, payload, now_us(), CASE WHEN expires_at < 0 THEN NULL ELSE expires_at END
+              FROM (WITH wanted (kind, subject, id, priority, due_at, max_attempts, budgets, payload, expires_at)
+                      AS ({text}) SELECT * FROM wanted) AS wanted
+             WHERE TRUE
+            ON CONFLICT DO NOTHING""",
+        **values,
     )
 
 

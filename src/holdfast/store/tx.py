@@ -43,7 +43,7 @@ class Session(Protocol):
 class Tx:
     """What a transaction function may do. Journal entries and wake-ups collect here until just before COMMIT."""
 
-    __slots__ = ("_now", "_session", "audits", "epoch", "events", "wakes")
+    __slots__ = ("_now", "_session", "audits", "epoch", "events", "owed_jobs", "wakes")
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -51,6 +51,7 @@ class Tx:
         self.epoch = session.epoch
         self.audits: list[tuple[str, str, str, str]] = []  # actor, action, subject, details
         self.events: list[tuple[str, str, str, str]] = []  # name, subject, job id, details
+        self.owed_jobs: list[tuple[Any, ...]] = []  # rows of jobs, in the order of their columns
         self.wakes = False  # there is new work: tell the workers after COMMIT
 
     def run(self, sql: str, **params: Any) -> int:
