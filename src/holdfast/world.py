@@ -160,7 +160,7 @@ class LocalFiles:
 
 
 class _Output(asyncio.SubprocessProtocol):
-    """What a program says, on both lines, up to the limit. The rest is read and dropped: it must not block the program."""
+    """What a program says, on both lines, up to the limit. The rest is read and dropped, so as not to block it."""
 
     def __init__(self) -> None:
         self.text = bytearray()

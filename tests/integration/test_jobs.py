@@ -29,7 +29,7 @@ from tests.support.jobs import (
 
 from holdfast.core.job import Again, Claim, Done, Failed, Outcome, Priority, State
 from holdfast.errors import Duplicate, LeaseLost
-from holdfast.store import jobs, journal
+from holdfast.store import jobs, journal, sweeps
 from holdfast.store.database import Database, Engine
 from holdfast.store.tx import Row, Session, Tx, from_micros
 
@@ -44,11 +44,11 @@ async def settle(db: Database, taken: Claim, outcome: Outcome) -> None:
 
 async def retry(db: Database) -> int:
     await make_due(db)
-    return await db.write(jobs.retry_failed)
+    return await db.write(sweeps.retry_failed)
 
 
 async def take_back(db: Database) -> tuple[int, int]:
-    return await db.write(lambda tx: jobs.take_back_expired(tx, TTL))
+    return await db.write(lambda tx: sweeps.take_back_expired(tx, TTL))
 
 
 # ── asking for work ──
@@ -193,7 +193,7 @@ async def test_the_fence_grows_with_every_claim_and_with_every_way_back(db: Data
     await db.write(lambda tx: jobs.release(tx, [taken]))
     await note()
     await claim_it()
-    await db.write(jobs.take_back_all)
+    await db.write(sweeps.take_back_all)
     await note()
     await settle(db, await claim_it(), Again(reason="WAITING"))
     await settle(db, await claim_it(), replace(BROKEN, final=True))
@@ -365,7 +365,7 @@ async def test_a_failed_attempt_waits_for_the_retry_sweep(db: Database) -> None:
     job = await get(db, taken.id)
     assert (job.state, job.attempts, job.reason, job.last_error) == (State.FAILED, 1, "BROKEN", "it broke")
     assert job.due_at >= await db.read(lambda tx: tx.now()) + timedelta(hours=1, minutes=59)
-    assert await db.write(jobs.retry_failed) == 0  # not yet
+    assert await db.write(sweeps.retry_failed) == 0  # not yet
     assert await claim(db) == []
 
     assert await retry(db) == 1
@@ -482,7 +482,7 @@ async def test_leases_are_taken_back_a_page_at_a_time_the_oldest_first(db: Datab
     for taken in await claim(db):
         ended = timedelta(seconds=60 - int(taken.subject[1:]))
         await update(db, "UPDATE jobs SET lease_until = now_us() - :ended WHERE id = :id", ended=ended, id=taken.id)
-    assert await db.write(lambda tx: jobs.take_back_expired(tx, TTL, limit=2)) == (2, 0)
+    assert await db.write(lambda tx: sweeps.take_back_expired(tx, TTL, limit=2)) == (2, 0)
     ready = await db.read(lambda tx: tx.rows("SELECT subject FROM jobs WHERE state = 'ready' ORDER BY subject"))
     assert [row["subject"] for row in ready] == ["s0", "s1"]
 
@@ -513,7 +513,7 @@ async def test_after_a_failover_all_running_jobs_come_back_to_be_rechecked(db: D
     running = await claimed(db, "running")
     failed = await claimed(db, "failed")
     await settle(db, failed, BROKEN)
-    assert await db.write(jobs.take_back_all) == 1
+    assert await db.write(sweeps.take_back_all) == 1
     job = await get(db, running.id)
     assert (job.state, job.reason, job.attempts) == (State.READY, "STORE_FAILOVER", 1)
     assert (await get(db, failed.id)).state is State.FAILED
@@ -526,7 +526,7 @@ async def test_after_a_failover_all_running_jobs_come_back_to_be_rechecked(db: D
 
 async def test_a_job_that_must_be_rechecked_must_be_so_until_somebody_answers(db: Database) -> None:
     await claimed(db)
-    await db.write(jobs.take_back_all)
+    await db.write(sweeps.take_back_all)
     [second] = await claim(db)
     await db.write(lambda tx: jobs.release(tx, [second]))
     [third] = await claim(db)
@@ -556,10 +556,10 @@ async def test_retries_come_a_page_at_a_time_the_longest_waiting_first(db: Datab
     for n in range(4):
         await settle(db, await claimed(db, f"s{n}"), BROKEN)
         await update(db, "UPDATE jobs SET due_at = :at WHERE subject = :s", at=LONG_AGO - timedelta(days=n), s=f"s{n}")
-    assert await db.write(lambda tx: jobs.retry_failed(tx, limit=3)) == 3
+    assert await db.write(lambda tx: sweeps.retry_failed(tx, limit=3)) == 3
     assert sorted(each.subject for each in await claim(db)) == ["s1", "s2", "s3"]
-    assert await db.write(jobs.retry_failed) == 1
-    assert await db.write(jobs.retry_failed) == 0
+    assert await db.write(sweeps.retry_failed) == 1
+    assert await db.write(sweeps.retry_failed) == 0
 
 
 async def test_a_job_not_begun_in_time_is_dead_for_all_to_see(db: Database) -> None:
@@ -571,8 +571,8 @@ async def test_a_job_not_begun_in_time_is_dead_for_all_to_see(db: Database) -> N
     [taken] = await claim(db, kind="f")
     await settle(db, taken, BROKEN)
     await claim(db, kind="r")
-    assert await db.write(jobs.expire_overdue) == 2
-    assert await db.write(jobs.expire_overdue) == 0
+    assert await db.write(sweeps.expire_overdue) == 2
+    assert await db.write(sweeps.expire_overdue) == 0
     for job_id, state in {
         late_ready: State.DEAD,
         late_failed: State.DEAD,
@@ -591,9 +591,9 @@ async def test_history_is_forgotten_by_age_a_page_at_a_time(db: Database) -> Non
         await settle(db, await claimed(db, f"s{n}"), Done())
     await update(db, "UPDATE job_history SET finished_at = :at WHERE subject <> 's3'", at=LONG_AGO)
     before = LONG_AGO + timedelta(days=1)
-    assert await db.write(lambda tx: jobs.forget_history(tx, before, limit=2)) == 2
-    assert await db.write(lambda tx: jobs.forget_history(tx, before)) == 1
-    assert await db.write(lambda tx: jobs.forget_history(tx, before)) == 0
+    assert await db.write(lambda tx: sweeps.forget_history(tx, before, limit=2)) == 2
+    assert await db.write(lambda tx: sweeps.forget_history(tx, before)) == 1
+    assert await db.write(lambda tx: sweeps.forget_history(tx, before)) == 0
     [left] = await db.read(lambda tx: tx.rows("SELECT subject FROM job_history"))
     assert left["subject"] == "s3"
 
@@ -732,9 +732,9 @@ class Recorder:
 SCANS: dict[str, tuple[Callable[[Tx], Any], str, str]] = {
     "peek": (lambda tx: jobs.claim(tx, holder="a", free={"k": 9}, ttl=TTL), "WITH want", "jobs_ready"),
     "pick": (lambda tx: jobs.claim(tx, holder="a", free={"k": 9}, ttl=TTL), "ORDER BY due_at", "jobs_ready"),
-    "take back": (lambda tx: jobs.take_back_expired(tx, TTL), "ORDER BY lease_until", "jobs_running"),
-    "retry": (jobs.retry_failed, "ORDER BY due_at", "jobs_failed"),
-    "expire": (jobs.expire_overdue, "ORDER BY expires_at", "jobs_expiring"),
+    "take back": (lambda tx: sweeps.take_back_expired(tx, TTL), "ORDER BY lease_until", "jobs_running"),
+    "retry": (sweeps.retry_failed, "ORDER BY due_at", "jobs_failed"),
+    "expire": (sweeps.expire_overdue, "ORDER BY expires_at", "jobs_expiring"),
     "enqueue": (lambda tx: jobs.enqueue(tx, spec("s9")), "SELECT id FROM jobs", "jobs_one_live"),
     "live": (lambda tx: jobs.live(tx, "k", "s9"), "FROM jobs", "jobs_one_live"),
     "known": (lambda tx: jobs.known(tx, "k", "s9"), "UNION ALL", "jobs_dead"),

@@ -14,7 +14,7 @@ from holdfast.core.backoff import Ladder
 from holdfast.core.job import Again, Claim, Done, Failed, Priority, Spec
 from holdfast.errors import Duplicate, LeaseLost
 from holdfast.ports import no_points
-from holdfast.store import jobs, journal, migrate
+from holdfast.store import jobs, journal, migrate, sweeps
 from holdfast.store.sqlite import SqliteSession, open_connection
 from holdfast.store.tx import Row, Tx, to_micros
 
@@ -274,7 +274,7 @@ class Queue(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 31]))
     def take_back(self, seconds: int) -> None:
         self.clock.at += seconds * SECOND
-        counts = self.write(lambda tx: jobs.take_back_expired(tx, TTL))
+        counts = self.write(lambda tx: sweeps.take_back_expired(tx, TTL))
         silent = [
             job
             for job in self.jobs.values()
@@ -290,7 +290,7 @@ class Queue(RuleBasedStateMachine):
     @precondition(lambda self: self.count("running"))
     @rule()
     def fail_over(self) -> None:
-        count = self.write(jobs.take_back_all)
+        count = self.write(sweeps.take_back_all)
         running = [job for job in self.jobs.values() if job.state == "running"]
         assert count == len(running)
         for job in running:
@@ -302,7 +302,7 @@ class Queue(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 11, 61]))
     def retry(self, seconds: int) -> None:
         self.clock.at += seconds * SECOND
-        count = self.write(jobs.retry_failed)
+        count = self.write(sweeps.retry_failed)
         waited = [job for job in self.jobs.values() if job.state == "failed" and job.due_at <= self.now]
         for job in waited:
             job.state = "ready"

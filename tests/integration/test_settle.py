@@ -10,7 +10,7 @@ from tests.support.jobs import TTL, MovableClock, audits, claim, claimed, enqueu
 from holdfast.core.job import Again, Claim, Done, Failed, Outcome
 from holdfast.engine.settle import Settler
 from holdfast.errors import OutcomeUnknown, StoreError, StoreUnavailable, TxConflict
-from holdfast.store import jobs
+from holdfast.store import sweeps
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
 
@@ -53,7 +53,7 @@ async def settled_as(db: Database, taken: Claim, outcome: Outcome) -> bool:
 async def stolen(db: Database, taken: Claim) -> Claim:
     """Let the lease run out and another worker have the job."""
     await expire(db)
-    await db.write(lambda tx: jobs.take_back_expired(tx, TTL))
+    await db.write(lambda tx: sweeps.take_back_expired(tx, TTL))
     [now_theirs] = await claim(db, "b")
     assert now_theirs.id == taken.id
     return now_theirs

@@ -31,7 +31,7 @@ def main() -> int:
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="hfkill-") as folder,
-        Cluster(tmpfs=True) as cluster,
+        Cluster(tmpfs=True).start(settings={"max_connections": 400}) as cluster,  # five for each replica
         CaServer() as server,
         ThreadPoolExecutor(thread_name_prefix="kill", max_workers=64) as threads,
     ):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
+from math import prod
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from holdfast.pki import authority, certify, csr, der, keys, profile
+from holdfast.pki import authority, certify, csr, der, keys, profile, weak
 from holdfast.pki.constraints import permitting
 from holdfast.pki.intent import Intent, new_serial
 from holdfast.pki.issuer import Issuer
@@ -179,6 +181,38 @@ def rsa_spki(modulus: int, exponent: int = 65537) -> bytes:
 def ec_spki(curve: str, point: bytes) -> bytes:
     algorithm = der.sequence(der.object_identifier("1.2.840.10045.2.1"), der.object_identifier(curve))
     return der.sequence(algorithm, der.bit_string(point))
+
+
+# ── RSA moduli that are no good ──
+
+SOUND = 2**2047 + 2**1024 + 2**600 + 1  # no key, but of the right size
+
+
+def next_factor(number: int) -> int:
+    """Without small divisors; that it is prime does not matter to these tests, and would take long to find."""
+    number |= 1
+    while weak.has_small_divisor(number):
+        number += 2
+    return number
+
+
+def roca_modulus(bits: int) -> int:
+    """p and q are k·M + 65537^a mod M, as Infineon's library made them; see next_factor."""
+    draw = random.Random(bits)
+    primorial = prod(p for p in range(2, 168) if all(p % d for d in range(2, p)))
+
+    def factor() -> int:
+        top = (1 << bits // 2) - draw.getrandbits(bits // 2 - 8)
+        return top // primorial * primorial + pow(65537, draw.getrandbits(60), primorial)
+
+    while weak.has_small_divisor(modulus := factor() * factor()):
+        pass
+    return modulus
+
+
+def close_primes(bits: int) -> int:
+    p = next_factor((1 << bits // 2) - random.Random(bits).getrandbits(bits // 2 - 8))
+    return p * next_factor(p + 2**40)
 
 
 # ── The judgement of others ──

@@ -75,9 +75,7 @@ class Cluster:
         if self._reaper:
             raise RuntimeError("this cluster was started before; restart() starts it again")
         if folder and not reachable(folder):
-            raise PostgresError(
-                f"{unprivileged()} cannot reach {folder}, and PostgreSQL does not run as root"
-            )
+            raise PostgresError(f"{unprivileged()} cannot reach {folder}, and PostgreSQL does not run as root")
         self.programs = programs(self.version)
         self.folder = unused(folder or place(in_memory=self.tmpfs))
         # The kernel allows a socket's path about 100 bytes.
@@ -275,9 +273,7 @@ def runs(install: Path) -> bool:
     try:
         for program in ("postgres", "initdb"):
             command = [str(install / "bin" / program), "--version"]
-            subprocess.check_output(
-                command, stderr=subprocess.STDOUT, cwd="/", env=ENVIRONMENT, **unprivileged()
-            )
+            subprocess.check_output(command, stderr=subprocess.STDOUT, cwd="/", env=ENVIRONMENT, **unprivileged())
     except (OSError, subprocess.CalledProcessError):
         return False
     return True

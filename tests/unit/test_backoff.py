@@ -203,9 +203,7 @@ def test_a_window_of_zero_means_ten_minutes() -> None:
 
 @quick
 @given(age=lives, more=st.timedeltas(timedelta(0), DAY), key=keys)
-def test_rest_is_five_minutes_to_an_hour_and_never_denser_with_age(
-    age: timedelta, more: timedelta, key: str
-) -> None:
+def test_rest_is_five_minutes_to_an_hour_and_never_denser_with_age(age: timedelta, more: timedelta, key: str) -> None:
     assert 5 * MINUTE <= rest_wait(age, key=key) <= rest_wait(age + more, key=key) <= HOUR
 
 

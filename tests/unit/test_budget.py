@@ -80,9 +80,7 @@ def play(limit: Limit, script: Script) -> tuple[Budget, datetime, list[tuple[dat
 
 @quick
 @given(limit=limits, script=scripts)
-def test_no_stretch_of_time_sees_more_than_the_burst_and_what_was_refilled_in_it(
-    limit: Limit, script: Script
-) -> None:
+def test_no_stretch_of_time_sees_more_than_the_burst_and_what_was_refilled_in_it(limit: Limit, script: Script) -> None:
     _, _, passed = play(limit, script)
     times = [at for at, _ in passed]
     for i, start in enumerate(times):
@@ -107,9 +105,7 @@ def test_nobody_waits_while_the_remote_would_allow_it(limit: Limit, script: Scri
 
 @quick
 @given(limit=limits, script=scripts, urgent=st.booleans())
-def test_remaining_is_exactly_how_many_would_be_let_through(
-    limit: Limit, script: Script, urgent: bool
-) -> None:
+def test_remaining_is_exactly_how_many_would_be_let_through(limit: Limit, script: Script, urgent: bool) -> None:
     budget, now, _ = play(limit, script)
     denied(drained(budget, now, urgent=urgent), now, urgent=urgent)
 
@@ -118,9 +114,7 @@ def test_a_long_silence_earns_one_burst_and_no_more() -> None:
     assert remaining(fresh(), NOW + 365 * DAY, urgent=True) == 10
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"burst": 0}, {"every": timedelta(0)}, {"reserve": 1.0}, {"reserve": -0.1}]
-)
+@pytest.mark.parametrize("wrong", [{"burst": 0}, {"every": timedelta(0)}, {"reserve": 1.0}, {"reserve": -0.1}])
 def test_a_limit_cannot_be_built_wrong(wrong: dict[str, object]) -> None:
     right: dict[str, object] = {"burst": 5, "every": SECOND}
     with pytest.raises(ValueError, match="a limit needs"):
@@ -144,9 +138,7 @@ def test_a_limit_cannot_be_built_wrong(wrong: dict[str, object]) -> None:
         (5, 0.99, 4),  # normal work is never shut out
     ],
 )
-def test_a_fifth_of_the_burst_rounded_up_is_for_urgent_work(
-    burst: int, reserve: float, reserved: int
-) -> None:
+def test_a_fifth_of_the_burst_rounded_up_is_for_urgent_work(burst: int, reserve: float, reserved: int) -> None:
     budget = fresh(Limit(burst=burst, every=SECOND, reserve=reserve))
     assert remaining(budget, NOW, urgent=True) == burst
     assert remaining(budget, NOW, urgent=False) == burst - reserved
@@ -188,9 +180,7 @@ def test_urgent_work_does_not_queue_behind_the_turns_of_normal_work() -> None:
 
 @quick
 @given(limit=limits, script=scripts, urgent=st.booleans())
-def test_turns_promised_one_after_another_are_one_refill_apart(
-    limit: Limit, script: Script, urgent: bool
-) -> None:
+def test_turns_promised_one_after_another_are_one_refill_apart(limit: Limit, script: Script, urgent: bool) -> None:
     budget, now, _ = play(limit, script)
     wait = denied(drained(budget, now, urgent=urgent), now, urgent=urgent)
     for _ in range(10):

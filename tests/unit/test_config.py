@@ -140,9 +140,7 @@ def test_every_key_can_be_set_by_its_variable_which_wins_over_the_file(key: str)
 
 
 def test_other_variables_and_the_name_of_the_file_are_left_alone():
-    assert (
-        load(None, {"PATH": "/bin", "HOLDFAST_CONFIG": "x.toml", "XHOLDFAST_Y": "1"}, no_files) == Settings()
-    )
+    assert load(None, {"PATH": "/bin", "HOLDFAST_CONFIG": "x.toml", "XHOLDFAST_Y": "1"}, no_files) == Settings()
 
 
 def test_the_variables_that_kubernetes_adds_beside_a_service_are_no_mistake():
@@ -436,9 +434,7 @@ def test_a_value_that_a_variable_overrides_is_checked_all_the_same():
     assert refusal.setting == "engine.slots (h.toml)"
 
 
-INTERVALS = [
-    f"scheduler.{each}_interval" for each in ("retry", "reconcile", "timeout", "cleanup", "selfcheck")
-]
+INTERVALS = [f"scheduler.{each}_interval" for each in ("retry", "reconcile", "timeout", "cleanup", "selfcheck")]
 INTERVALS.append("engine.poll_interval")
 
 

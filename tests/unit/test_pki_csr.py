@@ -12,8 +12,21 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import pki
-from tests.support.pki import EMPTY, a_key, asked, common_name, crafted, dns, ec_spki, extension, rsa_spki, san
-from tests.unit.test_pki_keys import SOUND, close_primes, roca_modulus
+from tests.support.pki import (
+    EMPTY,
+    SOUND,
+    a_key,
+    asked,
+    close_primes,
+    common_name,
+    crafted,
+    dns,
+    ec_spki,
+    extension,
+    roca_modulus,
+    rsa_spki,
+    san,
+)
 
 from holdfast.pki import csr, der, keys
 from holdfast.pki.keys import KeyKind
@@ -153,6 +166,10 @@ FORM = {
     "two in one file": (pem(GOOD) * 2, "csr-malformed"),
     "PEM with a wrong label": (pem(GOOD, "CERTIFICATE"), "csr-malformed"),
     "PEM that is not base64": (pem(GOOD).replace(b"\nM", b"\n!", 1), "csr-malformed"),
+    "PEM of three characters": (
+        b"-----BEGIN CERTIFICATE REQUEST-----\nAAA\n-----END CERTIFICATE REQUEST-----\n",
+        "csr-malformed",
+    ),
     "PEM without an end": (pem(GOOD)[:-40], "csr-malformed"),
     "one byte over the limit": (bytes(csr.MAX_CSR + 1), "csr-too-large"),
     "a gigantic PEM": (pem(bytes(csr.MAX_CSR)), "csr-too-large"),

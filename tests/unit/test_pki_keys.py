@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from math import isqrt, prod
+from math import isqrt
 
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa, x25519
 from tests.support.keys import Draws
-from tests.support.pki import a_key
+from tests.support.pki import SOUND, a_key, close_primes, next_factor, roca_modulus
 
 from holdfast.pki import encrypted, keys, weak
 from holdfast.pki.keys import EVERYDAY, KeyKind
@@ -21,7 +21,6 @@ from holdfast.secret import Secret
 pytestmark = pytest.mark.anyio
 QUICK = [KeyKind.EC_P256, KeyKind.EC_P384, KeyKind.ED25519, KeyKind.RSA_2048]
 PASSPHRASE = Secret("correct horse battery")
-SOUND = 2**2047 + 2**1024 + 2**600 + 1  # no key, but of the right size; see the tests of divisors for the rest
 
 
 # ── Making, writing, reading ──
@@ -124,33 +123,6 @@ def test_a_key_identifier_is_160_bits_of_the_keys_own_bits():
 
 def rsa_key(modulus: int, exponent: int = 65537) -> rsa.RSAPublicKey:
     return rsa.RSAPublicNumbers(exponent, modulus).public_key()
-
-
-def next_factor(number: int) -> int:
-    """Without small divisors; that it is prime does not matter to these tests, and would take long to find."""
-    number |= 1
-    while weak.has_small_divisor(number):
-        number += 2
-    return number
-
-
-def roca_modulus(bits: int) -> int:
-    """p and q are k·M + 65537^a mod M, as Infineon's library made them; see next_factor."""
-    draw = random.Random(bits)
-    primorial = prod(p for p in range(2, 168) if all(p % d for d in range(2, p)))
-
-    def factor() -> int:
-        top = (1 << bits // 2) - draw.getrandbits(bits // 2 - 8)
-        return top // primorial * primorial + pow(65537, draw.getrandbits(60), primorial)
-
-    while weak.has_small_divisor(modulus := factor() * factor()):
-        pass
-    return modulus
-
-
-def close_primes(bits: int) -> int:
-    p = next_factor((1 << bits // 2) - random.Random(bits).getrandbits(bits // 2 - 8))
-    return p * next_factor(p + 2**40)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from holdfast.core.job import Spec
 from holdfast.ports import Points
-from holdfast.store import jobs, journal, replicas
+from holdfast.store import jobs, journal, replicas, sweeps
 from holdfast.store.database import Store, forget_keys
 from holdfast.store.tx import Tx
 
@@ -20,14 +20,14 @@ Owed = Callable[[Tx], Sequence[Spec]]  # the jobs of subjects that are under way
 async def retry_failed(db: Store, points: Points) -> int:
     """failed → ready, page by page until nothing is due: rows that cannot go never hide rows that can."""
     total = 0
-    while moved := await db.write(jobs.retry_failed):
+    while moved := await db.write(sweeps.retry_failed):
         points("sweep.retried")
         total += moved
     return total
 
 
 async def time_out(db: Store) -> int:
-    return await _in_pages(db, jobs.expire_overdue)
+    return await _in_pages(db, sweeps.expire_overdue)
 
 
 async def clean_up(db: Store, history_for: timedelta) -> int:
@@ -35,7 +35,7 @@ async def clean_up(db: Store, history_for: timedelta) -> int:
     await db.write(lambda tx: replicas.forget_silent(tx, SILENT_FOR))
     await db.write(lambda tx: forget_keys(tx, tx.now() - KEYS_FOR))
     events = await _in_pages(db, lambda tx: journal.forget_events(tx, tx.now() - history_for))
-    return events + await _in_pages(db, lambda tx: jobs.forget_history(tx, tx.now() - history_for))
+    return events + await _in_pages(db, lambda tx: sweeps.forget_history(tx, tx.now() - history_for))
 
 
 async def reconcile(db: Store, families: Sequence[Owed], points: Points) -> int:

@@ -16,7 +16,7 @@ from holdfast.engine.loop import wait_for
 from holdfast.engine.settle import PASSING, Settler
 from holdfast.errors import LeaseLost, OutcomeUnknown, Refused, StoreError, StoreUnavailable, TryLater
 from holdfast.ports import Clock, Points
-from holdfast.store import jobs, replicas
+from holdfast.store import jobs, replicas, sweeps
 from holdfast.store.database import Store
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Telemetry
@@ -157,7 +157,7 @@ class Worker:
             now = None if expected is None else tx.now()
             trusted = self._time_is_plausible(now, expected, asked_at)
             if trusted and now is not None:
-                jobs.take_back_expired(tx, self.ttl)
+                sweeps.take_back_expired(tx, self.ttl)
             claims = jobs.claim(tx, holder=self.identity.holder, free=free, ttl=self.ttl) if trusted else []
             return claims, tx.epoch, failed_over, now
 

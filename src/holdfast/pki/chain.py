@@ -172,7 +172,10 @@ def _order_problem(chain: Sequence[x509.Certificate]) -> str | None:
 def verification_problem(
     leaf: x509.Certificate, above: Sequence[x509.Certificate], roots: Sequence[x509.Certificate], now: datetime
 ) -> str | None:
-    """What RFC 5280 path validation, as TLS clients do it, says about a server certificate at a given time."""
+    """What RFC 5280 path validation, as TLS clients do it, says about a server certificate at a given time.
+
+    Like browsers, it knows no Ed25519: a chain with such a key is never trusted by it.
+    """
     names, ips = subject_names(leaf)
     subject = x509.DNSName(names[0].replace("*", "any")) if names else None
     if subject is None and not ips:

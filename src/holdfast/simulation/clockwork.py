@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Mapping
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
+
+START: Final = datetime(2027, 3, 1, tzinfo=UTC)  # what calendars say when the loop's time is 0
 
 
 class _NoWaiting(selectors.BaseSelector):

@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import Final
 
 from holdfast.ports import POINTS
-from holdfast.simulation.stage import Node, Stage
+from holdfast.simulation import errands, invariants
+from holdfast.simulation.node import Node
+from holdfast.simulation.stage import Stage
 
 # Points that this workload passes; the others belong to start-up and to keys, and have the kill harness.
 POINTS_HERE: Final = sorted(POINTS - {"store.migrating", "key.rewrapped"})
-
-REPLICAS: Final = 3
 
 Fault = Callable[[Stage], Coroutine[None, None, None]]
 
@@ -40,9 +40,16 @@ async def kill_at_a_point(stage: Stage) -> None:
 
 
 async def stop_in_good_order(stage: Stage) -> None:
-    victim = _victim(stage)
+    """Nothing of it may be left behind, unless it said so: then the store was away."""
+    victim, rewinds = _victim(stage), stage.rewinds
     victim.stop.set()
     await _reborn(stage)
+    if victim.task is None:
+        return
+    await asyncio.wait({victim.task})
+    if victim.alive and not victim.left_badly and stage.rewinds == rewinds:
+        for what in stage.truth.peek(lambda tx: invariants.left_behind(tx, victim.holder)):
+            stage.accuse(f"{victim.name} stopped in good order and left {what}")
 
 
 async def pause(stage: Stage) -> None:
@@ -77,6 +84,9 @@ async def rewind(stage: Stage) -> None:
     stage.truth.rewind(before)
     stage.ca.slack += stage.ca.requests - asked
     stage.rewinds += 1
+    stage.doubt_leases()
+    stage.missing |= set(stage.truth.peek(errands.jobless))  # taken away by hand, and restored in what was lost
+    stage.killed_by.clear()
 
 
 async def ca_down(stage: Stage) -> None:
@@ -101,9 +111,13 @@ async def lost_wake_ups(stage: Stage) -> None:
 
 async def vandal(stage: Stage) -> None:
     """Somebody deletes a job row by hand: the reconciler must give the subject its job back."""
-    stage.vandalised += 1
-    first = "SELECT id FROM jobs ORDER BY id LIMIT 1"
-    stage.truth.transact(lambda tx: tx.run(f"DELETE FROM jobs WHERE id IN ({first})"))
+    job = stage.truth.peek(lambda tx: tx.row("SELECT id, subject FROM jobs ORDER BY id LIMIT 1"))
+    if job is None:
+        return
+    stage.missing.add(job["subject"])
+    stage.vandalised_at[job["subject"]] = stage.loop.time()
+    stage.killed_by.pop(job["subject"], None)
+    stage.truth.transact(lambda tx: tx.run("DELETE FROM jobs WHERE id = :id", id=job["id"]))
 
 
 ALL: Final[tuple[Fault, ...]] = (
@@ -131,33 +145,32 @@ async def rage(stage: Stage, until: float, note: Callable[[str], None]) -> None:
 
 def _set_clock(stage: Stage, offset: timedelta) -> None:
     stage.truth.offset = offset
+    stage.furthest = max(stage.furthest, offset)
     stage.ca.slack += stage.ca.limit.burst  # the count lives by this clock: a jump may refill it once
+    stage.doubt_leases()
 
 
 def heal(stage: Stage) -> None:
-    if stage.truth.offset:
-        _set_clock(stage, timedelta(0))
+    if stage.furthest or stage.truth.offset:
+        # Set back to the right time, what was planned by a clock that was ahead has hours to wait: one run in five.
+        _set_clock(stage, timedelta(0) if stage.dice.random() < 0.2 else stage.furthest)
     stage.chances.clear()
     stage.truth.down_until = stage.ca.down_until = stage.ca.storm_until = 0.0
     for node in stage.nodes:
-        node.paused_until = 0.0
+        node.paused_until = min(node.paused_until, stage.loop.time())
     stage.doom = None
-    while len(_standing(stage)) < 2:
+    stage.poison.clear()
+    while len(stage.standing) < 2:
         stage.start_node()
 
 
 def _victim(stage: Stage) -> Node:
-    return stage.dice.choice(_standing(stage) or [stage.start_node()])
-
-
-def _standing(stage: Stage) -> list[Node]:
-    return [node for node in stage.nodes if node.alive and not node.stop.is_set()]
+    return stage.dice.choice(stage.standing or [stage.start_node()])
 
 
 async def _reborn(stage: Stage) -> None:
     await asyncio.sleep(stage.dice.uniform(1, 45))
-    if len(_standing(stage)) < REPLICAS:
-        stage.start_node()
+    stage.replace()
 
 
 async def _for_a_while(stage: Stage, what: str, probability: float) -> None:

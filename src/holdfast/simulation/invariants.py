@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from holdfast.core.job import CRASHES_TO_QUARANTINE
 from holdfast.simulation import errands
 from holdfast.simulation.stage import Stage
+from holdfast.simulation.witness import Note
 from holdfast.store import journal
 from holdfast.store.tx import Tx
 
@@ -12,17 +14,35 @@ class Violation(AssertionError):
     """A promise was broken."""
 
 
-def after_commit(stage: Stage) -> None:
+def after_commit(stage: Stage, note: Note) -> None:
     """Cheap enough for every commit."""
-    if stage.vandalised == 0:
-        lost = stage.truth.look(errands.jobless)
-        if lost:
-            raise Violation(f"I1: {lost} are under way and have no job")
-    twice = stage.truth.look(_doubled)
+    for subject in note.settled:
+        stage.killed_by.pop(subject, None)
+    if note.wrong:
+        raise Violation(f"L3: {note.wrong[0]}")
+    if note.strange:
+        raise Violation(f"L3: {note.actor} changed {sorted(note.strange)} without holding their jobs")
+    if note.failing_over:
+        stage.truth.peek(lambda tx: _nothing_survives_a_failover(tx, stage.truth.epoch))
+    jobless = set(stage.truth.peek(errands.jobless))
+    stage.missing &= jobless
+    if jobless - stage.missing:
+        raise Violation(f"I1: {sorted(jobless - stage.missing)} are under way and have no job")
+    twice = stage.truth.peek(_doubled)
     if twice:
         raise Violation(f"I2: more than one live job for {twice}")
     if stage.ca.over_limit:
         raise Violation(f"I8: the CA's limit was exceeded: {stage.ca.over_limit[0]}")
+
+
+def _nothing_survives_a_failover(tx: Tx, epoch: int) -> None:
+    held = tx.rows(
+        """SELECT id AS what FROM jobs WHERE state = 'running' AND fence < :base
+           UNION ALL SELECT name FROM leases WHERE until > now_us() AND fence < :base""",
+        base=epoch << 32,
+    )
+    if held:
+        raise Violation(f"L13: {held[0]['what']} is still held under a lease from before the failover")
 
 
 def _doubled(tx: Tx) -> list[str]:
@@ -59,7 +79,9 @@ def _every_wait_is_visible(tx: Tx) -> None:
     rows = tx.rows(
         """SELECT id, state FROM jobs WHERE (state = 'running' AND (lease_until IS NULL OR holder IS NULL))
                OR (state = 'dead' AND (last_error IS NULL OR reason IS NULL))
-               OR (state = 'failed' AND last_error IS NULL)"""
+               OR (state = 'failed' AND (last_error IS NULL OR attempts < 1))
+               OR attempts < 0 OR attempts > max_attempts + :crashes""",
+        crashes=CRASHES_TO_QUARANTINE,  # an attempt that killed its worker is not the last one
     )
     if rows:
         raise Violation(f"I9: nobody can see what {rows[0]['id']} ({rows[0]['state']}) waits for")
@@ -75,5 +97,12 @@ def unfinished(tx: Tx) -> list[str]:
     return [row["id"] for row in tx.rows("SELECT id FROM errands WHERE state <> 'issued' ORDER BY id")]
 
 
-def left_running(tx: Tx) -> int:
-    return int(tx.rows("SELECT COUNT(*) AS n FROM jobs WHERE state = 'running'")[0]["n"])
+def left_behind(tx: Tx, holder: str) -> list[str]:
+    """What is still in the name of a replica that is gone."""
+    rows = tx.rows(
+        """SELECT id AS what FROM jobs WHERE state = 'running' AND holder = :holder
+           UNION ALL SELECT 'the lease ' || name FROM leases WHERE until > now_us() AND holder = :holder
+           UNION ALL SELECT 'its name on the list' FROM replicas WHERE holder = :holder""",
+        holder=holder,
+    )
+    return [row["what"] for row in rows]

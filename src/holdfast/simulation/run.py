@@ -11,14 +11,16 @@ from typing import Final
 from holdfast.simulation import faults, invariants
 from holdfast.simulation.clockwork import VirtualLoop
 from holdfast.simulation.invariants import Violation
-from holdfast.simulation.stage import Stage
+from holdfast.simulation.stage import REPLICAS, Stage
+from holdfast.simulation.witness import Note
 from holdfast.store import jobs, journal
 from holdfast.store.tx import Tx
 
 FAULTS_FOR: Final = 1800.0
 PEACE_FOR: Final = 4 * 3600.0
 ERRANDS: Final = 25
-POISON_EVERY: Final = 10  # of the errands, one in so many is refused by the CA at first
+REFUSED_EVERY: Final = 10  # of the errands, one in so many is refused by the CA while faults rage
+POISON: Final = (7, 15)  # and these kill whoever works on them
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ def play(seed: int, *, trace: bool = False) -> Result:
     stage: Stage | None = None
     try:
         asyncio.set_event_loop(loop)
-        stage = Stage(loop, seed, replicas=faults.REPLICAS)
+        stage = Stage(loop, seed, replicas=REPLICAS)
         loop.run_until_complete(_story(stage, result, trace=trace))
     except Violation as violation:
         result.violation = str(violation)
@@ -56,15 +58,13 @@ def play(seed: int, *, trace: bool = False) -> Result:
 
 
 async def _story(stage: Stage, result: Result, *, trace: bool) -> None:
-    broken: list[Violation] = []
-
-    def check() -> None:
+    def check(done: Note) -> None:
         try:
-            invariants.after_commit(stage)
+            invariants.after_commit(stage, done)
             if stage.truth.commits % 200 == 0:
                 invariants.now_and_then(stage)
         except Violation as violation:
-            broken.append(violation)
+            stage.accuse(str(violation))
 
     def note(name: str) -> None:
         result.faults[name] += 1
@@ -75,34 +75,40 @@ async def _story(stage: Stage, result: Result, *, trace: bool) -> None:
     clients = [stage.loop.create_task(_client(stage, number)) for number in range(ERRANDS)]
     raging = stage.loop.create_task(faults.rage(stage, FAULTS_FOR, note))
     while not (raging.done() and all(client.done() for client in clients)):
-        await asyncio.sleep(5)
-        if broken:
-            raise broken[0]
+        await _pass(stage, 5)
     await raging
-    await _peace(stage, broken)
+    await _peace(stage)
     invariants.now_and_then(stage)
     await _stop_all(stage)
+
+
+async def _pass(stage: Stage, seconds: float) -> None:
+    """Let time pass, and see whether anybody broke a promise in it."""
+    await asyncio.sleep(seconds)
+    if stage.accusations:
+        raise Violation(stage.accusations[0])
 
 
 async def _client(stage: Stage, number: int) -> None:
     name = f"errand-{number:03d}"
     await asyncio.sleep(stage.dice.uniform(0, FAULTS_FOR * 0.8))
-    if number % POISON_EVERY == 0:
+    if number % REFUSED_EVERY == 0:
         stage.ca.refused.add(name)
+    if number in POISON:
+        stage.poison.add(name)
     await stage.ask(name)
     stage.acknowledged.append(name)
 
 
-async def _peace(stage: Stage, broken: list[Violation]) -> None:
+async def _peace(stage: Stage) -> None:
     """I12: when faults stop, everything due is done. What died for a reason is requeued by a person first."""
     stage.ca.refused.clear()
     end = stage.loop.time() + PEACE_FOR
     while stage.loop.time() < end:
-        await asyncio.sleep(60)
-        if broken:
-            raise broken[0]
-        stage.truth.transact(_requeue_dead)
-        stage.wake_all()
+        await _pass(stage, 60)
+        _, wakes = stage.truth.transact(_requeue_dead)
+        if wakes:
+            stage.wake_all()
         if not stage.truth.look(invariants.unfinished) and not stage.truth.look(_live_jobs):
             missing = [] if stage.rewinds else [n for n in stage.acknowledged if n not in stage.ca.certificates]
             if missing:
@@ -123,19 +129,17 @@ def _live_jobs(tx: Tx) -> int:
 
 
 async def _stop_all(stage: Stage) -> None:
-    """A stop in good order leaves nothing running and no lease held."""
-    for node in stage.nodes:
+    """A stop in good order leaves nothing running, no lease held, and no name on the list."""
+    standing = stage.standing
+    for node in standing:
         node.stop.set()
     tasks = [node.task for node in stage.nodes if node.task is not None]
     await asyncio.wait(tasks, timeout=60)
     if not all(task.done() for task in tasks):
         raise Violation("a replica did not stop within 60 s")
-    running = stage.truth.look(invariants.left_running)
-    if running:
-        raise Violation(f"{running} jobs were left running after a stop in good order")
-    held = stage.truth.look(lambda tx: tx.rows("SELECT name FROM leases WHERE until > now_us()"))
-    if held:
-        raise Violation(f"the lease {held[0]['name']} was left held after a stop in good order")
+    for node in standing:
+        for what in stage.truth.peek(lambda tx, node=node: invariants.left_behind(tx, node.holder)):  # type: ignore[misc]
+            raise Violation(f"{node.name} stopped in good order and left {what}")
 
 
 def _gather(stage: Stage, result: Result) -> None:

@@ -1,8 +1,4 @@
-"""The stage: one database, one CA, and replicas that are objects. Kill, pause and clock jumps happen at the ports.
-
-A replica acts on the world only through its ports, so a replica whose ports are dead is dead: whatever its tasks still
-compute, nothing of it can be seen. Every port call takes a little random time: so a seed chooses who is first.
-"""
+"""The stage: one database, one CA, and the replicas between them; and all that is known of what was done to them."""
 
 from __future__ import annotations
 
@@ -10,29 +6,24 @@ import asyncio
 import random
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Final, TypeVar
-from urllib.parse import urlsplit
+from datetime import timedelta
+from typing import Final
 
+from holdfast.core.job import CRASHES_TO_QUARANTINE
 from holdfast.engine.replica import Pace, Replica
 from holdfast.engine.worker import Identity
-from holdfast.errors import OutcomeUnknown, StoreUnavailable, TryLater
-from holdfast.ports import POINTS, Points, Request, Response, no_points
-from holdfast.simulation import errands
+from holdfast.errors import OutcomeUnknown, StoreUnavailable
+from holdfast.ports import no_points
+from holdfast.simulation import errands, witness
 from holdfast.simulation.clockwork import VirtualLoop
+from holdfast.simulation.node import Killed, Node, NodeClock, NodeLog, NodeRandom, NodeStore, NodeTransport
 from holdfast.simulation.remote import FakeCa
+from holdfast.simulation.truth import Truth
 from holdfast.store import migrate
-from holdfast.store.database import Retrying, Wake, conclude
-from holdfast.store.sqlite import SqliteSession, open_connection
 from holdfast.store.tx import Tx
-from holdfast.telemetry import Metrics, SilentLog, Telemetry
-from holdfast.world import sortable
+from holdfast.telemetry import Metrics, Telemetry
 
-T = TypeVar("T")
-
-START: Final = datetime(2027, 3, 1, tzinfo=UTC)
+REPLICAS: Final = 3
 PACE: Final = Pace(
     poll=timedelta(seconds=10),
     ttl=timedelta(seconds=30),
@@ -42,199 +33,7 @@ PACE: Final = Pace(
     timeout=timedelta(minutes=5),
     cleanup=timedelta(minutes=20),
 )
-
-
-class Killed(BaseException):
-    """This replica is dead. Not an Exception: no code of ours may handle its own death."""
-
-
-class Truth:
-    """The database server: the real schema and the real SQL, in memory, on a clock that faults may set."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-        self.offset = timedelta(0)
-        self.epoch = 1
-        self.commits = 0
-        self.down_until = 0.0
-        self.on_commit: Callable[[], None] = lambda: None
-        self._changes = 0
-        self._connection = open_connection(":memory:", self, write=True, deadline=1.0)
-
-    def now(self) -> datetime:
-        return START + timedelta(seconds=self._loop.time()) + self.offset
-
-    def monotonic(self) -> float:
-        return self._loop.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    def transact(self, fn: Callable[[Tx], T], points: Points = no_points) -> tuple[T, bool]:
-        """One transaction, at one instant. What `points` raises before COMMIT undoes it."""
-        session = SqliteSession(self._connection, self.epoch)
-        session.begin(write=True)
-        tx = Tx(session)
-        try:
-            result = fn(tx)
-            conclude(tx)
-            points("store.before-commit")
-        except BaseException:
-            session.rollback()
-            raise
-        session.commit()
-        if self._connection.total_changes != self._changes:
-            self._changes = self._connection.total_changes
-            self.commits += 1
-            self.on_commit()
-        points("store.after-commit")
-        return result, tx.wakes
-
-    def look(self, fn: Callable[[Tx], T]) -> T:
-        session = SqliteSession(self._connection, self.epoch)
-        session.begin(write=False)
-        try:
-            return fn(Tx(session))
-        finally:
-            session.rollback()
-
-    def remember(self) -> bytes:
-        return self._connection.serialize()
-
-    def rewind(self, to: bytes) -> None:
-        """A standby was promoted that had not seen the last commits: they are gone, and the timeline is a new one."""
-        self._connection.deserialize(to)
-        self.epoch += 1
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-@dataclass
-class Node:
-    """One replica's life: its ports ask it, before and after each call, whether it still lives."""
-
-    stage: Stage
-    name: str
-    number: int
-    alive: bool = True
-    paused_until: float = 0.0
-    wall_offset: timedelta = timedelta(0)
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
-
-    async def gate(self) -> None:
-        while self.alive and self.stage.loop.time() < self.paused_until:
-            await asyncio.sleep(self.paused_until - self.stage.loop.time())
-        if not self.alive:
-            raise Killed(self.name)
-
-    def point(self, name: str) -> None:
-        if name not in POINTS:
-            raise AssertionError(f"{name} is not a named point")
-        if not self.alive:
-            raise Killed(self.name)
-        self.stage.fired[name] += 1
-        if self.stage.strikes(name):
-            self.stage.killed_at[name] += 1
-            self.kill()
-            raise Killed(f"{self.name} at {name}")
-
-    def kill(self) -> None:
-        self.alive = False
-        self.stage.deaths += 1
-        if self.task is not None and not self.task.done():
-            self.task.get_loop().call_soon(self.task.cancel)
-
-
-class NodeClock:
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def now(self) -> datetime:
-        return START + timedelta(seconds=self._node.stage.loop.time()) + self._node.wall_offset
-
-    def monotonic(self) -> float:
-        return self._node.stage.loop.time()
-
-    async def sleep(self, seconds: float) -> None:
-        await self._node.gate()
-        await asyncio.sleep(seconds)
-        await self._node.gate()
-
-
-class NodeRandom:
-    def __init__(self, source: random.Random, loop: VirtualLoop) -> None:
-        self._source = source
-        self._loop = loop
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._source.uniform(low, high)
-
-    def token(self, size: int) -> bytes:
-        return self._source.randbytes(size)
-
-    def new_id(self, prefix: str) -> str:
-        return f"{prefix}_{sortable(int(self._loop.time() * 1000), self._source.getrandbits(80))}"
-
-
-class NodeStore(Retrying):
-    """The store as one replica sees it: late, sometimes away, sometimes silent after COMMIT."""
-
-    def __init__(self, node: Node, clock: NodeClock) -> None:
-        super().__init__(clock, timedelta(seconds=10))
-        self.wake = Wake()
-        self._node = node
-
-    async def read(self, fn: Callable[[Tx], T]) -> T:
-        await self._arrive()
-        result = self._node.stage.truth.look(fn)
-        await self._node.gate()
-        return result
-
-    async def _attempt(self, fn: Callable[[Tx], T], deadline: float) -> T:
-        stage = self._node.stage
-        await self._arrive()
-        if stage.chance("fail before commit"):
-            raise StoreUnavailable("simulated: lost before COMMIT")
-        result, wakes = stage.truth.transact(fn, self._node.point)
-        if wakes:
-            stage.wake_all()
-        await asyncio.sleep(stage.latency())
-        await self._node.gate()
-        if stage.chance("fail after commit"):
-            raise OutcomeUnknown("simulated: the answer to COMMIT was lost")
-        return result
-
-    async def _arrive(self) -> None:
-        await self._node.gate()
-        await asyncio.sleep(self._node.stage.latency())
-        await self._node.gate()
-        if self._node.stage.loop.time() < self._node.stage.truth.down_until:
-            raise StoreUnavailable("simulated: the database is down")
-
-
-class NodeTransport:
-    """HTTP to the fake CA: late, sometimes for ever, sometimes with the effect done and the reply lost."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    async def request(self, request: Request) -> Response:
-        stage = self._node.stage
-        await self._node.gate()
-        await asyncio.sleep(stage.latency() * 10)
-        await self._node.gate()
-        status, headers, body = stage.ca.answer(request.method, urlsplit(request.url).path, stage.loop.time())
-        if stage.chance("hang"):
-            await asyncio.sleep(request.deadline_for)
-            await self._node.gate()
-            raise TryLater("simulated: no answer", reason="TIMEOUT")
-        await asyncio.sleep(stage.latency() * 10)
-        await self._node.gate()
-        if stage.chance("lost reply"):
-            raise TryLater("simulated: the reply was lost")
-        return Response(status=status, headers=headers, body=body)
+TTL: Final = PACE.ttl.total_seconds()
 
 
 class Stage:
@@ -243,7 +42,7 @@ class Stage:
     def __init__(self, loop: VirtualLoop, seed: int, replicas: int) -> None:
         self.loop = loop
         self.dice = random.Random(seed)  # noqa: S311 - a simulation must be repeatable
-        self.truth = Truth(loop)
+        self.truth = Truth(loop, PACE.ttl, self._may_be_silent)
         self.ca = FakeCa(limit=errands.LIMIT)
         self.chances: dict[str, float] = {}
         self.fired: Counter[str] = Counter()
@@ -252,11 +51,17 @@ class Stage:
         self.doom: tuple[str, int] | None = None  # who passes this point for the n-th time dies there
         self.deaths = 0
         self.rewinds = 0
-        self.vandalised = 0
+        self.furthest = timedelta(0)  # how far ahead the database's clock ever was
+        self.doubtful_until = 0.0  # until then a lease may look other than it is: the clock was set, or commits lost
+        self.missing: set[str] = set()  # errands whose job was taken away by hand, and is not back yet
+        self.vandalised_at: dict[str, float] = {}
+        self.poison: set[str] = set()  # errands that kill whoever works on them
+        self.killed_by: Counter[str] = Counter()  # how many an errand killed in a row
         self.acknowledged: list[str] = []
+        self.accusations: list[str] = []
         self._ports: list[tuple[Node, NodeStore]] = []
-        self._born = 0
-        self._telemetry = Telemetry(log=SilentLog(), metrics=Metrics())
+        self._by_holder: dict[str, Node] = {}
+        self._metrics = Metrics()
         self._migrate()
         for _ in range(replicas):
             self.start_node()
@@ -265,6 +70,13 @@ class Stage:
         self.truth.transact(migrate.prepare)
         self.truth.transact(lambda tx: migrate.migrate(tx, "sqlite", migrate.bundled(), no_points))
         self.truth.transact(errands.set_up)
+        for trigger in witness.TRIGGERS:
+            self.truth.transact(lambda tx, sql=trigger: tx.run(sql))  # type: ignore[misc]
+
+    def accuse(self, what: str) -> None:
+        self.accusations.append(f"{what} (at {self.loop.time():.1f} s)")
+
+    # ── chance ──
 
     def latency(self) -> float:
         return self.dice.uniform(0.001, 0.02)
@@ -279,6 +91,8 @@ class Stage:
         self.doom = (point, left) if left else None
         return left == 0
 
+    # ── replicas ──
+
     def wake_all(self) -> None:
         """NOTIFY: a hint that may be lost."""
         for store in self.stores:
@@ -289,27 +103,78 @@ class Stage:
     def stores(self) -> list[NodeStore]:
         return [store for node, store in self._ports if node.alive]
 
+    @property
+    def standing(self) -> list[Node]:
+        return [node for node in self.nodes if node.alive and not node.stop.is_set()]
+
     def start_node(self) -> Node:
-        self._born += 1
-        node = Node(self, f"r{self._born}", self._born)
+        chance = NodeRandom(random.Random(self.dice.getrandbits(64)), self.loop)  # noqa: S311
+        node = Node(self, f"r{len(self._by_holder) + 1}", chance.new_id("replica"))
         clock = NodeClock(node)
         store = NodeStore(node, clock)
-        chance = NodeRandom(random.Random(self.dice.getrandbits(64)), self.loop)  # noqa: S311
         replica = Replica(
             db=store,
-            identity=Identity(holder=chance.new_id("replica"), name=node.name),
+            identity=Identity(holder=node.holder, name=node.name),
             pace=PACE,
             kinds=[errands.kind(store, NodeTransport(node), clock, "http://ca.test")],
             families=[errands.owed(chance)],
             clock=clock,
             random=chance,
             points=node.point,
-            telemetry=self._telemetry,
+            telemetry=Telemetry(log=NodeLog(node), metrics=self._metrics),
         )
         node.task = self.loop.create_task(replica.run(node.stop), name=node.name)
+        node.task.add_done_callback(lambda task: self._look_into_the_end_of(node, task))
+        self._by_holder[node.holder] = node
         self.nodes = [*(other for other in self.nodes if other.alive), node]
         self._ports = [*((other, ports) for other, ports in self._ports if other.alive), (node, store)]
         return node
+
+    def replace(self) -> None:
+        """Somebody restarts what died."""
+        if len(self.standing) < REPLICAS:
+            self.start_node()
+
+    def _look_into_the_end_of(self, node: Node, task: asyncio.Task[None]) -> None:
+        if node.alive and not task.cancelled() and (error := task.exception()) is not None:
+            self.accuse(f"{node.name} died of {error!r}, which was none of the faults")
+
+    # ── what is known of them ──
+
+    def _may_be_silent(self, holder: str, job: str) -> bool:
+        """Whether there is a reason why this replica let this lease run out."""
+        now, node = self.loop.time(), self._by_holder.get(holder)
+        return (
+            node is None
+            or not node.alive
+            or node.left_badly
+            or job in node.gave_up
+            or now < self.doubtful_until
+            or now < max(node.paused_until, node.cut_off_at) + TTL
+        )
+
+    def doubt_leases(self) -> None:
+        self.doubtful_until = self.loop.time() + 2 * TTL
+
+    def note_request(self, node: Node, path: str) -> None:
+        """A replica is about to act on the outside world: the job must be its own, by the database's clock."""
+        errand = _errand(path)
+        doubtful_until = max(self.doubtful_until, self.vandalised_at.get(errand, 0.0) + TTL)
+        if self.loop.time() >= doubtful_until and not self.truth.peek(lambda tx: _holds(tx, node, errand)):
+            self.accuse(f"{node.name} asked the CA about {errand} without holding its job")
+
+    def is_poison(self, path: str) -> bool:
+        return _errand(path) in self.poison
+
+    def poisoned(self, node: Node, path: str) -> None:
+        errand = _errand(path)
+        node.kill()
+        self.killed_by[errand] += 1
+        if self.killed_by[errand] > CRASHES_TO_QUARANTINE:
+            self.accuse(f"{errand} killed {self.killed_by[errand]} workers in a row and was never quarantined")
+        self.loop.call_later(self.dice.uniform(1, 30), self.replace)
+
+    # ── a client ──
 
     async def ask(self, errand: str) -> None:
         """A client of the product: repeats its request under one key until it is acknowledged."""
@@ -324,3 +189,20 @@ class Stage:
             except (StoreUnavailable, OutcomeUnknown, sqlite3.Error, Killed):
                 pass
             await asyncio.sleep(2.0)
+
+
+def _errand(path: str) -> str:
+    """The errand that a request is about: /orders/<errand>, or /certificates/ref-<n>-<errand>."""
+    name = path.rpartition("/")[2]
+    return name.split("-", 2)[2] if name.startswith("ref-") else name
+
+
+def _holds(tx: Tx, node: Node, errand: str) -> bool:
+    held = tx.row(
+        """SELECT holder = :holder AND state = 'running' AND lease_until > now_us() AS held FROM jobs
+            WHERE kind = :kind AND subject = :errand""",
+        holder=node.holder,
+        kind=errands.KIND,
+        errand=errand,
+    )
+    return bool(held and held["held"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from holdfast.store import jobs, journal, leases
+from holdfast.store import journal, leases, sweeps
 from holdfast.store.tx import Tx, from_micros
 
 
@@ -71,7 +71,7 @@ def note_epoch(tx: Tx) -> tuple[int, bool]:
     moved = tx.run("UPDATE store_epoch SET epoch = :epoch WHERE only_one = 1 AND epoch < :epoch", epoch=tx.epoch)
     first = known == 0  # a fresh database: nothing can be missing
     if moved and not first:
-        taken = jobs.take_back_all(tx)
+        taken = sweeps.take_back_all(tx)
         dropped = leases.expire_all(tx)
         journal.audit(tx, "store_failover", "store", old_epoch=known, new_epoch=tx.epoch, jobs=taken, leases=dropped)
         journal.event(tx, "store.failover", "store", jobs=taken)

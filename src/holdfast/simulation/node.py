@@ -1,0 +1,193 @@
+"""A replica of the simulator is an object: it acts on the world only through these ports, and they may be dead.
+
+Kill, pause and clock jumps happen here. Whatever a dead replica's tasks still compute, nothing of it can be seen. Every
+call takes a little random time: so a seed chooses who is first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from holdfast.errors import OutcomeUnknown, StoreUnavailable, TryLater
+from holdfast.ports import POINTS, Request, Response
+from holdfast.simulation.clockwork import START, VirtualLoop
+from holdfast.store.database import Retrying, Wake
+from holdfast.store.tx import Tx
+from holdfast.telemetry import SilentLog
+from holdfast.world import sortable
+
+if TYPE_CHECKING:
+    from holdfast.simulation.stage import Stage
+
+T = TypeVar("T")
+
+NEVER: Final = float("-inf")
+
+
+class Killed(BaseException):
+    """This replica is dead. Not an Exception: no code of ours may handle its own death."""
+
+
+@dataclass
+class Node:
+    """One replica's life: its ports ask it, before and after each call, whether it still lives."""
+
+    stage: Stage
+    name: str
+    holder: str
+    alive: bool = True
+    paused_until: float = NEVER
+    wall_offset: timedelta = timedelta(0)
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+    cut_off_at: float = NEVER  # when it last said that a heartbeat failed
+    gave_up: set[str] = field(default_factory=set)  # jobs that it said it had lost
+    left_badly: bool = False  # it said that it could not hand everything back
+
+    async def gate(self) -> None:
+        while self.alive and self.stage.loop.time() < self.paused_until:
+            await asyncio.sleep(self.paused_until - self.stage.loop.time())
+        if not self.alive:
+            raise Killed(self.name)
+
+    def point(self, name: str) -> None:
+        if name not in POINTS:
+            raise AssertionError(f"{name} is not a named point")
+        if not self.alive:
+            raise Killed(self.name)
+        self.stage.fired[name] += 1
+        if self.stage.strikes(name):
+            self.stage.killed_at[name] += 1
+            self.kill()
+            raise Killed(f"{self.name} at {name}")
+
+    def kill(self) -> None:
+        self.alive = False
+        self.stage.deaths += 1
+        if self.task is not None and not self.task.done():
+            self.task.get_loop().call_soon(self.task.cancel)
+
+
+class NodeClock:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self._node.stage.loop.time()) + self._node.wall_offset
+
+    def monotonic(self) -> float:
+        return self._node.stage.loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await self._node.gate()
+        await asyncio.sleep(seconds)
+        await self._node.gate()
+
+
+class NodeRandom:
+    def __init__(self, source: random.Random, loop: VirtualLoop) -> None:
+        self._source = source
+        self._loop = loop
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._source.uniform(low, high)
+
+    def token(self, size: int) -> bytes:
+        return self._source.randbytes(size)
+
+    def new_id(self, prefix: str) -> str:
+        return f"{prefix}_{sortable(int(self._loop.time() * 1000), self._source.getrandbits(80))}"
+
+
+class NodeStore(Retrying):
+    """The store as one replica sees it: late, sometimes away, sometimes silent after COMMIT."""
+
+    def __init__(self, node: Node, clock: NodeClock) -> None:
+        super().__init__(clock, timedelta(seconds=10))
+        self.wake = Wake()
+        self._node = node
+
+    async def read(self, fn: Callable[[Tx], T]) -> T:
+        await self._arrive()
+        result = self._node.stage.truth.look(fn)
+        await self._node.gate()
+        return result
+
+    async def _attempt(self, fn: Callable[[Tx], T], deadline: float) -> T:
+        stage = self._node.stage
+        await self._arrive()
+        if stage.chance("fail before commit"):
+            raise StoreUnavailable("simulated: lost before COMMIT")
+        result, wakes = stage.truth.transact(fn, self._node.point, actor=self._node.holder)
+        if wakes:
+            stage.wake_all()
+        await asyncio.sleep(stage.latency())
+        await self._node.gate()
+        if stage.chance("fail after commit"):
+            raise OutcomeUnknown("simulated: the answer to COMMIT was lost")
+        return result
+
+    async def _arrive(self) -> None:
+        await self._node.gate()
+        await asyncio.sleep(self._node.stage.latency())
+        await self._node.gate()
+        if self._node.stage.loop.time() < self._node.stage.truth.down_until:
+            raise StoreUnavailable("simulated: the database is down")
+
+
+class NodeTransport:
+    """HTTP to the fake CA: late, sometimes for ever, sometimes with the effect done and the reply lost."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def request(self, request: Request) -> Response:
+        stage, path = self._node.stage, urlsplit(request.url).path
+        stage.note_request(self._node, path)
+        await self._node.gate()
+        await asyncio.sleep(stage.latency() * 10)
+        await self._node.gate()
+        if stage.is_poison(path):
+            stage.poisoned(self._node, path)
+            raise Killed(f"{self._node.name} by {path}")
+        status, headers, body = stage.ca.answer(request.method, path, stage.loop.time())
+        if stage.chance("hang"):
+            await asyncio.sleep(request.deadline_for)
+            await self._node.gate()
+            raise TryLater("simulated: no answer", reason="TIMEOUT")
+        await asyncio.sleep(stage.latency() * 10)
+        await self._node.gate()
+        if stage.chance("lost reply"):
+            raise TryLater("simulated: the reply was lost")
+        return Response(status=status, headers=headers, body=body)
+
+
+class NodeLog(SilentLog):
+    """Says nothing, but listens: what a replica admits excuses it, and what it can't explain is a bug of ours."""
+
+    def __init__(self, node: Node) -> None:
+        super().__init__()
+        self._node = node
+
+    def warning(self, event: str, **facts: Any) -> None:
+        node = self._node
+        if event == "beat.failed":
+            node.cut_off_at = node.stage.loop.time()
+        elif event == "job.lease_lost":
+            node.gave_up.add(facts["job"])
+        elif event == "lease.not_released":
+            node.left_badly = True
+        elif event == "job.failed" and facts["reason"] == "INTERNAL" and facts["written"]:
+            node.stage.accuse(f"{facts['job']} failed for a reason inside the product: {facts['error']}")
+
+    def error(self, event: str, **facts: Any) -> None:
+        if event == "worker.not_drained":
+            self._node.left_badly = True
+        elif event in ("job.not_settled", "loop.failed") and facts.get("exc_info") and self._node.alive:
+            self._node.stage.accuse(f"{event} on {self._node.name}: {facts['exc_info']!r}")

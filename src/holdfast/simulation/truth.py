@@ -1,0 +1,88 @@
+"""The database server of the simulator: the real schema and the real SQL, in memory, on a clock that faults may set."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from holdfast.ports import Points, no_points
+from holdfast.simulation.clockwork import START, VirtualLoop
+from holdfast.simulation.witness import Note, Silent, Witness
+from holdfast.store.database import conclude
+from holdfast.store.sqlite import SqliteSession, open_connection
+from holdfast.store.tx import Tx, to_micros
+
+T = TypeVar("T")
+
+
+class Truth:
+    """One database for all replicas. A transaction takes no time here; the way there and back does."""
+
+    def __init__(self, loop: VirtualLoop, ttl: timedelta, silent: Silent) -> None:
+        self._loop = loop
+        self.offset = timedelta(0)
+        self.epoch = 1
+        self.commits = 0
+        self.down_until = 0.0
+        self.on_commit: Callable[[Note], None] = lambda _: None
+        self._changes = 0
+        self._connection = open_connection(":memory:", self, write=True, deadline=1.0)
+        self._witness = Witness(lambda: to_micros(self.now()), ttl // timedelta(microseconds=1), silent)
+        self._witness.install(self._connection)
+
+    def now(self) -> datetime:
+        return START + timedelta(seconds=self._loop.time()) + self.offset
+
+    def monotonic(self) -> float:
+        return self._loop.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def transact(
+        self, fn: Callable[[Tx], T], points: Points = no_points, *, actor: str | None = None
+    ) -> tuple[T, bool]:
+        """One transaction of this holder's, at one instant. What `points` raises before COMMIT undoes it."""
+        session = SqliteSession(self._connection, self.epoch)
+        session.begin(write=True)
+        self._witness.begin(actor)
+        tx = Tx(session)
+        try:
+            result = fn(tx)
+            conclude(tx)
+            points("store.before-commit")
+        except BaseException:
+            session.rollback()
+            raise
+        session.commit()
+        if self._connection.total_changes != self._changes:
+            self._changes = self._connection.total_changes
+            self.commits += 1
+            self.on_commit(self._witness.committed())
+        points("store.after-commit")
+        return result, tx.wakes
+
+    def look(self, fn: Callable[[Tx], T]) -> T:
+        session = SqliteSession(self._connection, self.epoch)
+        session.begin(write=False)
+        try:
+            return fn(Tx(session))
+        finally:
+            session.rollback()
+
+    def peek(self, fn: Callable[[Tx], T]) -> T:
+        """For the stage's own questions: nothing else can happen meanwhile, so no transaction is needed."""
+        return fn(Tx(SqliteSession(self._connection, self.epoch)))
+
+    def remember(self) -> bytes:
+        return self._connection.serialize()
+
+    def rewind(self, to: bytes) -> None:
+        """A standby was promoted that had not seen the last commits: they are gone, and the timeline is a new one."""
+        self._connection.deserialize(to)
+        self.epoch += 1
+
+    def close(self) -> None:
+        self._connection.close()

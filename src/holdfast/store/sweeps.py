@@ -1,0 +1,116 @@
+"""What is done to jobs without a worker: taking back, retrying, timing out, forgetting."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from holdfast.core.job import CRASHES_TO_QUARANTINE, State, move
+from holdfast.store import journal
+from holdfast.store.leases import ABSURD
+from holdfast.store.tx import Tx, value_list
+
+
+def take_back_expired(tx: Tx, ttl: timedelta, limit: int = 100) -> tuple[int, int]:
+    """Take jobs from holders that went silent. One that did this three times running is quarantined. Counts of both.
+
+    A lease that ends absurdly late was written before the database's clock was set back: it counts as expired.
+    """
+    rows = tx.rows(
+        """SELECT id, kind, subject, crashes, attempts, max_attempts, holder FROM jobs
+            WHERE state = 'running'
+              AND (lease_until <= (SELECT now_us()) OR lease_until > (SELECT now_us()) + :absurd)
+            ORDER BY lease_until LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
+        limit=limit,
+        absurd=ABSURD * ttl,
+    )
+    quarantined = 0
+    for row in rows:
+        poison = row["crashes"] + 1 >= CRASHES_TO_QUARANTINE
+        quarantined += poison
+        tx.run(
+            """UPDATE jobs SET state = :state, due_at = now_us(), crashes = crashes + 1, fence = fence + 1,
+                      holder = NULL, lease_until = NULL, reason = :reason, last_error = :error
+                WHERE id = :id""",
+            id=row["id"],
+            state=move(State.RUNNING, "quarantined" if poison else "lease expired"),
+            reason="POISON" if poison else "LEASE_EXPIRED",
+            error=f"its worker {row['holder']} went silent ({row['crashes'] + 1} in a row)",
+        )
+        facts = {
+            "kind": row["kind"],
+            "attempts": row["attempts"],
+            "crashes": row["crashes"] + 1,
+            "holder": row["holder"],
+        }
+        name = "quarantined" if poison else "taken_back"
+        journal.audit(tx, f"job_{name}", row["subject"], job=row["id"], **facts)
+        journal.event(tx, f"job.{name}", row["subject"], job=row["id"], **facts)
+    tx.wakes = tx.wakes or bool(rows)
+    return len(rows) - quarantined, quarantined
+
+
+def take_back_all(tx: Tx) -> int:
+    """After a failover: no claim can be trusted, and what was under way must first be compared with the remote."""
+    tx.wakes = True
+    return tx.run(
+        """UPDATE jobs SET state = :ready, due_at = now_us(), fence = fence + 1, holder = NULL, lease_until = NULL,
+                  recheck = TRUE, reason = 'STORE_FAILOVER' WHERE state = 'running'""",
+        ready=move(State.RUNNING, "lease expired"),
+    )
+
+
+def retry_failed(tx: Tx, limit: int = 500) -> int:
+    """failed → ready for every job whose wait is over and that has attempts left."""
+    rows = tx.rows(
+        """SELECT id, kind, subject, attempts, max_attempts FROM jobs
+            WHERE state = 'failed' AND due_at <= (SELECT now_us()) ORDER BY due_at LIMIT :limit
+            /* FOR UPDATE SKIP LOCKED */""",
+        limit=limit,
+    )
+    if not rows:
+        return 0
+    ready = move(State.FAILED, "retried")
+    text, values = value_list([(row["id"],) for row in rows])
+    tx.run(f"UPDATE jobs SET state = :ready, reason = 'RETRY' WHERE id IN ({text})", ready=ready, **values)
+    for row in rows:
+        facts = {"attempts": row["attempts"], "max_attempts": row["max_attempts"]}
+        journal.audit(
+            tx,
+            "job_retry",
+            row["subject"],
+            job=row["id"],
+            old_status=State.FAILED.value,
+            new_status=ready.value,
+            **facts,
+        )
+    tx.wakes = True
+    return len(rows)
+
+
+def expire_overdue(tx: Tx, limit: int = 500) -> int:
+    """Jobs that were not begun by the time after which they make no sense: dead, visibly."""
+    rows = tx.rows(
+        """SELECT id, kind, subject, state FROM jobs
+            WHERE expires_at IS NOT NULL AND state IN ('ready', 'failed') AND expires_at <= (SELECT now_us())
+            ORDER BY expires_at LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
+        limit=limit,
+    )
+    for row in rows:
+        tx.run(
+            "UPDATE jobs SET state = :dead, reason = 'TIMED_OUT', last_error = 'not begun in time' WHERE id = :id",
+            id=row["id"],
+            dead=move(State(row["state"]), "expired"),
+        )
+        journal.audit(tx, "job_expired", row["subject"], job=row["id"], kind=row["kind"])
+        journal.event(tx, "job.dead", row["subject"], job=row["id"], kind=row["kind"], reason="TIMED_OUT")
+    return len(rows)
+
+
+def forget_history(tx: Tx, before: datetime, limit: int = 5000) -> int:
+    """Delete old history rows, a page at a time. Ids begin with their time, so the primary key serves as the index."""
+    return tx.run(
+        """DELETE FROM job_history WHERE id IN
+               (SELECT id FROM job_history WHERE finished_at < :before ORDER BY id LIMIT :limit)""",
+        before=before,
+        limit=limit,
+    )
