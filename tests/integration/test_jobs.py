@@ -515,7 +515,7 @@ async def test_after_a_failover_all_running_jobs_come_back_to_be_rechecked(db: D
     await settle(db, failed, BROKEN)
     assert await db.write(sweeps.take_back_all) == 1
     job = await get(db, running.id)
-    assert (job.state, job.reason, job.attempts) == (State.READY, "STORE_FAILOVER", 1)
+    assert (job.state, job.reason, job.attempts) == (State.READY, "STORE_FAILOVER", 0)
     assert (await get(db, failed.id)).state is State.FAILED
     [again] = await claim(db)
     assert (again.id, again.recheck) == (running.id, True)

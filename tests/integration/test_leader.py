@@ -175,15 +175,33 @@ async def test_time_spent_waiting_for_the_answer_counts_against_the_lease(db: Da
         assert a.led == 0
 
 
-async def test_a_lease_whose_answer_was_lost_is_not_believed_and_is_won_again_later(db: Database) -> None:
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_lease_whose_answer_was_lost_is_ours_at_the_next_step_and_free_at_a_stop(stops: bool) -> None:
+    async def story(stage: Stage) -> None:
+        a = stage_node(stage, "a")
+        race = Race(a.store, "a", clock=a.clock)
+        stage.chances["fail after commit"] = 1.0
+        async with race.running():
+            await asyncio.sleep(1)
+            assert [lease.holder for lease in stage.truth.look(leases.held)] == ["a"]
+            assert not race.leader.leads()  # nobody here has heard of it
+            stage.chances.clear()
+            if not stops:
+                await asyncio.sleep(TTL.total_seconds() / 3)
+                assert race.leader.leads()
+                assert race.led == 1
+        assert stage.truth.look(leases.held) == []
+
+    on_stage(story)
+
+
+async def test_a_lease_whose_answer_was_lost_is_not_believed(db: Database) -> None:
     moody = Moody(db)
     moody.after = OutcomeUnknown("lost")
-    async with Race(moody, "a", SHORT).running() as a:
+    async with Race(moody, "a").running() as a:
         await eventually(lambda: moody.tried)
         assert not a.leader.leads()
-        moody.after = None
-        await eventually(a.leader.leads)
-        assert a.led == 1
+        assert a.led == 0
 
 
 async def test_becoming_the_leader_while_stopping_starts_no_duty(db: Database) -> None:

@@ -258,6 +258,42 @@ async def test_a_job_that_went_to_another_is_cancelled_here_and_nothing_is_writt
     assert (job["state"], job["holder"], job["attempts"]) == ("running", "another", 1)
 
 
+def test_a_lost_job_is_ended_at_the_next_beat_and_not_only_when_its_lease_would_have_ended() -> None:
+    async def story(stage: Stage) -> float:
+        a, blocked = stage_node(stage, "a"), Blocked()
+        stage.truth.transact(lambda tx: jobs.enqueue(tx, spec("s")))
+        async with working(a.store, [kind("k", blocked)], holder="a", clock=a.clock, poll=MINUTE):
+            await asyncio.sleep(12)  # it has just been renewed
+            stage.truth.transact(lambda tx: tx.run("UPDATE jobs SET fence = fence + 1"))
+            while not blocked.ended:  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.1)
+            return stage.loop.time()
+
+    assert on_stage(story) < 21
+
+
+def test_a_job_that_comes_back_to_a_replica_that_had_not_noticed_its_loss_is_kept_like_any_other() -> None:
+    async def story(stage: Stage) -> list[str]:
+        a, blocked = stage_node(stage, "a"), Blocked()
+        stage.truth.transact(lambda tx: jobs.enqueue(tx, spec("s")))
+        async with working(a.store, [kind("k", blocked)], holder="a", clock=a.clock, poll=MINUTE) as worker:
+            await asyncio.sleep(12)
+            stage.truth.transact(lambda tx: tx.run("UPDATE jobs SET state = 'ready', fence = fence + 1, holder = NULL"))
+            a.store.wake.fire()
+            await asyncio.sleep(300)  # ten times as long as a lease
+            assert len(blocked.began) == 2
+            assert stage.truth.look(lambda tx: tx.row("SELECT crashes, state FROM jobs")) == {
+                "crashes": 0,
+                "state": "running",
+            }
+            blocked.go.set()
+            await asyncio.sleep(1)
+            assert worker.watch.attempts("done") == 1
+        return blocked.ended
+
+    assert on_stage(story) == ["cancelled", "done"]
+
+
 @pytest.mark.parametrize("how", ["fails", "hangs"])
 async def test_a_worker_that_cannot_heartbeat_cancels_its_work(db: Database, how: str) -> None:
     blocked, moody = Blocked(), Moody(db)

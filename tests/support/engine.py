@@ -11,7 +11,8 @@ from holdfast.core.job import Done, Outcome
 from holdfast.engine.worker import Handler, Identity, Kind, Work, Worker
 from holdfast.ports import Clock, Points, no_points
 from holdfast.simulation.clockwork import VirtualLoop
-from holdfast.simulation.stage import Node, NodeClock, NodeStore, Stage
+from holdfast.simulation.node import Node, NodeClock, NodeStore
+from holdfast.simulation.stage import Stage
 from holdfast.store.database import Database, Store
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Health, Log, Metrics, Telemetry
@@ -255,7 +256,7 @@ class Member:
 
 
 def stage_node(stage: Stage, name: str) -> Member:
-    node = Node(stage, name, 0)
+    node = Node(stage, name, holder=name)
     clock = NodeClock(node)
     return Member(node, clock, NodeStore(node, clock))
 

@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import Final
 
 from holdfast.engine.loop import wait_for
-from holdfast.errors import LeaseLost, StoreError
+from holdfast.errors import LeaseLost, OutcomeUnknown, StoreError
 from holdfast.ports import Clock, Points
 from holdfast.store import leases
 from holdfast.store.database import Store
 from holdfast.store.leases import Lease
+from holdfast.store.tx import Tx
 from holdfast.telemetry import Telemetry
 
 NAME: Final = "scheduler"
@@ -32,6 +33,7 @@ class Leader:
         self._points = points
         self._telemetry = telemetry
         self._lease: Lease | None = None
+        self._unheard = False  # we may have taken it without hearing of it
         self._trusted_until = 0.0
 
     def leads(self) -> bool:
@@ -56,7 +58,8 @@ class Leader:
         lease = self._lease
         try:
             if lease is None:
-                lease = await self._db.write(lambda tx: leases.take(tx, NAME, self._holder, self._ttl))
+                lease = await self._db.write(self._take)
+                self._unheard = False
                 if lease is not None:
                     self._points("lease.taken")
                     self._telemetry.log.info("lease.taken", lease=NAME, fence=lease.fence)
@@ -66,19 +69,34 @@ class Leader:
         except LeaseLost:
             self._telemetry.log.warning("lease.lost", lease=NAME)
             lease = None
-        except StoreError:
+        except StoreError as error:
+            self._unheard = self._unheard or (lease is None and isinstance(error, OutcomeUnknown))
             return  # what we hold stays trusted until its time is up, and no longer
         self._lease = lease
         self._trusted_until = asked_at + self._ttl.total_seconds() * (1 - MARGIN)
+
+    def _take(self, tx: Tx) -> Lease | None:
+        """Take the lease, or find that we have it: the answer to an earlier try was lost."""
+        held = self._held(tx) if self._unheard else None
+        return leases.take(tx, NAME, self._holder, self._ttl) if held is None else leases.renew(tx, held, self._ttl)
+
+    def _held(self, tx: Tx) -> Lease | None:
+        return next((held for held in leases.held(tx) if (held.name, held.holder) == (NAME, self._holder)), None)
 
     async def _let_go(self) -> None:
         """Release at once, so that another replica leads within its next step."""
         lease, self._lease = self._lease, None
         self._telemetry.metrics.lease_held.labels(lease=NAME).set(0)
-        if lease is None:
+        if lease is None and not self._unheard:
             return
+
+        def release(tx: Tx) -> None:
+            held = lease or self._held(tx)
+            if held is not None:
+                leases.release(tx, held)
+
         try:
-            await self._db.write(lambda tx: leases.release(tx, lease))
+            await self._db.write(release)
             self._points("lease.released")
         except StoreError as error:
             self._telemetry.log.warning("lease.not_released", lease=NAME, error=str(error))

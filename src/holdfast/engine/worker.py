@@ -180,13 +180,17 @@ class Worker:
 
     def _start(self, claim: Claim, asked_at: float, settler: Settler, woken: asyncio.Event) -> None:
         kind = next(kind for kind in self.kinds if kind.name == claim.kind)
+        if (older := self._running.get(claim.id)) is not None:
+            self._end(older, "lost")  # it came back to us before we noticed that we had lost it
         entry = _Running(claim, kind, asked_at + self._trust_for())
         self._running[claim.id] = entry
         entry.task = asyncio.create_task(self._work(entry, settler, woken), name=claim.id)
 
         def ended(task: asyncio.Task[None]) -> None:
-            if entry.ended_by != "stop":  # those are handed back by the drain
-                self._running.pop(claim.id, None)
+            if (
+                entry.ended_by != "stop" and self._running.get(claim.id) is entry
+            ):  # the drain hands back those it stopped
+                del self._running[claim.id]
             if not task.cancelled() and (error := task.exception()) is not None:
                 self.telemetry.log.error("job.not_settled", job=claim.id, kind=claim.kind, exc_info=error)
             woken.set()

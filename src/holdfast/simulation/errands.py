@@ -65,12 +65,12 @@ def set_up(tx: Tx, limit: Limit = LIMIT) -> None:
 def ask(tx: Tx, errand: str, job: str) -> str:
     """The operation: the errand, its job and its audit row, or none of them."""
     tx.run("INSERT INTO errands (id, state, asked_at) VALUES (:id, 'asked', now_us())", id=errand)
-    jobs.owe(tx, _spec(errand, job))
+    jobs.owe(tx, spec(errand, job))
     journal.audit(tx, "errand_asked", errand)
     return errand
 
 
-def _spec(errand: str, job: str) -> Spec:
+def spec(errand: str, job: str) -> Spec:
     return Spec(id=job, kind=KIND, subject=errand, budgets=(BUDGET,), max_attempts=5)
 
 
@@ -78,7 +78,7 @@ def owed(random: Random) -> Callable[[Tx], Sequence[Spec]]:
     """For the reconciler: errands under way that have no job at all."""
 
     def specs(tx: Tx) -> Sequence[Spec]:
-        return [_spec(errand, random.new_id("job")) for errand in jobless(tx)]
+        return [spec(errand, random.new_id("job")) for errand in jobless(tx)]
 
     return specs
 
@@ -148,7 +148,7 @@ def kind(db: Store, transport: Transport, clock: Clock, base: str, *, slots: int
             raise TryLater(f"the CA answered {answer.status}")
         return _next_step(errand, answer, wait)
 
-    return Kind(name=KIND, handler=handler, slots=slots, timeout=timedelta(seconds=45))
+    return Kind(name=KIND, handler=handler, slots=slots, timeout=timedelta(seconds=100))
 
 
 def _hold(tx: Tx, after: timedelta) -> None:
@@ -157,8 +157,8 @@ def _hold(tx: Tx, after: timedelta) -> None:
 
 def _request(errand: Errand, base: str) -> Request:
     if errand.state is State.ASKED:
-        return Request(method="POST", url=f"{base}/orders/{errand.id}", deadline_for=20)  # the id is the key
-    return Request(method="GET", url=f"{base}/certificates/{errand.ref}", deadline_for=20)
+        return Request(method="POST", url=f"{base}/orders/{errand.id}", deadline_for=60)  # the id is the key
+    return Request(method="GET", url=f"{base}/certificates/{errand.ref}", deadline_for=60)
 
 
 def _next_step(errand: Errand, answer: Response, wait: Wait) -> Outcome:

@@ -9,11 +9,15 @@ from typing import Final
 
 from holdfast.ports import POINTS
 from holdfast.simulation import errands, invariants
-from holdfast.simulation.node import Node
-from holdfast.simulation.stage import Stage
+from holdfast.simulation.node import NEVER, Node
+from holdfast.simulation.stage import Doom, Stage
+from holdfast.store import jobs
+from holdfast.store.tx import Tx
 
 # Points that this workload passes; the others belong to start-up and to keys, and have the kill harness.
 POINTS_HERE: Final = sorted(POINTS - {"store.migrating", "key.rewrapped"})
+
+IN_HAND: Final = ("job.claimed", "job.effect-done", "job.settling", "store.after-commit")
 
 Fault = Callable[[Stage], Coroutine[None, None, None]]
 
@@ -27,7 +31,7 @@ async def kill_at_a_point(stage: Stage) -> None:
     """Whoever next passes this point, for the n-th time, dies there."""
     point = stage.dice.choice(POINTS_HERE)
     frequent = stage.fired[point] > 200
-    stage.doom = (point, stage.dice.randint(1, 4) if frequent else 1)
+    stage.doom = Doom(point, stage.dice.randint(1, 4) if frequent else 1)
     dead = stage.deaths
     if point.startswith("lease."):
         _victim(stage).stop.set()  # leases change hands when somebody leaves
@@ -57,16 +61,62 @@ async def pause(stage: Stage) -> None:
     _victim(stage).paused_until = stage.loop.time() + stage.dice.uniform(20, 120)
 
 
+async def pause_at_a_point(stage: Stage) -> None:
+    """Likewise where it hurts: between the effect and writing it down, say."""
+    stage.doom = doom = Doom(stage.dice.choice(POINTS_HERE), 1, pause_for=stage.dice.uniform(20, 120))
+    for _ in range(60):
+        await asyncio.sleep(2)
+        if stage.doom is not doom:
+            return
+    stage.doom = None
+
+
+async def overtaken(stage: Stage) -> None:
+    """Frozen at a bad moment until another has its job; then it goes on, as if nothing had happened."""
+    stage.doom = doom = Doom(stage.dice.choice(IN_HAND), 1, pause_for=180)
+    for _ in range(60):
+        await asyncio.sleep(2)
+        if stage.doom is not doom:
+            break
+    victim = doom.victim
+    if victim is None:
+        return
+    victim.deaf = doom.point == "store.after-commit"
+    watched = stage.truth.peek(lambda tx: _held(tx, victim.holder, recently=victim.deaf))
+    stage.chances["slow"] = 0.9
+    while stage.loop.time() < victim.paused_until:
+        await asyncio.sleep(0.5)
+        if watched & stage.truth.peek(lambda tx: _held_by_others(tx, victim.holder)):
+            victim.paused_until = stage.loop.time()
+    stage.chances.pop("slow", None)
+
+
+def _held(tx: Tx, holder: str, *, recently: bool) -> set[str]:
+    """What a replica is at work on, or may just have answered about: then anything that waits."""
+    state = "state = 'ready'" if recently else "state = 'running' AND holder = :holder"
+    return {row["subject"] for row in tx.rows(f"SELECT subject FROM jobs WHERE {state}", holder=holder)}
+
+
+def _held_by_others(tx: Tx, holder: str) -> set[str]:
+    rows = tx.rows("SELECT subject FROM jobs WHERE state = 'running' AND holder <> :holder", holder=holder)
+    return {row["subject"] for row in rows}
+
+
 async def set_a_replicas_clock(stage: Stage) -> None:
     _victim(stage).wall_offset = timedelta(seconds=stage.dice.uniform(-3600, 3600))
 
 
 async def set_the_databases_clock(stage: Stage) -> None:
-    _set_clock(stage, timedelta(seconds=stage.dice.uniform(-7200, 7200)))
+    stage.set_clock(timedelta(seconds=stage.dice.uniform(-7200, 7200)))
 
 
 async def database_down(stage: Stage) -> None:
     stage.truth.down_until = stage.loop.time() + stage.dice.uniform(2, 90)
+
+
+async def cut_off_from_the_database(stage: Stage) -> None:
+    """One replica alone: the others take over what it holds."""
+    _victim(stage).cut_off_until = stage.loop.time() + stage.dice.uniform(10, 120)
 
 
 async def flaky_commits(stage: Stage) -> None:
@@ -85,6 +135,7 @@ async def rewind(stage: Stage) -> None:
     stage.ca.slack += stage.ca.requests - asked
     stage.rewinds += 1
     stage.doubt_leases()
+    stage.held = (0, 0)
     stage.missing |= set(stage.truth.peek(errands.jobless))  # taken away by hand, and restored in what was lost
     stage.killed_by.clear()
 
@@ -99,6 +150,11 @@ async def rate_limit_storm(stage: Stage) -> None:
 
 async def lost_replies(stage: Stage) -> None:
     await _for_a_while(stage, "lost reply", 0.4)
+
+
+async def slow_ca(stage: Stage) -> None:
+    """Answers that take longer than a lease lasts."""
+    await _for_a_while(stage, "slow", 0.7)
 
 
 async def hanging_ca(stage: Stage) -> None:
@@ -120,10 +176,21 @@ async def vandal(stage: Stage) -> None:
     stage.truth.transact(lambda tx: tx.run("DELETE FROM jobs WHERE id = :id", id=job["id"]))
 
 
+async def impatient_client(stage: Stage) -> None:
+    """Somebody asks again for what is under way: there is one job for it, and it stays that one."""
+    job = stage.truth.peek(lambda tx: tx.row("SELECT id, subject FROM jobs WHERE state <> 'dead' ORDER BY id LIMIT 1"))
+    if job is None:
+        return
+    again = errands.spec(job["subject"], f"{job['id']}-again")
+    answer, _ = stage.truth.transact(lambda tx: jobs.enqueue(tx, again))
+    if answer != job["id"]:
+        stage.accuse(f"I2: {job['subject']} has a live job, {job['id']}, and was given another, {answer}")
+
+
 ALL: Final[tuple[Fault, ...]] = (
-    kill, kill_at_a_point, stop_in_good_order, pause, set_a_replicas_clock, set_the_databases_clock, database_down,
-    flaky_commits, lost_commit_answers, rewind, ca_down, rate_limit_storm, lost_replies, hanging_ca, lost_wake_ups,
-    vandal,
+    kill, kill_at_a_point, stop_in_good_order, pause, pause_at_a_point, overtaken, set_a_replicas_clock,
+    set_the_databases_clock, database_down, cut_off_from_the_database, flaky_commits, lost_commit_answers, rewind,
+    ca_down, rate_limit_storm, lost_replies, slow_ca, hanging_ca, lost_wake_ups, vandal, impatient_client,
 )  # fmt: skip
 
 
@@ -143,21 +210,15 @@ async def rage(stage: Stage, until: float, note: Callable[[str], None]) -> None:
     heal(stage)
 
 
-def _set_clock(stage: Stage, offset: timedelta) -> None:
-    stage.truth.offset = offset
-    stage.furthest = max(stage.furthest, offset)
-    stage.ca.slack += stage.ca.limit.burst  # the count lives by this clock: a jump may refill it once
-    stage.doubt_leases()
-
-
 def heal(stage: Stage) -> None:
     if stage.furthest or stage.truth.offset:
         # Set back to the right time, what was planned by a clock that was ahead has hours to wait: one run in five.
-        _set_clock(stage, timedelta(0) if stage.dice.random() < 0.2 else stage.furthest)
+        stage.set_clock(timedelta(0) if stage.dice.random() < 0.2 else stage.furthest)
     stage.chances.clear()
     stage.truth.down_until = stage.ca.down_until = stage.ca.storm_until = 0.0
     for node in stage.nodes:
         node.paused_until = min(node.paused_until, stage.loop.time())
+        node.cut_off_until = NEVER
     stage.doom = None
     stage.poison.clear()
     while len(stage.standing) < 2:

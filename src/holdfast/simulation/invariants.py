@@ -22,8 +22,13 @@ def after_commit(stage: Stage, note: Note) -> None:
         raise Violation(f"L3: {note.wrong[0]}")
     if note.strange:
         raise Violation(f"L3: {note.actor} changed {sorted(note.strange)} without holding their jobs")
+    for subject in note.turned_away:
+        stage.note_hold(subject)
     if note.failing_over:
+        stage.noted_epoch = stage.truth.epoch
         stage.truth.peek(lambda tx: _nothing_survives_a_failover(tx, stage.truth.epoch))
+    if note.claimed and stage.noted_epoch < stage.truth.epoch:
+        raise Violation(f"L13: {note.actor} claimed work before it noticed the failover")
     jobless = set(stage.truth.peek(errands.jobless))
     stage.missing &= jobless
     if jobless - stage.missing:
@@ -91,6 +96,15 @@ def _issued_means_issued(tx: Tx, stage: Stage) -> None:
     for row in tx.rows("SELECT id FROM errands WHERE state = 'issued'"):
         if row["id"] not in stage.ca.certificates:
             raise Violation(f"I10: {row['id']} is issued here and unknown to the CA")
+
+
+def nothing_is_left_to_the_dead(stage: Stage) -> None:
+    """L7: what a dead replica held is taken over soon after its lease could have ended, whatever clocks say."""
+    living = {node.holder for node in stage.nodes}
+    rows = stage.truth.peek(lambda tx: tx.rows("SELECT id, holder FROM jobs WHERE state = 'running'"))
+    for row in rows:
+        if row["holder"] not in living:
+            raise Violation(f"L7: {row['id']} is still held by {row['holder']}, which is long dead")
 
 
 def unfinished(tx: Tx) -> list[str]:

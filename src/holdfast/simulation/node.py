@@ -43,16 +43,25 @@ class Node:
     holder: str
     alive: bool = True
     paused_until: float = NEVER
+    cut_off_until: float = NEVER  # from the database; others reach it
+    deaf: bool = False  # the next answer to a COMMIT is lost
     wall_offset: timedelta = timedelta(0)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
-    cut_off_at: float = NEVER  # when it last said that a heartbeat failed
+    born_at: float = 0.0
+    beat_failed_at: float = NEVER  # when it last said so
     gave_up: set[str] = field(default_factory=set)  # jobs that it said it had lost
     left_badly: bool = False  # it said that it could not hand everything back
 
+    @property
+    def knows_the_time_since(self) -> float:
+        """From when on it has seen the database's clock at every poll."""
+        return max(self.born_at, self.paused_until, self.beat_failed_at)
+
     async def gate(self) -> None:
         while self.alive and self.stage.loop.time() < self.paused_until:
-            await asyncio.sleep(self.paused_until - self.stage.loop.time())
+            # What was frozen together goes on in any order.
+            await asyncio.sleep(self.paused_until - self.stage.loop.time() + self.stage.latency())
         if not self.alive:
             raise Killed(self.name)
 
@@ -62,7 +71,11 @@ class Node:
         if not self.alive:
             raise Killed(self.name)
         self.stage.fired[name] += 1
-        if self.stage.strikes(name):
+        doom = self.stage.strikes(name)
+        if doom is not None and doom.pause_for:
+            self.paused_until = self.stage.loop.time() + doom.pause_for
+            doom.victim = self
+        elif doom is not None:
             self.stage.killed_at[name] += 1
             self.kill()
             raise Killed(f"{self.name} at {name}")
@@ -129,7 +142,8 @@ class NodeStore(Retrying):
             stage.wake_all()
         await asyncio.sleep(stage.latency())
         await self._node.gate()
-        if stage.chance("fail after commit"):
+        deaf, self._node.deaf = self._node.deaf, False
+        if deaf or stage.chance("fail after commit"):
             raise OutcomeUnknown("simulated: the answer to COMMIT was lost")
         return result
 
@@ -137,8 +151,8 @@ class NodeStore(Retrying):
         await self._node.gate()
         await asyncio.sleep(self._node.stage.latency())
         await self._node.gate()
-        if self._node.stage.loop.time() < self._node.stage.truth.down_until:
-            raise StoreUnavailable("simulated: the database is down")
+        if self._node.stage.loop.time() < max(self._node.stage.truth.down_until, self._node.cut_off_until):
+            raise StoreUnavailable("simulated: the database cannot be reached")
 
 
 class NodeTransport:
@@ -161,7 +175,7 @@ class NodeTransport:
             await asyncio.sleep(request.deadline_for)
             await self._node.gate()
             raise TryLater("simulated: no answer", reason="TIMEOUT")
-        await asyncio.sleep(stage.latency() * 10)
+        await asyncio.sleep(stage.dice.uniform(1, 55) if stage.chance("slow") else stage.latency() * 10)
         await self._node.gate()
         if stage.chance("lost reply"):
             raise TryLater("simulated: the reply was lost")
@@ -178,7 +192,7 @@ class NodeLog(SilentLog):
     def warning(self, event: str, **facts: Any) -> None:
         node = self._node
         if event == "beat.failed":
-            node.cut_off_at = node.stage.loop.time()
+            node.beat_failed_at = node.stage.loop.time()
         elif event == "job.lease_lost":
             node.gave_up.add(facts["job"])
         elif event == "lease.not_released":
@@ -187,7 +201,10 @@ class NodeLog(SilentLog):
             node.stage.accuse(f"{facts['job']} failed for a reason inside the product: {facts['error']}")
 
     def error(self, event: str, **facts: Any) -> None:
+        cause = facts.get("exc_info")
         if event == "worker.not_drained":
             self._node.left_badly = True
-        elif event in ("job.not_settled", "loop.failed") and facts.get("exc_info") and self._node.alive:
-            self._node.stage.accuse(f"{event} on {self._node.name}: {facts['exc_info']!r}")
+        elif event == "loop.failed" and isinstance(cause, TimeoutError):
+            return  # it was frozen for long
+        elif event in ("job.not_settled", "loop.failed") and cause is not None and self._node.alive:
+            self._node.stage.accuse(f"{event} on {self._node.name}: {cause!r}")

@@ -8,6 +8,12 @@ from dataclasses import dataclass, field
 from holdfast.core.budget import Limit
 
 
+def key_of(path: str) -> str:
+    """The key that a request is about: /orders/<key>, or /certificates/ref-<n>-<key>."""
+    name = path.rpartition("/")[2]
+    return name.split("-", 2)[2] if name.startswith("ref-") else name
+
+
 @dataclass(slots=True)
 class Order:
     key: str
@@ -23,6 +29,7 @@ class FakeCa:
     issue_after: float = 20.0
     storm_until: float = 0.0  # answers 429 until then
     down_until: float = 0.0  # answers 503 until then
+    told_until: dict[str, float] = field(default_factory=dict)  # key → until when it was told to stay away
     refused: set[str] = field(default_factory=set)
     orders: dict[str, Order] = field(default_factory=dict)
     certificates: dict[str, int] = field(default_factory=dict)  # key → how many were issued
@@ -33,11 +40,12 @@ class FakeCa:
 
     def answer(self, method: str, path: str, now: float) -> tuple[int, dict[str, str], bytes]:
         self._count(now)
+        what, _, name = path.strip("/").partition("/")
         if now < self.down_until:
             return 503, {}, b"down for maintenance"
         if now < self.storm_until:
+            self.told_until[key_of(path)] = self.storm_until
             return 429, {"retry-after": str(int(self.storm_until - now) + 1)}, b""
-        what, _, name = path.strip("/").partition("/")
         if what == "orders" and method == "POST":
             return self._order(name, now)
         if what == "certificates" and method == "GET":

@@ -11,7 +11,7 @@ from typing import Final
 from holdfast.simulation import faults, invariants
 from holdfast.simulation.clockwork import VirtualLoop
 from holdfast.simulation.invariants import Violation
-from holdfast.simulation.stage import REPLICAS, Stage
+from holdfast.simulation.stage import REPLICAS, TTL, Stage
 from holdfast.simulation.witness import Note
 from holdfast.store import jobs, journal
 from holdfast.store.tx import Tx
@@ -76,7 +76,8 @@ async def _story(stage: Stage, result: Result, *, trace: bool) -> None:
     raging = stage.loop.create_task(faults.rage(stage, FAULTS_FOR, note))
     while not (raging.done() and all(client.done() for client in clients)):
         await _pass(stage, 5)
-    await raging
+    for finished in (raging, *clients):
+        await finished
     await _peace(stage)
     invariants.now_and_then(stage)
     await _stop_all(stage)
@@ -91,7 +92,7 @@ async def _pass(stage: Stage, seconds: float) -> None:
 
 async def _client(stage: Stage, number: int) -> None:
     name = f"errand-{number:03d}"
-    await asyncio.sleep(stage.dice.uniform(0, FAULTS_FOR * 0.8))
+    await asyncio.sleep(stage.arrivals[number % len(stage.arrivals)] + stage.dice.uniform(0, 5))
     if number % REFUSED_EVERY == 0:
         stage.ca.refused.add(name)
     if number in POISON:
@@ -106,6 +107,8 @@ async def _peace(stage: Stage) -> None:
     end = stage.loop.time() + PEACE_FOR
     while stage.loop.time() < end:
         await _pass(stage, 60)
+        if stage.loop.time() > end - PEACE_FOR + 6 * TTL:
+            invariants.nothing_is_left_to_the_dead(stage)
         _, wakes = stage.truth.transact(_requeue_dead)
         if wakes:
             stage.wake_all()

@@ -6,21 +6,23 @@ import asyncio
 import random
 import sqlite3
 from collections import Counter
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from holdfast.core.budget import Limit
 from holdfast.core.job import CRASHES_TO_QUARANTINE
 from holdfast.engine.replica import Pace, Replica
-from holdfast.engine.worker import Identity
+from holdfast.engine.worker import CLOCK_JUMP, Identity
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
 from holdfast.ports import no_points
 from holdfast.simulation import errands, witness
 from holdfast.simulation.clockwork import VirtualLoop
-from holdfast.simulation.node import Killed, Node, NodeClock, NodeLog, NodeRandom, NodeStore, NodeTransport
-from holdfast.simulation.remote import FakeCa
+from holdfast.simulation.node import NEVER, Killed, Node, NodeClock, NodeLog, NodeRandom, NodeStore, NodeTransport
+from holdfast.simulation.remote import FakeCa, key_of
 from holdfast.simulation.truth import Truth
 from holdfast.store import migrate
-from holdfast.store.tx import Tx
+from holdfast.store.tx import Tx, to_micros
 from holdfast.telemetry import Metrics, Telemetry
 
 REPLICAS: Final = 3
@@ -36,27 +38,44 @@ PACE: Final = Pace(
 TTL: Final = PACE.ttl.total_seconds()
 
 
+LIMIT: Final = Limit(burst=6, every=timedelta(seconds=6))  # tight: it must bind whenever many come together
+
+
+@dataclass(slots=True)
+class Doom:
+    """Who passes this point for the n-th time from now dies there, or freezes."""
+
+    point: str
+    passes: int
+    pause_for: float = 0.0
+    victim: Node | None = None  # who it was
+
+
 class Stage:
     """Everything one seed plays with."""
 
     def __init__(self, loop: VirtualLoop, seed: int, replicas: int) -> None:
         self.loop = loop
         self.dice = random.Random(seed)  # noqa: S311 - a simulation must be repeatable
-        self.truth = Truth(loop, PACE.ttl, self._may_be_silent)
-        self.ca = FakeCa(limit=errands.LIMIT)
+        self.truth = Truth(loop, PACE.ttl, self._may_take)
+        self.ca = FakeCa(limit=LIMIT)
         self.chances: dict[str, float] = {}
         self.fired: Counter[str] = Counter()
         self.killed_at: Counter[str] = Counter()
         self.nodes: list[Node] = []
-        self.doom: tuple[str, int] | None = None  # who passes this point for the n-th time dies there
+        self.doom: Doom | None = None
         self.deaths = 0
         self.rewinds = 0
+        self.noted_epoch = 0  # the newest timeline that the replicas know of
         self.furthest = timedelta(0)  # how far ahead the database's clock ever was
+        self.jumped_at = NEVER  # when it last jumped, with nothing else to confuse those who look at it
+        self.held = (0, 0)  # since when it is known, and until when, that the CA wants to be left alone; its clock
         self.doubtful_until = 0.0  # until then a lease may look other than it is: the clock was set, or commits lost
         self.missing: set[str] = set()  # errands whose job was taken away by hand, and is not back yet
         self.vandalised_at: dict[str, float] = {}
         self.poison: set[str] = set()  # errands that kill whoever works on them
         self.killed_by: Counter[str] = Counter()  # how many an errand killed in a row
+        self.arrivals = [self.dice.uniform(0, 1400) for _ in range(4)]  # clients come in crowds
         self.acknowledged: list[str] = []
         self.accusations: list[str] = []
         self._ports: list[tuple[Node, NodeStore]] = []
@@ -69,7 +88,7 @@ class Stage:
     def _migrate(self) -> None:
         self.truth.transact(migrate.prepare)
         self.truth.transact(lambda tx: migrate.migrate(tx, "sqlite", migrate.bundled(), no_points))
-        self.truth.transact(errands.set_up)
+        self.truth.transact(lambda tx: errands.set_up(tx, LIMIT))
         for trigger in witness.TRIGGERS:
             self.truth.transact(lambda tx, sql=trigger: tx.run(sql))  # type: ignore[misc]
 
@@ -84,12 +103,15 @@ class Stage:
     def chance(self, what: str) -> bool:
         return what in self.chances and self.dice.random() < self.chances[what]
 
-    def strikes(self, point: str) -> bool:
-        if self.doom is None or self.doom[0] != point:
-            return False
-        left = self.doom[1] - 1
-        self.doom = (point, left) if left else None
-        return left == 0
+    def strikes(self, point: str) -> Doom | None:
+        doom = self.doom
+        if doom is None or doom.point != point:
+            return None
+        doom.passes -= 1
+        if doom.passes:
+            return None
+        self.doom = None
+        return doom
 
     # ── replicas ──
 
@@ -109,7 +131,7 @@ class Stage:
 
     def start_node(self) -> Node:
         chance = NodeRandom(random.Random(self.dice.getrandbits(64)), self.loop)  # noqa: S311
-        node = Node(self, f"r{len(self._by_holder) + 1}", chance.new_id("replica"))
+        node = Node(self, f"r{len(self._by_holder) + 1}", chance.new_id("replica"), born_at=self.loop.time())
         clock = NodeClock(node)
         store = NodeStore(node, clock)
         replica = Replica(
@@ -141,35 +163,62 @@ class Stage:
 
     # ── what is known of them ──
 
-    def _may_be_silent(self, holder: str, job: str) -> bool:
-        """Whether there is a reason why this replica let this lease run out."""
-        now, node = self.loop.time(), self._by_holder.get(holder)
+    def _may_take(self, actor: str, holder: str, job: str) -> bool:
+        """Whether there is a reason why a lease ran out, so that another may take the job.
+
+        A clock that was just set is none: all leases seem to have ended, and whoever knew the old time must wait.
+        """
+        now, taker, node = self.loop.time(), self._by_holder[actor], self._by_holder.get(holder)
+        if now < self.jumped_at + TTL and taker.knows_the_time_since < self.jumped_at - 3 * TTL:
+            return False
         return (
             node is None
             or not node.alive
             or node.left_badly
             or job in node.gave_up
             or now < self.doubtful_until
-            or now < max(node.paused_until, node.cut_off_at) + TTL
+            or now < max(node.paused_until, node.beat_failed_at) + TTL
         )
 
     def doubt_leases(self) -> None:
         self.doubtful_until = self.loop.time() + 2 * TTL
 
+    def set_clock(self, offset: timedelta) -> None:
+        """Somebody sets the database's clock."""
+        alone = self.loop.time() >= self.doubtful_until
+        far = abs(offset - self.truth.offset) > CLOCK_JUMP
+        self.jumped_at = self.loop.time() if alone and far else NEVER
+        self.truth.offset = offset
+        self.furthest = max(self.furthest, offset)
+        self.ca.slack += LIMIT.burst  # the count lives by this clock: a jump may refill it once
+        self.held = (0, 0)
+        self.doubt_leases()
+
+    def note_hold(self, errand: str) -> None:
+        """It was written down that the CA wants to be left alone: from now on nobody may set out to ask it."""
+        now, left = to_micros(self.truth.now()), self.ca.told_until.get(errand, 0.0) - self.loop.time()
+        if left > 0:
+            self.held = (now, now + int(left * 1_000_000))
+
     def note_request(self, node: Node, path: str) -> None:
         """A replica is about to act on the outside world: the job must be its own, by the database's clock."""
-        errand = _errand(path)
-        doubtful_until = max(self.doubtful_until, self.vandalised_at.get(errand, 0.0) + TTL)
-        if self.loop.time() >= doubtful_until and not self.truth.peek(lambda tx: _holds(tx, node, errand)):
+        errand = key_of(path)
+        if self.loop.time() < max(self.doubtful_until, self.vandalised_at.get(errand, NEVER) + TTL):
+            return
+        claimed_at = self.truth.peek(lambda tx: _claimed_at(tx, node, errand))
+        if claimed_at is None:
             self.accuse(f"{node.name} asked the CA about {errand} without holding its job")
+        elif self.held[0] < claimed_at < self.held[1]:
+            self.accuse(f"{node.name} set out to ask the CA about {errand} although it wants to be left alone")
 
     def is_poison(self, path: str) -> bool:
-        return _errand(path) in self.poison
+        return key_of(path) in self.poison
 
     def poisoned(self, node: Node, path: str) -> None:
-        errand = _errand(path)
+        errand = key_of(path)
         node.kill()
-        self.killed_by[errand] += 1
+        if self.truth.peek(lambda tx: _claimed_at(tx, node, errand)) is not None:  # others are dead without a trace
+            self.killed_by[errand] += 1
         if self.killed_by[errand] > CRASHES_TO_QUARANTINE:
             self.accuse(f"{errand} killed {self.killed_by[errand]} workers in a row and was never quarantined")
         self.loop.call_later(self.dice.uniform(1, 30), self.replace)
@@ -191,18 +240,13 @@ class Stage:
             await asyncio.sleep(2.0)
 
 
-def _errand(path: str) -> str:
-    """The errand that a request is about: /orders/<errand>, or /certificates/ref-<n>-<errand>."""
-    name = path.rpartition("/")[2]
-    return name.split("-", 2)[2] if name.startswith("ref-") else name
-
-
-def _holds(tx: Tx, node: Node, errand: str) -> bool:
+def _claimed_at(tx: Tx, node: Node, errand: str) -> int | None:
+    """Since when this replica holds the errand's job; None if it does not."""
     held = tx.row(
-        """SELECT holder = :holder AND state = 'running' AND lease_until > now_us() AS held FROM jobs
-            WHERE kind = :kind AND subject = :errand""",
+        """SELECT started_at FROM jobs WHERE kind = :kind AND subject = :errand AND state = 'running'
+              AND holder = :holder AND lease_until > now_us()""",
         holder=node.holder,
         kind=errands.KIND,
         errand=errand,
     )
-    return bool(held and held["held"])
+    return None if held is None else int(held["started_at"])

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from holdfast.ports import Points, no_points
 from holdfast.simulation.clockwork import START, VirtualLoop
-from holdfast.simulation.witness import Note, Silent, Witness
+from holdfast.simulation.witness import MayTake, Note, Witness
 from holdfast.store.database import conclude
 from holdfast.store.sqlite import SqliteSession, open_connection
 from holdfast.store.tx import Tx, to_micros
@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Truth:
     """One database for all replicas. A transaction takes no time here; the way there and back does."""
 
-    def __init__(self, loop: VirtualLoop, ttl: timedelta, silent: Silent) -> None:
+    def __init__(self, loop: VirtualLoop, ttl: timedelta, may_take: MayTake) -> None:
         self._loop = loop
         self.offset = timedelta(0)
         self.epoch = 1
@@ -29,7 +29,7 @@ class Truth:
         self.on_commit: Callable[[Note], None] = lambda _: None
         self._changes = 0
         self._connection = open_connection(":memory:", self, write=True, deadline=1.0)
-        self._witness = Witness(lambda: to_micros(self.now()), ttl // timedelta(microseconds=1), silent)
+        self._witness = Witness(lambda: to_micros(self.now()), ttl // timedelta(microseconds=1), may_take)
         self._witness.install(self._connection)
 
     def now(self) -> datetime:

@@ -19,15 +19,17 @@ TRIGGERS: Final = (
        BEGIN SELECT saw_kept(OLD.id, OLD.holder, OLD.lease_until); END""",
     """CREATE TRIGGER witness_ended AFTER UPDATE ON jobs
         WHEN OLD.state = 'running' AND (NEW.state <> 'running' OR NEW.fence <> OLD.fence)
-       BEGIN SELECT saw_ended(OLD.id, OLD.subject, OLD.holder, OLD.lease_until, OLD.crashes, NEW.crashes, NEW.recheck);
-         END""",
+       BEGIN SELECT saw_ended(OLD.id, OLD.subject, OLD.holder, OLD.lease_until, OLD.crashes, NEW.crashes, NEW.recheck,
+                              NEW.reason); END""",
     """CREATE TRIGGER witness_gone AFTER DELETE ON jobs WHEN OLD.state = 'running'
-       BEGIN SELECT saw_ended(OLD.id, OLD.subject, OLD.holder, OLD.lease_until, OLD.crashes, 0, FALSE); END""",
+       BEGIN SELECT saw_ended(OLD.id, OLD.subject, OLD.holder, OLD.lease_until, OLD.crashes, 0, FALSE, NULL); END""",
+    """CREATE TRIGGER witness_claimed AFTER UPDATE ON jobs WHEN OLD.state = 'ready' AND NEW.state = 'running'
+       BEGIN SELECT saw_claimed(); END""",
     "CREATE TRIGGER witness_errand AFTER UPDATE ON errands BEGIN SELECT saw_errand(NEW.id); END",
     "CREATE TRIGGER witness_failover AFTER UPDATE ON store_epoch BEGIN SELECT saw_failover(); END",
 )
 
-Silent = Callable[[str, str], bool]  # holder, job: is there a reason why this holder let this lease run out?
+MayTake = Callable[[str, str, str], bool]  # actor, holder, job: is there a reason why this lease ran out?
 
 
 @dataclass(slots=True)
@@ -40,21 +42,24 @@ class Note:
     settled: list[str] = field(default_factory=list)  # subjects whose job has no crash on record any more
     wrong: list[str] = field(default_factory=list)
     failing_over: bool = False
+    claimed: bool = False
+    turned_away: list[str] = field(default_factory=list)  # subjects of jobs that the CA had sent away, settled so
 
 
 class Witness:
     """Takes notes of one transaction at a time; what becomes of them is the invariants' business."""
 
-    def __init__(self, now_us: Callable[[], int], ttl_us: int, silent: Silent) -> None:
+    def __init__(self, now_us: Callable[[], int], ttl_us: int, may_take: MayTake) -> None:
         self._now_us = now_us
         self._ttl_us = ttl_us
-        self._silent = silent
+        self._may_take = may_take
         self._note = Note(None)
 
     def install(self, connection: sqlite3.Connection) -> None:
         for name, arguments, function in (
             ("saw_kept", 3, self._saw_kept),
-            ("saw_ended", 7, self._saw_ended),
+            ("saw_ended", 8, self._saw_ended),
+            ("saw_claimed", 0, self._saw_claimed),
             ("saw_errand", 1, self._saw_errand),
             ("saw_failover", 0, self._saw_failover),
         ):
@@ -76,9 +81,12 @@ class Witness:
             self._accuse(f"renewed its lease of {job} after it had ended")
 
     def _saw_ended(
-        self, job: str, subject: str, holder: str, lease_until: int, crashes: int, crashes_now: int, recheck: int
-    ) -> None:
+        self, job: str, subject: str, holder: str, lease_until: int, crashes: int, crashes_now: int, recheck: int,
+        reason: str | None,
+    ) -> None:  # fmt: skip
         note = self._note
+        if reason == "CA_RATE_LIMITED":
+            note.turned_away.append(subject)
         if crashes_now == 0:
             note.settled.append(subject)
         if note.failing_over:
@@ -95,8 +103,11 @@ class Witness:
         now = self._now_us()
         if now < lease_until <= now + ABSURD * self._ttl_us:
             self._accuse(f"took {job} from {holder}, whose lease had not ended")
-        elif not self._silent(holder, job):
-            self._accuse(f"found that {holder} let its lease of {job} run out, for no reason that anybody knows")
+        elif self._note.actor is not None and not self._may_take(self._note.actor, holder, job):
+            self._accuse(f"took {job} from {holder}, whose lease had no reason to run out")
+
+    def _saw_claimed(self) -> None:
+        self._note.claimed = True
 
     def _saw_errand(self, subject: str) -> None:
         if self._note.actor is not None and subject not in self._note.held:

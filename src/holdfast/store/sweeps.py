@@ -50,11 +50,14 @@ def take_back_expired(tx: Tx, ttl: timedelta, limit: int = 100) -> tuple[int, in
 
 
 def take_back_all(tx: Tx) -> int:
-    """After a failover: no claim can be trusted, and what was under way must first be compared with the remote."""
+    """After a failover: no claim can be trusted, and what was under way must first be compared with the remote.
+
+    The attempt is given back: the job did nothing to deserve it.
+    """
     tx.wakes = True
     return tx.run(
-        """UPDATE jobs SET state = :ready, due_at = now_us(), fence = fence + 1, holder = NULL, lease_until = NULL,
-                  recheck = TRUE, reason = 'STORE_FAILOVER' WHERE state = 'running'""",
+        """UPDATE jobs SET state = :ready, due_at = now_us(), attempts = attempts - 1, fence = fence + 1, holder = NULL,
+                  lease_until = NULL, recheck = TRUE, reason = 'STORE_FAILOVER' WHERE state = 'running'""",
         ready=move(State.RUNNING, "lease expired"),
     )
 
