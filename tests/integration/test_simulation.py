@@ -32,7 +32,11 @@ BROKEN = {
         "WHERE id = :id AND :fence = :fence",
     ),
     "nobody takes jobs from the dead": ("store/sweeps.py", "    quarantined = 0\n", "    rows, quarantined = [], 0\n"),
-    "what a budget paid is not remembered": ("store/budgets.py", "        _save(tx, held)\n    return admitted", "        pass\n    return admitted"),
+    "what a budget paid is not remembered": (
+        "store/budgets.py",
+        "        _save(tx, held)\n    return admitted",
+        "        pass\n    return admitted",
+    ),
     "the state is written without its job": ("simulation/errands.py", "    jobs.owe(tx, spec(errand, job))\n", ""),
 }  # fmt: skip
 
