@@ -294,6 +294,7 @@ class Queue(RuleBasedStateMachine):
         running = [job for job in self.jobs.values() if job.state == "running"]
         assert count == len(running)
         for job in running:
+            job.attempts -= 1
             job.fence += 1
             job.recheck = 1
             job.let_go("ready", self.now)
