@@ -129,20 +129,8 @@ def poll_ladder(errand: Errand, attempt: int) -> timedelta:
     return wait if wait is not None else rest_wait(max(timedelta(0), errand.asked_for), key=f"{errand.id}:{attempt}")
 
 
-def kind(
-    db: Store,
-    transport: Transport,
-    clock: Clock,
-    base: str,
-    *,
-    slots: int = 8,
-    wait: Wait = poll_ladder,
-    target: str | None = None,
-) -> Kind:
-    """How errands are run. `wait` is for harnesses in real time, which cannot spend five seconds on each.
-
-    What the CA issued is installed on the target, if there is one: a second effect, long after the first.
-    """
+def kind(db: Store, transport: Transport, clock: Clock, base: str, *, slots: int = 8, wait: Wait = poll_ladder) -> Kind:
+    """How errands are run. `wait` is for harnesses in real time, which cannot spend five seconds on each."""
 
     async def handler(work: Work) -> Outcome:
         errand = await db.read(lambda tx: get(tx, work.claim.subject))
@@ -158,11 +146,7 @@ def kind(
             raise Refused(f"the CA refuses {errand.id}")
         if answer.status != 200:
             raise TryLater(f"the CA answered {answer.status}")
-        outcome = _next_step(errand, answer, wait)
-        if target is not None and isinstance(outcome, Done):
-            work.check()
-            await transport.request(Request(method="PUT", url=f"{target}/{errand.id}"))
-        return outcome
+        return _next_step(errand, answer, wait)
 
     return Kind(name=KIND, handler=handler, slots=slots, timeout=timedelta(seconds=100))
 

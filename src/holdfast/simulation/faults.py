@@ -9,13 +9,15 @@ from typing import Final
 
 from holdfast.ports import POINTS
 from holdfast.simulation import errands, invariants
-from holdfast.simulation.node import NEVER, Doom, Node, in_hand
-from holdfast.simulation.stage import Stage
+from holdfast.simulation.node import NEVER, Node
+from holdfast.simulation.stage import Doom, Stage
 from holdfast.store import jobs
 from holdfast.store.tx import Tx
 
 # Points that this workload passes; the others belong to start-up and to keys, and have the kill harness.
 POINTS_HERE: Final = sorted(POINTS - {"store.migrating", "key.rewrapped"})
+
+IN_HAND: Final = ("job.claimed", "job.effect-done", "job.settling", "store.after-commit")
 
 Fault = Callable[[Stage], Coroutine[None, None, None]]
 
@@ -56,7 +58,7 @@ async def stop_in_good_order(stage: Stage) -> None:
 
 async def pause(stage: Stage) -> None:
     """A frozen process: longer than its leases, and it wakes up believing in them."""
-    _victim(stage).pause(stage.dice.uniform(20, 120))
+    _victim(stage).paused_until = stage.loop.time() + stage.dice.uniform(20, 120)
 
 
 async def pause_at_a_point(stage: Stage) -> None:
@@ -70,10 +72,8 @@ async def pause_at_a_point(stage: Stage) -> None:
 
 
 async def overtaken(stage: Stage) -> None:
-    """Frozen with a job in its hands until another has it; then it goes on, as if nothing had happened."""
-    point = stage.dice.choice(("job.claimed", "job.effect-done", "job.settling"))
-    late = point == "job.settling" and stage.dice.random() < 0.5
-    stage.doom = doom = Doom(point, 1, pause_for=180, after_commit=late)
+    """Frozen at a bad moment until another has its job; then it goes on, as if nothing had happened."""
+    stage.doom = doom = Doom(stage.dice.choice(IN_HAND), 1, pause_for=180)
     for _ in range(60):
         await asyncio.sleep(2)
         if stage.doom is not doom:
@@ -81,16 +81,25 @@ async def overtaken(stage: Stage) -> None:
     victim = doom.victim
     if victim is None:
         return
+    victim.deaf = doom.point == "store.after-commit"
+    watched = stage.truth.peek(lambda tx: _held(tx, victim.holder, recently=victim.deaf))
     stage.chances["slow"] = 0.9
     while stage.loop.time() < victim.paused_until:
         await asyncio.sleep(0.5)
-        if doom.in_hand & stage.truth.peek(_at_work_on) - stage.truth.peek(lambda tx: in_hand(tx, victim.holder)):
+        if watched & stage.truth.peek(lambda tx: _held_by_others(tx, victim.holder)):
             victim.paused_until = stage.loop.time()
     stage.chances.pop("slow", None)
 
 
-def _at_work_on(tx: Tx) -> set[str]:
-    return {row["subject"] for row in tx.rows("SELECT subject FROM jobs WHERE state = 'running'")}
+def _held(tx: Tx, holder: str, *, recently: bool) -> set[str]:
+    """What a replica is at work on, or may just have answered about: then anything that waits."""
+    state = "state = 'ready'" if recently else "state = 'running' AND holder = :holder"
+    return {row["subject"] for row in tx.rows(f"SELECT subject FROM jobs WHERE {state}", holder=holder)}
+
+
+def _held_by_others(tx: Tx, holder: str) -> set[str]:
+    rows = tx.rows("SELECT subject FROM jobs WHERE state = 'running' AND holder <> :holder", holder=holder)
+    return {row["subject"] for row in rows}
 
 
 async def set_a_replicas_clock(stage: Stage) -> None:

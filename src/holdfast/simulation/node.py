@@ -44,7 +44,7 @@ class Node:
     alive: bool = True
     paused_until: float = NEVER
     cut_off_until: float = NEVER  # from the database; others reach it
-    freeze_for: float = 0.0  # at its next COMMIT, whose answer is lost
+    deaf: bool = False  # the next answer to a COMMIT is lost
     wall_offset: timedelta = timedelta(0)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
@@ -73,47 +73,18 @@ class Node:
         self.stage.fired[name] += 1
         doom = self.stage.strikes(name)
         if doom is not None and doom.pause_for:
-            self._freeze(doom)
+            self.paused_until = self.stage.loop.time() + doom.pause_for
+            doom.victim = self
         elif doom is not None:
             self.stage.killed_at[name] += 1
             self.kill()
             raise Killed(f"{self.name} at {name}")
-
-    def _freeze(self, doom: Doom) -> None:
-        doom.victim = self
-        doom.in_hand = self.stage.truth.peek(lambda tx: in_hand(tx, self.holder))
-        if doom.after_commit:
-            self.freeze_for = doom.pause_for
-        else:
-            self.pause(doom.pause_for)
-
-    def pause(self, seconds: float) -> None:
-        self.freeze_for = 0.0
-        self.paused_until = self.stage.loop.time() + seconds
 
     def kill(self) -> None:
         self.alive = False
         self.stage.deaths += 1
         if self.task is not None and not self.task.done():
             self.task.get_loop().call_soon(self.task.cancel)
-
-
-@dataclass(slots=True)
-class Doom:
-    """Who passes this point for the n-th time from now dies there, or freezes."""
-
-    point: str
-    passes: int
-    pause_for: float = 0.0
-    after_commit: bool = False  # it freezes only when it has written something, and never hears of it
-    victim: Node | None = None  # who it was
-    in_hand: set[str] = field(default_factory=set)  # and the subjects it was at work on
-
-
-def in_hand(tx: Tx, holder: str) -> set[str]:
-    """The subjects that a replica is at work on."""
-    rows = tx.rows("SELECT subject FROM jobs WHERE state = 'running' AND holder = :holder", holder=holder)
-    return {row["subject"] for row in rows}
 
 
 class NodeClock:
@@ -169,11 +140,9 @@ class NodeStore(Retrying):
         result, wakes = stage.truth.transact(fn, self._node.point, actor=self._node.holder)
         if wakes:
             stage.wake_all()
-        deaf = self._node.freeze_for > 0
-        if deaf:
-            self._node.pause(self._node.freeze_for)
         await asyncio.sleep(stage.latency())
         await self._node.gate()
+        deaf, self._node.deaf = self._node.deaf, False
         if deaf or stage.chance("fail after commit"):
             raise OutcomeUnknown("simulated: the answer to COMMIT was lost")
         return result
@@ -194,15 +163,13 @@ class NodeTransport:
 
     async def request(self, request: Request) -> Response:
         stage, path = self._node.stage, urlsplit(request.url).path
-        stage.note_request(self._node, request.method, path)
+        stage.note_request(self._node, path)
         await self._node.gate()
         await asyncio.sleep(stage.latency() * 10)
         await self._node.gate()
         if stage.is_poison(path):
             stage.poisoned(self._node, path)
             raise Killed(f"{self._node.name} by {path}")
-        if request.method == "PUT":
-            return Response(status=200, headers={}, body=b"")  # a target, not the CA: it takes what it is given
         status, headers, body = stage.ca.answer(request.method, path, stage.loop.time())
         if stage.chance("hang"):
             await asyncio.sleep(request.deadline_for)
