@@ -1,14 +1,24 @@
 """The simulator: no promise is broken, the same seed is the same run, and a broken product is found out."""
 
+import asyncio
 import os
 import shutil
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.support.engine import on_stage, stage_node
 
+from holdfast.simulation import errands, invariants
+from holdfast.simulation.invariants import Violation
+from holdfast.simulation.node import Node
+from holdfast.simulation.remote import FakeCa
 from holdfast.simulation.run import play
+from holdfast.simulation.stage import LIMIT, PACE, TTL, Stage
+from holdfast.store import jobs, sweeps
+from holdfast.store.leases import ABSURD
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 HASH = "from holdfast.simulation.run import play; print(play(7).audit_hash)"
@@ -54,3 +64,126 @@ def test_a_product_that_is_broken_on_purpose_is_found_out(fault: str, tmp_path: 
     environment = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "True", done.stderr[-500:]
+
+
+# ── what a fault excuses, and no more ──
+
+
+def test_a_replica_that_is_thawed_early_goes_on_at_once() -> None:
+    async def story(stage: Stage) -> float:
+        node = stage_node(stage, "frozen").node
+        node.freeze(180)
+        waiting = stage.loop.create_task(node.gate())
+        await asyncio.sleep(10)
+        node.thaw()
+        await waiting
+        return stage.loop.time()
+
+    assert on_stage(story) == pytest.approx(10, abs=0.1)
+
+
+def test_a_second_shorter_pause_does_not_end_the_first() -> None:
+    async def story(stage: Stage) -> float:
+        node = stage_node(stage, "frozen").node
+        node.freeze(60)
+        waiting = stage.loop.create_task(node.gate())
+        await asyncio.sleep(1)
+        node.freeze(20)
+        await waiting
+        return stage.loop.time()
+
+    assert on_stage(story) == pytest.approx(60, abs=0.1)
+
+
+def _asked(ca: FakeCa, times: int, *, late: bool = False) -> bool:
+    """Ask so many times at one instant; whether that was too much."""
+    for _ in range(times):
+        ca.answer("POST", "/orders/a", 100.0, late=late)
+    return bool(ca.over_limit)
+
+
+def test_the_ca_sees_one_request_too_many() -> None:
+    ca = FakeCa(limit=LIMIT)
+    assert not _asked(ca, LIMIT.burst)
+    assert _asked(ca, 1)
+
+
+def test_a_late_request_is_excused_and_excuses_no_other() -> None:
+    ca = FakeCa(limit=LIMIT)
+    assert not _asked(ca, 3, late=True)
+    assert not _asked(ca, LIMIT.burst)
+    assert _asked(ca, 1)
+
+
+def test_as_many_requests_are_forgiven_as_were_forgotten() -> None:
+    ca = FakeCa(limit=LIMIT)
+    assert not _asked(ca, LIMIT.burst)
+    ca.forgive(2)
+    assert not _asked(ca, 2)
+    assert _asked(ca, 1)
+
+
+def test_what_is_forgiven_is_not_kept_for_later() -> None:
+    ca = FakeCa(limit=LIMIT)
+    ca.forgive(1000)
+    assert not _asked(ca, LIMIT.burst)
+    assert _asked(ca, 1)
+
+
+def _claims(stage: Stage, name: str) -> Node:
+    """A replica that has just claimed, and paid for, the job of errand a."""
+    node = stage_node(stage, name).node
+    node.paid_at["a"] = stage.loop.time()
+    return node
+
+
+def test_a_request_is_late_if_its_replica_was_frozen_since_it_paid() -> None:
+    async def story(stage: Stage) -> list[bool]:
+        frozen, other = _claims(stage, "frozen"), _claims(stage, "other")
+        frozen.freeze(25)
+        await frozen.gate()
+        both = [stage.late(frozen, "/orders/a"), stage.late(other, "/orders/a")]
+        frozen.paid_at["a"] = stage.loop.time()
+        return [*both, stage.late(frozen, "/orders/a")]
+
+    assert on_stage(story) == [True, False, False]
+
+
+@pytest.mark.parametrize(("hours", "late"), [(1, True), (-1, False)])
+def test_only_a_clock_set_forward_makes_a_budget_seem_paid_off(hours: int, late: bool) -> None:
+    async def story(stage: Stage) -> bool:
+        node = _claims(stage, "one")
+        await asyncio.sleep(1)
+        stage.set_clock(timedelta(hours=hours))
+        return stage.late(node, "/orders/a")
+
+    assert on_stage(story) is late
+
+
+@pytest.mark.parametrize("back", [1, ABSURD - 1, ABSURD, ABSURD + 1])
+def test_when_the_clock_was_set_back_what_the_dead_held_is_taken_over_by_the_time_the_stage_expects(back: int) -> None:
+    async def story(stage: Stage) -> int:
+        stage.truth.transact(lambda tx: errands.ask(tx, "a", "job_a"))
+        stage.truth.transact(lambda tx: jobs.claim(tx, holder="dead", free={errands.KIND: 1}, ttl=PACE.ttl))
+        stage.set_clock(-back * PACE.ttl)
+        await asyncio.sleep(TTL)  # nobody claims while the clock is new
+        early, _ = stage.truth.transact(lambda tx: sweeps.take_back_expired(tx, PACE.ttl))
+        await asyncio.sleep(stage.leases_last_until - stage.loop.time())
+        late, _ = stage.truth.transact(lambda tx: sweeps.take_back_expired(tx, PACE.ttl))
+        return early[0] + late[0]
+
+    assert on_stage(story) == 1
+
+
+def test_a_job_in_the_hands_of_the_dead_is_noticed_even_if_nobody_took_their_place() -> None:
+    async def story(stage: Stage) -> None:
+        node = stage_node(stage, "mortal").node
+        stage.nodes.append(node)
+        stage.truth.transact(lambda tx: errands.ask(tx, "a", "job_a"))
+        stage.truth.transact(lambda tx: jobs.claim(tx, holder=node.holder, free={errands.KIND: 1}, ttl=PACE.ttl))
+        invariants.nothing_is_left_to_the_dead(stage)
+        node.kill()
+        with pytest.raises(Violation, match="L7"):
+            invariants.nothing_is_left_to_the_dead(stage)
+
+    on_stage(story)

@@ -58,7 +58,7 @@ async def stop_in_good_order(stage: Stage) -> None:
 
 async def pause(stage: Stage) -> None:
     """A frozen process: longer than its leases, and it wakes up believing in them."""
-    _victim(stage).paused_until = stage.loop.time() + stage.dice.uniform(20, 120)
+    _victim(stage).freeze(stage.dice.uniform(20, 120))
 
 
 async def pause_at_a_point(stage: Stage) -> None:
@@ -87,7 +87,7 @@ async def overtaken(stage: Stage) -> None:
     while stage.loop.time() < victim.paused_until:
         await asyncio.sleep(0.5)
         if watched & stage.truth.peek(lambda tx: _held_by_others(tx, victim.holder)):
-            victim.paused_until = stage.loop.time()
+            victim.thaw()
     stage.chances.pop("slow", None)
 
 
@@ -132,9 +132,9 @@ async def rewind(stage: Stage) -> None:
     before, asked = stage.truth.remember(), stage.ca.requests
     await asyncio.sleep(stage.dice.uniform(0.05, 3))
     stage.truth.rewind(before)
-    stage.ca.slack += stage.ca.requests - asked
     stage.rewinds += 1
     stage.doubt_leases()
+    stage.forget_payments(stage.ca.requests - asked)
     stage.held = (0, 0)
     stage.missing |= set(stage.truth.peek(errands.jobless))  # taken away by hand, and restored in what was lost
     stage.killed_by.clear()
@@ -217,7 +217,7 @@ def heal(stage: Stage) -> None:
     stage.chances.clear()
     stage.truth.down_until = stage.ca.down_until = stage.ca.storm_until = 0.0
     for node in stage.nodes:
-        node.paused_until = min(node.paused_until, stage.loop.time())
+        node.thaw()
         node.cut_off_until = NEVER
     stage.doom = None
     stage.poison.clear()

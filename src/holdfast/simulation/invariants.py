@@ -29,6 +29,7 @@ def after_commit(stage: Stage, note: Note) -> None:
         stage.truth.peek(lambda tx: _nothing_survives_a_failover(tx, stage.truth.epoch))
     if note.claimed and stage.noted_epoch < stage.truth.epoch:
         raise Violation(f"L13: {note.actor} claimed work before it noticed the failover")
+    stage.note_claims(note.actor, note.claimed)
     jobless = set(stage.truth.peek(errands.jobless))
     stage.missing &= jobless
     if jobless - stage.missing:
@@ -100,7 +101,7 @@ def _issued_means_issued(tx: Tx, stage: Stage) -> None:
 
 def nothing_is_left_to_the_dead(stage: Stage) -> None:
     """L7: what a dead replica held is taken over soon after its lease could have ended, whatever clocks say."""
-    living = {node.holder for node in stage.nodes}
+    living = {node.holder for node in stage.standing}
     rows = stage.truth.peek(lambda tx: tx.rows("SELECT id, holder FROM jobs WHERE state = 'running'"))
     for row in rows:
         if row["holder"] not in living:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from holdfast.engine.loop import wait_for
 from holdfast.errors import OutcomeUnknown, StoreUnavailable, TryLater
 from holdfast.ports import POINTS, Request, Response
 from holdfast.simulation.clockwork import START, VirtualLoop
@@ -52,16 +53,27 @@ class Node:
     beat_failed_at: float = NEVER  # when it last said so
     gave_up: set[str] = field(default_factory=set)  # jobs that it said it had lost
     left_badly: bool = False  # it said that it could not hand everything back
+    paid_at: dict[str, float] = field(default_factory=dict)  # when it last claimed an errand's job, and paid for it
+    _thawed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def knows_the_time_since(self) -> float:
         """From when on it has seen the database's clock at every poll."""
         return max(self.born_at, self.paused_until, self.beat_failed_at)
 
+    def freeze(self, seconds: float) -> None:
+        self._thawed.clear()
+        self.paused_until = max(self.paused_until, self.stage.loop.time() + seconds)
+
+    def thaw(self) -> None:
+        """Go on at once, all of it: a replica of which one half stays frozen is none of the faults."""
+        self.paused_until = min(self.paused_until, self.stage.loop.time())
+        self._thawed.set()
+
     async def gate(self) -> None:
-        while self.alive and self.stage.loop.time() < self.paused_until:
-            # What was frozen together goes on in any order.
-            await asyncio.sleep(self.paused_until - self.stage.loop.time() + self.stage.latency())
+        while self.alive and (left := self.paused_until - self.stage.loop.time()) > 0:
+            await wait_for(self._thawed, left)
+            await asyncio.sleep(self.stage.latency())  # what was frozen together goes on in any order
         if not self.alive:
             raise Killed(self.name)
 
@@ -73,7 +85,7 @@ class Node:
         self.stage.fired[name] += 1
         doom = self.stage.strikes(name)
         if doom is not None and doom.pause_for:
-            self.paused_until = self.stage.loop.time() + doom.pause_for
+            self.freeze(doom.pause_for)
             doom.victim = self
         elif doom is not None:
             self.stage.killed_at[name] += 1
@@ -170,7 +182,8 @@ class NodeTransport:
         if stage.is_poison(path):
             stage.poisoned(self._node, path)
             raise Killed(f"{self._node.name} by {path}")
-        status, headers, body = stage.ca.answer(request.method, path, stage.loop.time())
+        late = stage.late(self._node, path)
+        status, headers, body = stage.ca.answer(request.method, path, stage.loop.time(), late=late)
         if stage.chance("hang"):
             await asyncio.sleep(request.deadline_for)
             await self._node.gate()

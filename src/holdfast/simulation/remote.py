@@ -34,12 +34,14 @@ class FakeCa:
     orders: dict[str, Order] = field(default_factory=dict)
     certificates: dict[str, int] = field(default_factory=dict)  # key → how many were issued
     requests: int = 0
-    slack: float = 0.0  # requests that a fault of the count itself (clock set, commits lost) may add
     over_limit: list[str] = field(default_factory=list)
     _tat: float = 0.0
 
-    def answer(self, method: str, path: str, now: float) -> tuple[int, dict[str, str], bytes]:
-        self._count(now)
+    def answer(self, method: str, path: str, now: float, *, late: bool = False) -> tuple[int, dict[str, str], bytes]:
+        """What the CA says. A late request is not counted: what it was paid from is not the budget of today."""
+        self.requests += 1
+        if not late:
+            self._count(now)
         what, _, name = path.strip("/").partition("/")
         if now < self.down_until:
             return 503, {}, b"down for maintenance"
@@ -54,16 +56,16 @@ class FakeCa:
 
     def _count(self, now: float) -> None:
         """The same law as ours, kept independently: at most burst + elapsed / every in any window (as a bucket)."""
-        self.requests += 1
         every, burst = self.limit.every.total_seconds(), self.limit.burst
         owed = max(0.0, self._tat - now)
         if owed > every * (burst - 1) + 1e-6:
-            if self.slack >= 1:
-                self.slack -= 1
-                return
             self.over_limit.append(f"request {self.requests} at {now:.3f} s: {owed / every:.2f} owed of {burst}")
             return
         self._tat = max(self._tat, now) + every
+
+    def forgive(self, requests: float) -> None:
+        """A fault made the product forget that it sent so many (clock set, commits lost): forget them likewise."""
+        self._tat -= requests * self.limit.every.total_seconds()
 
     def _order(self, key: str, now: float) -> tuple[int, dict[str, str], bytes]:
         if key in self.refused:

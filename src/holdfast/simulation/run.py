@@ -105,9 +105,10 @@ async def _peace(stage: Stage) -> None:
     """I12: when faults stop, everything due is done. What died for a reason is requeued by a person first."""
     stage.ca.refused.clear()
     end = stage.loop.time() + PEACE_FOR
+    inherited_by = max(stage.loop.time() + 6 * TTL, stage.leases_last_until + 2 * TTL)
     while stage.loop.time() < end:
         await _pass(stage, 60)
-        if stage.loop.time() > end - PEACE_FOR + 6 * TTL:
+        if stage.loop.time() > inherited_by:
             invariants.nothing_is_left_to_the_dead(stage)
         _, wakes = stage.truth.transact(_requeue_dead)
         if wakes:

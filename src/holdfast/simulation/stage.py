@@ -22,6 +22,7 @@ from holdfast.simulation.node import NEVER, Killed, Node, NodeClock, NodeLog, No
 from holdfast.simulation.remote import FakeCa, key_of
 from holdfast.simulation.truth import Truth
 from holdfast.store import migrate
+from holdfast.store.leases import ABSURD
 from holdfast.store.tx import Tx, to_micros
 from holdfast.telemetry import Metrics, Telemetry
 
@@ -70,6 +71,8 @@ class Stage:
         self.furthest = timedelta(0)  # how far ahead the database's clock ever was
         self.jumped_at = NEVER  # when it last jumped, with nothing else to confuse those who look at it
         self.held = (0, 0)  # since when it is known, and until when, that the CA wants to be left alone; its clock
+        self.miscounted_at = NEVER  # when the product last forgot what was paid: the clock was set, or commits lost
+        self.leases_last_until = 0.0  # a lease from before the database's clock was set back may last so long
         self.doubtful_until = 0.0  # until then a lease may look other than it is: the clock was set, or commits lost
         self.missing: set[str] = set()  # errands whose job was taken away by hand, and is not back yet
         self.vandalised_at: dict[str, float] = {}
@@ -188,11 +191,29 @@ class Stage:
         alone = self.loop.time() >= self.doubtful_until
         far = abs(offset - self.truth.offset) > CLOCK_JUMP
         self.jumped_at = self.loop.time() if alone and far else NEVER
+        if offset > self.truth.offset:  # budgets live by this clock: what it skips seems to have been paid off
+            self.forget_payments((offset - self.truth.offset) / LIMIT.every)
+        elif offset < self.truth.offset:  # a lease lasts longer by as much, unless it is absurd when claiming goes on
+            self.leases_last_until = self.loop.time() + (1 + ABSURD) * TTL
         self.truth.offset = offset
         self.furthest = max(self.furthest, offset)
-        self.ca.slack += LIMIT.burst  # the count lives by this clock: a jump may refill it once
         self.held = (0, 0)
         self.doubt_leases()
+
+    def forget_payments(self, requests: float) -> None:
+        """The product does not know any more that it paid for so many requests: it may send them once more."""
+        self.ca.forgive(requests)
+        self.miscounted_at = self.loop.time()
+
+    def note_claims(self, actor: str | None, subjects: list[str]) -> None:
+        if actor is not None:
+            self._by_holder[actor].paid_at |= dict.fromkeys(subjects, self.loop.time())
+
+    def late(self, node: Node, path: str) -> bool:
+        """Whether the replica was frozen, or the count lost, between paying for a request and sending it."""
+        # A budget is paid at the claim, and work.check() vouches for the lease alone: whoever freezes between them, for
+        # less than a lease lasts, asks when others have already been given what was paid off meanwhile.
+        return node.paid_at.get(key_of(path), NEVER) < max(node.paused_until, self.miscounted_at)
 
     def note_hold(self, errand: str) -> None:
         """It was written down that the CA wants to be left alone: from now on nobody may set out to ask it."""

@@ -24,7 +24,7 @@ TRIGGERS: Final = (
     """CREATE TRIGGER witness_gone AFTER DELETE ON jobs WHEN OLD.state = 'running'
        BEGIN SELECT saw_ended(OLD.id, OLD.subject, OLD.holder, OLD.lease_until, OLD.crashes, 0, FALSE, NULL); END""",
     """CREATE TRIGGER witness_claimed AFTER UPDATE ON jobs WHEN OLD.state = 'ready' AND NEW.state = 'running'
-       BEGIN SELECT saw_claimed(); END""",
+       BEGIN SELECT saw_claimed(NEW.subject); END""",
     "CREATE TRIGGER witness_errand AFTER UPDATE ON errands BEGIN SELECT saw_errand(NEW.id); END",
     "CREATE TRIGGER witness_failover AFTER UPDATE ON store_epoch BEGIN SELECT saw_failover(); END",
 )
@@ -42,7 +42,7 @@ class Note:
     settled: list[str] = field(default_factory=list)  # subjects whose job has no crash on record any more
     wrong: list[str] = field(default_factory=list)
     failing_over: bool = False
-    claimed: bool = False
+    claimed: list[str] = field(default_factory=list)  # subjects whose job the actor has now
     turned_away: list[str] = field(default_factory=list)  # subjects of jobs that the CA had sent away, settled so
 
 
@@ -59,7 +59,7 @@ class Witness:
         for name, arguments, function in (
             ("saw_kept", 3, self._saw_kept),
             ("saw_ended", 8, self._saw_ended),
-            ("saw_claimed", 0, self._saw_claimed),
+            ("saw_claimed", 1, self._saw_claimed),
             ("saw_errand", 1, self._saw_errand),
             ("saw_failover", 0, self._saw_failover),
         ):
@@ -106,8 +106,8 @@ class Witness:
         elif self._note.actor is not None and not self._may_take(self._note.actor, holder, job):
             self._accuse(f"took {job} from {holder}, whose lease had no reason to run out")
 
-    def _saw_claimed(self) -> None:
-        self._note.claimed = True
+    def _saw_claimed(self, subject: str) -> None:
+        self._note.claimed.append(subject)
 
     def _saw_errand(self, subject: str) -> None:
         if self._note.actor is not None and subject not in self._note.held:
