@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SEEDS  ?= 500
 DATA   ?= data
 
-.PHONY: run test check sim kill bench docs lock clean
+.PHONY: run test check sim kill bench bench-acme interop docs lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast serve $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -28,6 +28,13 @@ kill: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m bench
+
+bench-acme: $(VENV)/.bench
+	$(BIN)/python -m bench.acme
+
+# Other people's ACME clients against ours; they are fetched into a cache folder, never into this environment.
+interop: $(VENV)/.dev
+	$(BIN)/python -m tests.interop $(INTEROP)
 
 $(VENV)/bin/python:
 	@$(PYTHON) scripts/make_venv.py $(VENV)

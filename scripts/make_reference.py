@@ -27,7 +27,11 @@ def settings() -> str:
         "|---|---|---|---|",
     ]
     for row in describe(load(None, {}, Path.read_bytes)):
-        default = "" if row.default in (None, "") else f"`{row.default}`"
+        default = (
+            ""
+            if row.default in (None, "", [])
+            else f"`{str(row.default).lower() if row.default is False else row.default}`"
+        )
         lines.append(f"| `{row.key}` | `{row.variable}` | {default} | {row.doc} |")
     return "\n".join(lines) + "\n"
 

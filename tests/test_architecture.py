@@ -21,18 +21,25 @@ MAY_IMPORT: Final = {
     "ports": "",
     "secret": "",
     "telemetry": "",
-    "config": "secret",
+    "config": "secret setting_kinds",
+    "setting_kinds": "secret",
     "world": "ports",
+    "network": "ports",
     "keyring": "ports secret",
     "keyfile": "keyring ports secret",
     "core": "",
     "pki": "core ports secret",
+    "validators": "core pki ports",
+    "issuers": "core operations pki ports secret",
+    "solvers": "core issuers pki ports secret validators",
     "store": "core keyring ports secret",
-    "operations": "config core keyfile keyring ports secret store telemetry",
-    "engine": "core operations ports store telemetry",
-    "web": "core operations telemetry",
-    "app": "config core engine operations ports secret store telemetry web world",
-    "cli": "app config core operations pki ports secret store world",
+    "operations": "config core keyfile keyring pki ports secret store telemetry",
+    "engine": "core issuers operations pki ports solvers store telemetry validators",
+    "acme": "core operations pki ports secret telemetry",
+    "web": "core operations secret telemetry",
+    "ca_server": "acme config core engine network operations pki ports store telemetry validators web",
+    "app": "ca_server config core engine operations ports secret store telemetry web world",
+    "cli": "app config core operations pki ports secret setting_kinds store world",
     "simulation": "config core engine keyring operations ports secret store telemetry world",
 }
 
@@ -172,10 +179,11 @@ class Door(NamedTuple):
 
 DOORS: Final = {
     "world.py": Door(
-        "time datetime.datetime.now asyncio.sleep secrets os signal httpx2 http "
+        "time datetime.datetime.now asyncio.sleep secrets os signal ssl httpx2 http "
         "asyncio.subprocess .subprocess_exec .read_bytes .mkdir .rename .hardlink_to .unlink .stat",
         "It is the adapter of Clock, Random, Transport and Files.",
     ),
+    "network.py": Door("socket ssl", "It is the adapter of Net."),
     "store/sqlite.py": Door(
         "sqlite3 os fcntl .exists .stat .open .rename .unlink",
         "It is half of the Store: the file, its lock and its recovery.",
@@ -186,13 +194,19 @@ DOORS: Final = {
     "store/database.py": Door("threading asyncio.to_thread", "Connections are blocking: each has a thread."),
     "store/migrate.py": Door(".iterdir .read_text", "The schema steps are files of this package."),
     "app.py": Door("signal platform .mkdir", "It turns signals into a stop, and makes the data folder."),
-    "web/serve.py": Door("socket uvicorn", "It listens: there is no port for being asked."),
+    "web/serve.py": Door(
+        "socket ssl os uvicorn .mkdir .unlink", "It listens, with TLS or without: there is no port for being asked."
+    ),
     "cli/main.py": Door("importlib.import_module", "It loads only the command that is asked for."),
     "cli/config.py": Door("os", "The environment is read here, and handed on as a value."),
+    "cli/reaching.py": Door(
+        "os httpx2 .exists", "It asks the server of this machine, by a socket in its data folder, as this user."
+    ),
     "cli/opening.py": Door(".exists", "A command must not make a new database by mistake."),
     "cli/pki.py": Door("os", "Passphrases come from the environment."),
     "pki/aside.py": Door("asyncio.to_thread", "Arithmetic that would hold the loop up, such as making an RSA key."),
     "pki/hsm.py": Door("threading", "A PKCS#11 session is for one thread at a time."),
+    "solvers/tls_alpn.py": Door("ssl os", "It makes the TLS context that shows a proof, from memory."),
     "simulation/clockwork.py": Door("selectors", "It replaces the waiting of asyncio."),
     "simulation/stage.py": Door("asyncio.sleep random sqlite3", "Its loop has virtual time and its dice have a seed."),
     "simulation/node.py": Door("asyncio.sleep random", "The ports of a simulated replica: virtual time, seeded dice."),

@@ -6,32 +6,43 @@ import asyncio
 import contextlib
 import platform
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
+from typing import Any, Final
 
-from holdfast.config import Settings
+from holdfast.ca_server import CaServer
+from holdfast.config import SOCKET_NAME, Settings
 from holdfast.core.backoff import STORE
+from holdfast.core.ca import Policy
 from holdfast.engine import selfcheck
 from holdfast.engine.loop import wait_for
 from holdfast.engine.replica import Pace, Replica
 from holdfast.engine.worker import Identity, Kind
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
-from holdfast.operations import keys, observe
+from holdfast.operations import keys, observe, publishing
+from holdfast.operations.policy import policy
+from holdfast.operations.publishing import Published
+from holdfast.operations.vault import Vault
 from holdfast.ports import Clock, Points, no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.telemetry import Metrics, Phase, Telemetry, make_log
+from holdfast.web import local, publish
 from holdfast.web.health import site
-from holdfast.web.serve import bind, serving
+from holdfast.web.serve import Line, bind, bind_local, serving
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
+CERTIFICATE_WITHIN: Final = 30.0  # seconds that the start waits for our own certificate; without a CA there is none
 Step = Callable[[Database], Awaitable[None]]  # of the start; one that was cut off may be done again
 
 
-def open_store(settings: Settings, clock: Clock, points: Points) -> Database:
+def open_store(
+    settings: Settings, clock: Clock, points: Points, *, committed: Callable[[], None] = lambda: None
+) -> Database:
     """The store the settings name. Refuses at once what must not be used; connects only when first asked."""
-    return Database(_engine(settings, clock), clock=clock, points=points, deadline=settings.store.deadline)
+    deadline = settings.store.deadline
+    return Database(_engine(settings, clock), clock=clock, points=points, deadline=deadline, committed=committed)
 
 
 def _engine(settings: Settings, clock: Clock) -> Engine:
@@ -57,30 +68,65 @@ class App:
         self._telemetry = Telemetry(log=log, metrics=Metrics())
         self._health = self._telemetry.health
         self._db: Database | None = None
+        self._policy = Policy()  # the settings', once the ports are known
+        self._ca: CaServer | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until stop, then drain. Raises UserError when a person must act first."""
         log, health = self._telemetry.log, self._health
-        host, port = self._settings.server.address
-        line = bind(host, port)
+        line = bind(*self._settings.server.address)
+        acme_line = bind(*self._settings.acme.address, setting="acme.listen")
         where = "http://{}:{}".format(*line.getsockname()[:2])
-        pages = site(health, self._telemetry.metrics, look=self._look, scrape=self._scrape)
+        self._policy = policy(self._settings, acme_port=acme_line.getsockname()[1], publish_port=line.getsockname()[1])
+        more = publish.routes(self._published)
+        pages = site(health, self._telemetry.metrics, look=self._look, scrape=self._scrape, more=more)
         async with serving(pages, line):
             health.enter("settings")
             log.info("holdfast.starting", probes=f"{where}/health/ready", holder=self._identity.holder)
             async with self._store() as db:
                 if not await self._bring_up(db, stop):
+                    acme_line.close()
                     return  # told to stop before the store was well
-                engine = self._engine(db)
-                health.enter("engine")
-                health.enter("serving")
-                log.info("holdfast.serving", url=where, store=db.engine.name)
-                draining = asyncio.create_task(self._note_stop(stop))
-                try:
-                    await engine.run(stop)
-                finally:
-                    draining.cancel()
+                await self._work(db, acme_line, where, stop)
             log.info("holdfast.stopped")
+
+    async def _work(self, db: Database, acme_line: Line, where: str, stop: asyncio.Event) -> None:
+        """From here on the engine runs: the certificate of our own ACME server is one of its jobs."""
+        ca = self._ca
+        if ca is None:
+            raise AssertionError("the keys come before the engine")
+        engine = asyncio.create_task(self._engine(db, ca).run(stop), name="engine")
+        draining = asyncio.create_task(self._note_stop(stop))
+        try:
+            async with ca.serving(acme_line), self._answering_commands(ca):
+                self._health.enter("engine")
+                await self._either(ca.ready(CERTIFICATE_WITHIN), engine)
+                self._health.enter("serving")
+                acme = self._policy.base_url
+                self._telemetry.log.info("holdfast.serving", url=where, acme=acme, store=db.engine.name)
+                await engine
+        finally:
+            draining.cancel()
+            await _ended(engine)
+
+    @contextlib.asynccontextmanager
+    async def _answering_commands(self, ca: CaServer) -> AsyncIterator[None]:
+        """Commands on this machine reach us by a socket in the data folder; without it, all else works."""
+        path = self._settings.store.data_dir / SOCKET_NAME
+        try:
+            line = bind_local(path)
+        except OSError as error:
+            self._telemetry.log.warning("local.not_listening", path=str(path), error=str(error))
+            yield
+            return
+        async with serving(local.site(ca.do, self._telemetry.log), line):
+            yield
+
+    async def _either(self, wait: Coroutine[Any, Any, object], engine: asyncio.Task[None]) -> None:
+        """Wait for one thing, but not longer than the engine runs."""
+        waiting = asyncio.ensure_future(wait)
+        await asyncio.wait({waiting, engine}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
 
     async def _note_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -89,7 +135,9 @@ class App:
 
     @contextlib.asynccontextmanager
     async def _store(self) -> AsyncIterator[Database]:
-        db = self._db = open_store(self._settings, self._clock, self._points)
+        db = self._db = open_store(
+            self._settings, self._clock, self._points, committed=self._telemetry.metrics.store_commits.inc
+        )
         try:
             yield db
         finally:
@@ -122,23 +170,39 @@ class App:
         keyring = await keys.unlock(db, self._settings, self._files, self._random)
         if note := keys.owed(self._settings, keyring):
             self._telemetry.log.warning("keys.owed", note=note)
+        self._ca = CaServer(
+            db,
+            Vault(db=db, settings=self._settings, files=self._files, keyring=keyring),
+            self._policy,
+            clock=self._clock,
+            random=self._random,
+            telemetry=self._telemetry,
+        )
+        await self._ca.prepare()
 
-    def _engine(self, db: Database) -> Replica:
+    def _engine(self, db: Database, ca: CaServer) -> Replica:
         settings = self._settings
         return Replica(
             db=db,
             identity=self._identity,
             pace=_pace(settings),
-            kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in self._kinds(db)],
-            families=[selfcheck.owed(self._random)],
+            kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in self._kinds(db, ca)],
+            families=[selfcheck.owed(self._random), *ca.families()],
+            duties=ca.duties(),
+            handover=ca.desk.handover,
             clock=self._clock,
             random=self._random,
             points=self._points,
             telemetry=self._telemetry,
         )
 
-    def _kinds(self, db: Database) -> list[Kind]:
-        return [selfcheck.kind(db, self._settings.scheduler.selfcheck_interval, self._telemetry)]
+    def _kinds(self, db: Database, ca: CaServer) -> list[Kind]:
+        return [selfcheck.kind(db, self._settings.scheduler.selfcheck_interval, self._telemetry), *ca.kinds()]
+
+    async def _published(self, ca: str, name: str) -> Published | None:
+        if self._db is None or "schema" not in self._health.passed:
+            raise StoreUnavailable("the store is not open yet")
+        return await publishing.fetch(self._db, ca, name)
 
     async def _look(self) -> None:
         if self._health.started and self._db is not None:
@@ -148,6 +212,14 @@ class App:
         if self._health.started and self._db is not None:
             ttl = self._settings.engine.lease_ttl
             await observe.refresh(self._db, self._telemetry.metrics, self._identity.holder, ttl)
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    """If we leave before the engine does, it is cut off; its own error counts more than ours."""
+    if not task.done():
+        task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 async def _reach(db: Database) -> None:

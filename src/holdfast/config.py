@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -17,144 +15,34 @@ from typing import Any, Final, Literal
 
 from holdfast.errors import SettingRefused
 from holdfast.secret import MASK, Secret
+from holdfast.setting_kinds import (
+    ADDRESS,
+    CA_NAME,
+    COUNT,
+    DOMAINS,
+    INTERVAL,
+    NETWORKS,
+    PATH,
+    PORT,
+    RESOLVERS,
+    SECRET,
+    STORE_URL,
+    TEXT,
+    URL,
+    YES_NO,
+    Kind,
+    address_of,
+    brief,
+    choice,
+    duration,
+    whole,
+)
 
 Source = Literal["default", "file", "environment", "secret file"]
 CONFIG_VARIABLE: Final = "HOLDFAST_CONFIG"  # names the TOML file; read by the command line, not by load()
 SQLITE_NAME: Final = "holdfast.sqlite"
 KEY_NAME: Final = "holdfast.key"
-
-# ── Kinds of value ────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """How a value is read: `parse` raises ValueError, with the problem, or empty when the type is wrong."""
-
-    expected: str  # completes the sentence "expected …", with an example
-    parse: Callable[[Any], Any]
-    of_text: Callable[[str], Any] = str  # a variable is always text, while TOML has types
-    secret: bool = False
-
-
-UNITS: Final = {
-    "d": (timedelta(days=1), "day"),
-    "h": (timedelta(hours=1), "hour"),
-    "m": (timedelta(minutes=1), "minute"),
-    "s": (timedelta(seconds=1), "second"),
-    "ms": (timedelta(milliseconds=1), "millisecond"),
-}
-
-
-def brief(span: timedelta) -> str:
-    """Write a duration as in the file: 90d, 5m, 500ms."""
-    exact = (f"{span // size}{unit}" for unit, (size, _) in UNITS.items() if span and not span % size)
-    return next(exact, f"{span.total_seconds():.6f}".rstrip("0").rstrip(".") + "s")
-
-
-def in_words(span: timedelta) -> str:
-    """Write a duration as in a sentence: 1 second, 90 days."""
-    exact = ((span // size, word) for size, word in UNITS.values() if span and not span % size)
-    count, word = next(exact, (0, "second"))
-    return f"{count} {word}{'' if count == 1 else 's'}"
-
-
-def _span(raw: object) -> timedelta:
-    if isinstance(raw, str) and (match := re.fullmatch(r"([+-]?[0-9]+(?:\.[0-9]+)?) ?(ms|s|m|h|d)?", raw)):
-        return float(match[1]) * UNITS[match[2] or "s"][0]
-    if isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw):
-        return raw * timedelta(seconds=1)
-    raise ValueError
-
-
-def duration(least: str, most: str = "36500d") -> Kind:  # beyond a century, adding it to a date may overflow
-    low, high = _span(least), _span(most)
-
-    def parse(raw: object) -> timedelta:
-        written = raw if isinstance(raw, str) and not raw[-1:].isdigit() else f"{raw}s"
-        try:
-            span = _span(raw)
-        except OverflowError:
-            raise ValueError(f"{written:.40} is not between {in_words(low)} and {in_words(high)}") from None
-        if span < low:
-            raise ValueError(f"{written} is below the minimum of {in_words(low)}")
-        if span > high:
-            raise ValueError(f"{written} is above the maximum of {in_words(high)}")
-        return span
-
-    return Kind(f"a duration from {in_words(low)} to {in_words(high)}, such as 30s, 5m, 1h or 90d", parse)
-
-
-def whole(least: int, most: int) -> Kind:
-    def parse(raw: object) -> int:
-        if not isinstance(raw, int) or isinstance(raw, bool):
-            raise ValueError
-        if not least <= raw <= most:
-            raise ValueError(f"{raw} is not between {least} and {most}")
-        return raw
-
-    def of_text(text: str) -> int | str:
-        return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else text
-
-    return Kind(f"a whole number from {least} to {most}, such as {least * 4}", parse, of_text)
-
-
-def choice(*words: str) -> Kind:
-    def parse(raw: object) -> object:
-        if raw not in words:
-            raise ValueError
-        return raw
-
-    return Kind(f"one of {', '.join(words)}, such as {words[0]}", parse)
-
-
-def _text(raw: object) -> str:
-    if not isinstance(raw, str) or not raw.isprintable():  # a line break here would forge log lines
-        raise ValueError
-    return raw
-
-
-def _path(raw: object) -> Path:
-    if not _text(raw):
-        raise ValueError("a path cannot be empty")
-    return Path(_text(raw))
-
-
-def _address(raw: object) -> str:
-    match = re.fullmatch(r"(?:\[([^\]]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", _text(raw))
-    if not match:
-        raise ValueError
-    if int(match[3]) > 65535:
-        raise ValueError(f"port {match[3]} is not between 0 and 65535")
-    try:
-        if match[1]:
-            ipaddress.IPv6Address(match[1])
-        elif re.fullmatch(r"[0-9.]+", match[2]):
-            ipaddress.IPv4Address(match[2])
-    except ValueError:
-        raise ValueError(f"{match[1] or match[2]} is not an IP address") from None
-    return match[0]
-
-
-def _secret(raw: str) -> Secret[str]:
-    if not raw:  # a lost injection must not quietly mean "no passphrase" or "another database"
-        raise ValueError("is given but empty")
-    return Secret(raw)
-
-
-def _store_url(raw: str) -> Secret[str]:
-    url = _secret(raw)
-    if not raw.isprintable() or not re.match(r"postgresql://.|sqlite:///(?!:memory:).", raw):
-        raise ValueError("expected postgresql://user@host/database or sqlite:///file")  # never quoted
-    return url
-
-
-TEXT: Final = Kind("text on one line, such as replica-1", _text)
-PATH: Final = Kind("a path, such as /var/lib/holdfast", _path)
-ADDRESS: Final = Kind("host:port, such as 127.0.0.1:8630 or [::1]:8630", _address)
-SECRET: Final = Kind("a secret, given by its variable or its file", _secret, secret=True)
-STORE_URL: Final = Kind("postgresql://user@host/database or sqlite:///file", _store_url, secret=True)
-INTERVAL: Final = duration(least="1s")  # a loop that turns faster than this is a mistake in the unit
-
+SOCKET_NAME: Final = "holdfast.sock"
 
 # ── The settings: load() checks what people write; code may build any value, such as a test's loop of 1 ms ──
 
@@ -167,6 +55,11 @@ def setting(default: Any, doc: str, kind: Kind) -> Any:
     return field(default=value, metadata={"doc": doc, "kind": kind})
 
 
+def _host_and_port(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     listen: str = setting("127.0.0.1:8630", "Host and port to answer on; port 0 takes any free one.", ADDRESS)
@@ -174,8 +67,7 @@ class Server:
     @property
     def address(self) -> tuple[str, int]:
         """Host, without brackets, and port."""
-        host, _, port = self.listen.rpartition(":")
-        return host.strip("[]"), int(port)
+        return _host_and_port(self.listen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,11 +114,53 @@ class Scheduler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    slots: int = setting(16, "Jobs of one kind that this replica runs at a time, at most.", whole(1, 256))
+    slots: int = setting(64, "Jobs of one kind that this replica runs at a time, at most.", whole(1, 256))
     poll_interval: timedelta = setting("1s", "How often to look for due jobs unprompted.", INTERVAL)
     lease_ttl: timedelta = setting("30s", "How long a silent replica keeps its jobs.", duration("3s"))
     drain: timedelta = setting("30s", "How long jobs may go on after a stop.", duration("0s", "30s"))
     history_for: timedelta = setting("90d", "How long finished jobs and events stay.", duration("1d"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acme:
+    listen: str = setting("127.0.0.1:8631", "Host and port of the ACME server, over TLS; port 0: any.", ADDRESS)
+    base_url: str = setting("", "Address that clients use; empty: https://localhost and the port.", address_of("https"))
+    publish_url: str = setting(
+        "", "Address of CRLs and issuers in certificates; empty: http://127.0.0.1 and server.listen's port.",
+        address_of("http"),
+    )  # fmt: skip
+    first_ca: str = setting("default", "Name of the CA that the first start makes; empty: none.", CA_NAME)
+    resolvers: tuple[str, ...] = setting(
+        [], "DNS resolvers to validate with; empty: those of /etc/resolv.conf.",
+        RESOLVERS,
+    )  # fmt: skip
+    networks: tuple[str, ...] = setting([], "Networks that may be validated though they are private.", NETWORKS)
+    http_port: int = setting(80, "Port at which http-01 challenges are fetched.", PORT)
+    tls_port: int = setting(443, "Port at which tls-alpn-01 challenges are tried.", PORT)
+    order_lifetime: timedelta = setting("7d", "How long an order may wait to be finished.", duration("1m", "90d"))
+    authz_lifetime: timedelta = setting("30d", "How long a proof of control is used again.", duration("1m", "398d"))
+    validation_timeout: timedelta = setting("10s", "How long one look at a challenge may take.", duration("1s", "60s"))
+    validation_tries: int = setting(3, "How often a challenge is tried before it has failed.", whole(1, 10))
+    caa_identities: tuple[str, ...] = setting(
+        [], "Names of this CA in CAA records; empty: CAA is not looked at.",
+        DOMAINS,
+    )  # fmt: skip
+    terms_url: str = setting("", "Terms of service that clients must agree to.", URL)
+    website: str = setting("", "Page about this CA.", URL)
+    accounts_per_address: int = setting(500, "New accounts from one address in 3 hours; 0: no limit.", COUNT)
+    orders_per_account: int = setting(3000, "New orders of one account in 3 hours; 0: no limit.", COUNT)
+    orders_per_identifier: int = setting(1000, "New orders for one name in a day; 0: no limit.", COUNT)
+    failures_per_identifier: int = setting(60, "Failed proofs of one name of an account in 1 hour; 0: any.", COUNT)
+    pause_after: int = setting(30, "Failures in a row that pause a name of an account; 0: never.", COUNT)
+    uncollected_after: timedelta = setting("15m", "When a certificate nobody fetched is reported.", duration("1m"))
+    chaos_nonces: int = setting(0, "Per cent of good nonces to refuse, to try clients out.", whole(0, 100))
+    repeat_finalize: bool = setting(False, "Answer a repeated finalize with the order, not an error.", YES_NO)
+    lint: str = setting("own", "Rules that certificates must pass before they are signed.", choice("own", "pkilint"))
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host, without brackets, and port."""
+        return _host_and_port(self.listen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +177,7 @@ class Settings:
     keys: Keys = field(default_factory=Keys)
     scheduler: Scheduler = field(default_factory=Scheduler)
     engine: Engine = field(default_factory=Engine)
+    acme: Acme = field(default_factory=Acme)
     log: Log = field(default_factory=Log)
     # Where each value that is no default came from: names, never values.
     provenance: tuple[tuple[str, Source], ...] = field(default=(), repr=False, compare=False)
@@ -362,14 +297,17 @@ def _meant(name: str, known: Iterable[str]) -> str:
 # ── Showing ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
+Shown = str | int | list[str] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Described:
     """One setting as a person may see it: a secret's value is already masked."""
 
     key: str
     variable: str
-    value: str | int | None
-    default: str | int | None
+    value: Shown
+    default: Shown
     source: Source
     secret: bool
     expected: str
@@ -388,7 +326,7 @@ def describe(settings: Settings) -> list[Described]:
     return [one(key, kind) for key, kind in KINDS.items()]
 
 
-def _shown(key: str, value: Any, settings: Settings) -> str | int | None:
+def _shown(key: str, value: Any, settings: Settings) -> Shown:
     match key, value:
         case "store.url", Secret() if not value:
             return f"sqlite:///{settings.store.data_dir / SQLITE_NAME}"
@@ -398,5 +336,7 @@ def _shown(key: str, value: Any, settings: Settings) -> str | int | None:
             return MASK
         case _, timedelta():
             return brief(value)
+        case _, tuple():
+            return list(value)
         case _:
             return str(value) if isinstance(value, Path) else value

@@ -1,16 +1,17 @@
-"""The only doors to the world: Clock, Random, Transport, Files/Exec (the fifth, Store, is store/database.py).
+"""The only doors to the world: Clock, Random, Transport, Net, Files/Exec (one more, Store, is store/database.py).
 
 Nothing else in the product reads a clock, draws a random number, opens a socket or starts a process; a test
-refuses it. That is what lets the whole product run inside the simulator. The real adapters are in world.py.
+refuses it. That is what lets the whole product run inside the simulator. The real adapters are in world.py, and for
+Net in network.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 
 class Clock(Protocol):
@@ -48,6 +49,7 @@ class Request:
     body: bytes = b""
     deadline_for: float = 30.0
     max_body: int = 1024 * 1024  # of the decoded answer; more is refused
+    roots: bytes = b""  # PEM: who is believed to be the remote, in place of the system's roots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,56 @@ class Transport(Protocol):
     async def request(self, request: Request) -> Response: ...
 
 
+NetKind = Literal["refused", "reset", "timeout", "tls", "unreachable"]
+
+
+class NetProblem(Exception):
+    """A connection, or an answer, that did not come about."""
+
+    def __init__(self, kind: NetKind, why: str) -> None:
+        super().__init__(why)
+        self.kind: Final = kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """A handshake of TLS 1.2 or later that trusts anybody: the certificate is what we want to see, not a proof."""
+
+    server_name: str | None  # None sends no SNI, as for an address
+    alpn: tuple[str, ...] = ()
+
+
+class Stream(Protocol):
+    """One open connection. Raises NetProblem; whoever has it closes it."""
+
+    @property
+    def certificate(self) -> bytes | None:
+        """What the peer showed in its handshake, as DER."""
+
+    @property
+    def alpn(self) -> str | None:
+        """The protocol that the peer chose, if it chose one."""
+
+    async def read(self, limit: int) -> bytes:
+        """Some bytes, as soon as there are any and at most so many; none at the end."""
+
+    async def write(self, data: bytes) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Net(Protocol):
+    """Connections to any address, for checking other people's claims. It does as it is told: SafeDialer is who asks."""
+
+    async def connect(self, address: str, port: int, *, tls: Tls | None = None, deadline_for: float) -> Stream:
+        """A connection, with its handshake done; NetProblem if there is none in time."""
+
+    async def ask(
+        self, server: str, port: int, query: bytes, *, tcp: bool, deadline_for: float, fits: Callable[[bytes], bool]
+    ) -> bytes:
+        """One question to a name server, from a port of its own. What does not fit is taken for somebody else's."""
+
+
 class Files(Protocol):
     """Files and programs of this machine."""
 
@@ -73,6 +125,12 @@ class Files(Protocol):
 
     def write_private(self, path: Path, content: bytes, *, replace: bool) -> None:
         """Write 0600, whole or not at all, durable on return; FileExistsError if it exists and replace is off."""
+
+    def put_within(self, folder: Path, name: str, content: bytes) -> None:
+        """Write folder/name for all to read, whole or not at all. Below the folder no link is followed."""
+
+    def remove_within(self, folder: Path, name: str) -> None:
+        """Remove it again, if it is there; again following no link."""
 
     def mode(self, path: Path) -> int:
         """The permission bits, such as 0o600."""

@@ -109,7 +109,9 @@ class Metrics:
         self.budget_remaining = self._gauge("budget_remaining", "Requests that a budget still allows now.", "budget")
         self.replicas = self._gauge("replicas", "Replicas that are alive.")
         self.clock_skew = self._gauge("clock_skew_seconds", "This replica's clock minus the database's.")
+        self.store_commits = self._counter("store_commits_total", "Durable commits by this replica.")
         self.store_up = self._gauge("store_up", "1 while the store takes our heartbeats.")
+        self.crl_expires = self._gauge("crl_expires_timestamp_seconds", "When the first of a CA's lists ends.", "ca")
         self.self_check_ok = self._gauge("self_check_ok", "1 if the last self-check of this name passed.", "name")
 
     def _gauge(self, name: str, doc: str, *labels: str) -> Gauge:

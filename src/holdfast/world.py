@@ -7,8 +7,9 @@ import contextlib
 import os
 import secrets
 import signal
+import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -64,8 +65,16 @@ class HttpTransport:
     """
 
     def __init__(self) -> None:
-        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
-        self._client = httpx2.AsyncClient(trust_env=False, follow_redirects=False, cookies=no_cookies)
+        self._clients = {b"": _client(verify=True)}  # by the roots that they believe
+
+    def _client_for(self, roots: bytes) -> httpx2.AsyncClient:
+        """There are as many as the operator has configured CAs of their own: a handful."""
+        if roots not in self._clients:
+            try:
+                self._clients[roots] = _client(verify=ssl.create_default_context(cadata=roots.decode("ascii")))
+            except (ssl.SSLError, ValueError):
+                raise TryLater("the roots that vouch for a remote cannot be read") from None
+        return self._clients[roots]
 
     async def request(self, request: Request) -> Response:
         remote = _origin(request.url)
@@ -78,7 +87,7 @@ class HttpTransport:
             raise TryLater(f"{remote} could not be asked: {type(error).__name__}") from error
 
     async def _exchange(self, request: Request, remote: str) -> Response:
-        async with self._client.stream(
+        async with self._client_for(request.roots).stream(
             request.method, request.url, headers=dict(request.headers), content=request.body, timeout=None
         ) as answer:
             body = bytearray()
@@ -90,7 +99,13 @@ class HttpTransport:
             return Response(status=answer.status_code, headers=headers, body=bytes(body))
 
     async def close(self) -> None:
-        await self._client.aclose()
+        for client in self._clients.values():
+            await client.aclose()
+
+
+def _client(*, verify: ssl.SSLContext | bool) -> httpx2.AsyncClient:
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+    return httpx2.AsyncClient(verify=verify, trust_env=False, follow_redirects=False, cookies=no_cookies)
 
 
 def _origin(url: str) -> str:
@@ -129,6 +144,25 @@ class LocalFiles:
             with contextlib.suppress(FileNotFoundError):
                 temporary.unlink()
 
+    def put_within(self, folder: Path, name: str, content: bytes) -> None:
+        *above, last = _parts(name)
+        with _opened(folder, above, make=True) as within:
+            temporary = f".{last}.{secrets.token_hex(8)}"
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=within)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content)
+                    os.fchmod(file.fileno(), 0o644)  # whatever the umask: a web server has another user
+                os.rename(temporary, last, src_dir_fd=within, dst_dir_fd=within)
+            except BaseException:
+                os.unlink(temporary, dir_fd=within)
+                raise
+
+    def remove_within(self, folder: Path, name: str) -> None:
+        *above, last = _parts(name)
+        with contextlib.suppress(FileNotFoundError), _opened(folder, above, make=False) as within:
+            os.unlink(last, dir_fd=within)
+
     def mode(self, path: Path) -> int:
         return path.stat().st_mode & 0o777
 
@@ -157,6 +191,30 @@ class LocalFiles:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_REAPED_WITHIN):
                     await output.ended.wait()
+
+
+def _parts(name: str) -> list[str]:
+    parts = name.split("/")
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        raise ValueError("a name within a folder leads nowhere else")
+    return parts
+
+
+@contextlib.contextmanager
+def _opened(folder: Path, below: Sequence[str], *, make: bool) -> Iterator[int]:
+    """A handle of folder/below…, opened step by step: a link that somebody else put there ends the walk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for part in below:
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=handle)
+            deeper = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=handle)
+            os.close(handle)
+            handle = deeper
+        yield handle
+    finally:
+        os.close(handle)
 
 
 class _Output(asyncio.SubprocessProtocol):

@@ -12,7 +12,7 @@ import pytest
 from cryptography import x509
 from tests.support.pki import openssl
 
-from holdfast.pki import chain, keys
+from holdfast.pki import chain, keys, linting
 from holdfast.pki.ceremony import FILES
 from holdfast.pki.refused import PkiRefused
 from holdfast.secret import Secret
@@ -162,7 +162,78 @@ def test_on_a_terminal_missing_passphrases_are_made_up_and_shown_once(tmp_path: 
         assert passphrase not in (tmp_path / "new" / "transcript.txt").read_text()
 
 
-@pytest.mark.parametrize("args", [["--help"], ["init", "--help"], ["show", "--help"]])
+# ── With the root brought out again ──
+
+
+def beside(folder: Path) -> list[str | Path]:
+    return ["--root", folder / "root.pem", "--root-key", folder / "root-key.pem"]
+
+
+def test_the_next_intermediate_is_made_under_the_same_root(made, tmp_path: Path):
+    folder, _ = made
+    out = tmp_path / "next"
+    done = pki("intermediate", *beside(folder), "--out", out, "--years", "2", "--permit", "example.internal", **GIVEN)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {path.name for path in out.iterdir()} == {"intermediate.pem", "intermediate-key.pem", "transcript.txt"}
+    assert openssl("verify", "-CAfile", folder / "root.pem", "intermediate.pem", folder=out).returncode == 0
+    [new], [old] = (chain.parse_bundle((place / "intermediate.pem").read_bytes()) for place in (out, folder))
+    assert new.public_key() != old.public_key()
+    assert (new.not_valid_after_utc - new.not_valid_before_utc).days == 730
+    assert new.extensions.get_extension_for_class(x509.NameConstraints).critical
+    key = keys.from_pem((out / "intermediate-key.pem").read_bytes(), Secret(INTERMEDIATE))
+    assert key.public_key() == new.public_key()
+    assert "The next intermediate of 'Example'" in done.stdout
+    again = pki("intermediate", *beside(folder), "--out", out, **GIVEN)
+    assert (again.returncode, "exists already" in again.stderr) == (5, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"HOLDFAST_PKI_ROOT_PASSPHRASE": "wrong-passphrase"}, "does not open the key"),
+        ({"HOLDFAST_PKI_ROOT_PASSPHRASE": ""}, "no passphrase for the root's key"),
+        ({"HOLDFAST_PKI_INTERMEDIATE_PASSPHRASE": ""}, "no passphrase for the intermediate's key"),
+        ({"HOLDFAST_PKI_INTERMEDIATE_PASSPHRASE": "short"}, "at least 12 characters"),
+        ({"HOLDFAST_PKI_INTERMEDIATE_PASSPHRASE": ROOT}, "different passphrases"),
+    ],
+)
+def test_a_passphrase_that_will_not_do_makes_nothing(made, tmp_path: Path, change: dict[str, str], words: str):
+    folder, _ = made
+    done = pki("intermediate", *beside(folder), "--out", tmp_path / "next", **{**GIVEN, **change})
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert not (tmp_path / "next").exists()
+
+
+def test_only_a_root_with_its_own_key_signs(made, tmp_path: Path):
+    folder, _ = made
+    for root, key, words in (
+        ("intermediate.pem", "intermediate-key.pem", "not the certificate of a root"),
+        ("root.pem", "intermediate-key.pem", "does not open the key"),
+    ):
+        done = pki("crl", "--root", folder / root, "--root-key", folder / key, "--out", tmp_path / "crl", **GIVEN)
+        assert done.returncode == 1
+        assert words in done.stderr
+        assert not (tmp_path / "crl").exists()
+
+
+def test_the_roots_list_names_the_intermediates_that_are_revoked(made, tmp_path: Path):
+    folder, _ = made
+    [root], [below] = (chain.parse_bundle((folder / f"{name}.pem").read_bytes()) for name in ("root", "intermediate"))
+    out = tmp_path / "root.crl"
+    for number, serials in (("1", []), ("2", ["--revoked", f"{below.serial_number:x}"])):
+        done = pki("crl", *beside(folder), "--out", out, "--number", number, "--days", "90", *serials, **GIVEN)
+        assert (done.returncode, done.stderr) == (0, "")
+        found = x509.load_der_x509_crl(out.read_bytes())
+        assert found.is_signature_valid(root.public_key())  # type: ignore[arg-type]
+        assert found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == int(number)
+        assert len(found) == len(serials) // 2
+    assert linting.crl_findings(out.read_bytes()) == []
+    check = ("-crl_check", "-CRLfile", str(out), "-CAfile", "root.pem", "intermediate.pem")
+    assert b"certificate revoked" in openssl("verify", *check, folder=folder).stderr
+
+
+@pytest.mark.parametrize("args", [["--help"], ["init", "--help"], ["show", "--help"], ["crl", "--help"]])
 def test_help_imports_nothing_that_is_slow_to_import(args: list[str]):
     done = pki(*args, PYTHONPROFILEIMPORTTIME="1")
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

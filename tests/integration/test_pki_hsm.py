@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from cryptography import x509
 from tests.support.keys import Draws
 from tests.support.pki import DAY, NOW, a_key, a_request, root, signed
+from tests.support.softhsm import PIN, needs_softhsm, token
 
 from holdfast.errors import TryLater
 from holdfast.pki import authority, certify, crl, keys
@@ -26,47 +24,13 @@ from holdfast.pki.signer import verifies
 from holdfast.pki.unsigned import finish_aside
 from holdfast.secret import Secret
 
-LIBRARIES = [
-    Path("/usr/lib/softhsm/libsofthsm2.so"),
-    Path("/usr/lib64/softhsm/libsofthsm2.so"),
-    Path("/usr/lib64/pkcs11/libsofthsm2.so"),
-    Path("/usr/local/lib/softhsm/libsofthsm2.so"),
-]
-LIBRARY = next((path for path in LIBRARIES if path.exists()), None)
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.skipif(
-        LIBRARY is None or shutil.which("softhsm2-util") is None,
-        reason="SoftHSM is not installed: apt install softhsm2",
-    ),
-]
-PIN = Secret("5678")
+pytestmark = [pytest.mark.anyio, needs_softhsm]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A token with three key pairs in it, in a folder of its own."""
-    pkcs11 = pytest.importorskip("pkcs11", reason="python-pkcs11 is not installed: pip install 'holdfast[hsm]'")
-    from pkcs11.util.ec import encode_named_curve_parameters
-
-    folder = tmp_path_factory.mktemp("softhsm")
-    (folder / "tokens").mkdir()
-    settings = folder / "softhsm2.conf"
-    settings.write_text(f"directories.tokendir = {folder}/tokens\nobjectstore.backend = file\nlog.level = ERROR\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SOFTHSM2_CONF", str(settings))
-        subprocess.run(
-            ["softhsm2-util", "--init-token", "--free", "--label", "ca", "--so-pin", "1234", "--pin", PIN.reveal()],
-            check=True,
-            capture_output=True,
-        )
-        with pkcs11.lib(str(LIBRARY)).get_token(token_label="ca").open(user_pin=PIN.reveal(), rw=True) as session:
-            for label, curve in (("p256", "secp256r1"), ("p384", "secp384r1"), ("p521", "secp521r1")):
-                parameters = {pkcs11.Attribute.EC_PARAMS: encode_named_curve_parameters(curve)}
-                domain = session.create_domain_parameters(pkcs11.KeyType.EC, parameters, local=True)
-                domain.generate_keypair(store=True, label=label)
-            session.generate_keypair(pkcs11.KeyType.RSA, 2048, store=True, label="rsa")
-        yield Place(library=str(LIBRARY), token="ca", key="p256", pin=PIN)
+    with token(tmp_path_factory.mktemp("softhsm")) as where:
+        yield where
 
 
 def issuer_of(signer: Pkcs11Signer) -> Issuer:
@@ -78,7 +42,9 @@ def issuer_of(signer: Pkcs11Signer) -> Issuer:
     return Issuer(id="hsm", certificate=certificate, crl_url="http://ca.example/one.crl")
 
 
-@pytest.mark.parametrize(("label", "deterministic"), [("p256", False), ("p384", False), ("rsa", True)])
+@pytest.mark.parametrize(
+    ("label", "deterministic"), [("p256", False), ("p384", False), ("rsa", True), ("ed25519", True)]
+)
 async def test_a_device_signs_certificates_and_crls(place: Place, label: str, deterministic: bool):
     signer = Pkcs11Signer(replace(place, key=label))
     issuer = issuer_of(signer)

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from holdfast.core.job import Done, Outcome
 from holdfast.engine.worker import Handler, Identity, Kind, Work, Worker
+from holdfast.operations.handover import Handover
 from holdfast.ports import Clock, Points, no_points
 from holdfast.simulation.clockwork import VirtualLoop
 from holdfast.simulation.node import Node, NodeClock, NodeStore
@@ -172,6 +173,7 @@ async def working(
     clock: Clock | None = None,
     points: Points = no_points,
     watch: Watch | None = None,
+    handover: Handover | None = None,
 ) -> AsyncIterator[Running]:
     """A worker for the length of a block; stopped in good order at its end."""
     watch, stop = watch or Watch(), asyncio.Event()
@@ -185,6 +187,7 @@ async def working(
         ttl=ttl,
         poll=poll,
         drain=drain,
+        handover=handover or Handover(),
     )
     running = Running(worker, watch, stop, asyncio.create_task(worker.run(stop)))
     try:

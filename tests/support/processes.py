@@ -243,5 +243,5 @@ class Served:
 def environment(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
     """Ours without what the machine has set for a Holdfast of its own; any free port, unless one is named."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    defaults = {"SERVER_LISTEN": "127.0.0.1:0", "STORE_DATA_DIR": str(folder)}
+    defaults = {"SERVER_LISTEN": "127.0.0.1:0", "ACME_LISTEN": "127.0.0.1:0", "STORE_DATA_DIR": str(folder)}
     return plain | {f"HOLDFAST_{name}": value for name, value in (defaults | dict(settings)).items()}

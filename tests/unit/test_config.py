@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from holdfast import config
 from holdfast.cli.config import toml_lines
 from holdfast.config import (
     KINDS,
@@ -23,14 +22,13 @@ from holdfast.config import (
     Described,
     Settings,
     Store,
-    brief,
     describe,
-    in_words,
     load,
     variable,
 )
 from holdfast.errors import SettingRefused
 from holdfast.secret import Secret
+from holdfast.setting_kinds import brief, duration, in_words
 
 FILE = Path("h.toml")
 SENTINEL = "s3ntinel-7f1c"
@@ -77,7 +75,7 @@ def test_without_a_file_and_variables_everything_is_a_default():
     assert settings.scheduler.timeout_interval == timedelta(minutes=10)
     assert settings.scheduler.cleanup_interval == timedelta(hours=1)
     assert settings.scheduler.selfcheck_interval == timedelta(minutes=1)
-    assert settings.engine.slots == 16
+    assert settings.engine.slots == 64
     assert settings.engine.poll_interval == timedelta(seconds=1)
     assert settings.engine.lease_ttl == timedelta(seconds=30)
     assert settings.engine.drain == timedelta(seconds=30)
@@ -102,6 +100,34 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "engine.lease_ttl": ("3", "3", timedelta(seconds=3)),
     "engine.drain": ("0", "0s", timedelta(0)),
     "engine.history_for": ('"1d"', "24h", timedelta(days=1)),
+    "acme.listen": ('"0.0.0.0:443"', "0.0.0.0:443", "0.0.0.0:443"),
+    "acme.base_url": ('"https://ca.example"', "https://ca.example/", "https://ca.example"),
+    "acme.publish_url": ('"http://[::1]:80"', "http://[::1]:80", "http://[::1]:80"),
+    "acme.first_ca": ('""', "", ""),
+    "acme.resolvers": (
+        '["192.0.2.1", "[2001:db8::1]:5353"]',
+        "192.0.2.1, [2001:db8::1]:5353",
+        ("192.0.2.1", "[2001:db8::1]:5353"),
+    ),
+    "acme.networks": ('["10.0.0.0/8", "::1/128"]', "10.0.0.0/8,::1/128", ("10.0.0.0/8", "::1/128")),
+    "acme.http_port": ("5002", "5002", 5002),
+    "acme.tls_port": ("5001", "5001", 5001),
+    "acme.order_lifetime": ('"1h"', "1h", timedelta(hours=1)),
+    "acme.authz_lifetime": ('"1m"', "60", timedelta(minutes=1)),
+    "acme.validation_timeout": ('"5s"', "5", timedelta(seconds=5)),
+    "acme.validation_tries": ("1", "1", 1),
+    "acme.caa_identities": ('["ca.example"]', "ca.example", ("ca.example",)),
+    "acme.terms_url": ('"https://ca.example/tos?v=1"', "https://ca.example/tos?v=1", "https://ca.example/tos?v=1"),
+    "acme.website": ('"http://ca.example"', "http://ca.example", "http://ca.example"),
+    "acme.accounts_per_address": ("0", "0", 0),
+    "acme.orders_per_account": ("1", "1", 1),
+    "acme.orders_per_identifier": ("2", "2", 2),
+    "acme.failures_per_identifier": ("3", "3", 3),
+    "acme.pause_after": ("0", "0", 0),
+    "acme.uncollected_after": ('"1h"', "1h", timedelta(hours=1)),
+    "acme.chaos_nonces": ("100", "100", 100),
+    "acme.repeat_finalize": ("true", "true", True),
+    "acme.lint": ('"pkilint"', "pkilint", "pkilint"),
     "log.level": ('"debug"', "debug", "debug"),
     "log.format": ('"console"', "console", "console"),
 }
@@ -132,7 +158,10 @@ def test_every_key_can_be_set_by_its_variable_which_wins_over_the_file(key: str)
     section, _, name = key.partition(".")
     _, text, value = ONE_OF_EACH[key]
     other = {"log.level": '"error"', "log.format": '"json"', "server.listen": '"h:1"'}.get(key, '"9s"')
-    other = "9" if key in ("store.connections", "engine.slots") else other
+    other = "9" if isinstance(value, int) else "[]" if isinstance(value, tuple) else other
+    other = "false" if value is True else '""' if key.endswith(("_url", ".website", ".first_ca")) else other
+    other = {"acme.listen": '"h:1"', "acme.lint": '"own"', "acme.validation_timeout": '"9s"'}.get(key, other)
+    other = '"2m"' if key in ("acme.order_lifetime", "acme.authz_lifetime", "acme.uncollected_after") else other
     other = '"5d"' if key == "engine.history_for" else other
     settings = read(f"[{section}]\n{name} = {other}\n", {variable(key): text})
     assert value_of(settings, key) == value
@@ -317,7 +346,7 @@ BAD_NAMES = [  # (TOML, the sentence, a part of the hint)
 
 BAD_VARIABLES = [  # (variable, a part of the hint)
     ("HOLDFAST_ENGINE_SLOT", "Did you mean HOLDFAST_ENGINE_SLOTS?"),
-    ("HOLDFAST_LISTEN", "Did you mean HOLDFAST_SERVER_LISTEN?"),
+    ("HOLDFAST_SERVER_LISTN", "Did you mean HOLDFAST_SERVER_LISTEN?"),
     ("HOLDFAST_CONFG", "Did you mean HOLDFAST_CONFIG?"),
     ("HOLDFAST_DATA", "config show"),
     ("HOLDFAST_engine_slots", ""),
@@ -563,13 +592,13 @@ def test_what_is_described_can_be_written_as_json():
 def test_a_duration_is_written_in_its_largest_whole_unit(span: timedelta, short: str, words: str):
     assert brief(span) == short
     assert in_words(span) == words
-    assert config.duration("0s").parse(short) == span
+    assert duration("0s").parse(short) == span
 
 
 def test_a_duration_of_microseconds_is_written_exactly():
     span = timedelta(seconds=1, microseconds=1)
     assert brief(span) == "1.000001s"
-    assert config.duration("0s").parse(brief(span)) == span
+    assert duration("0s").parse(brief(span)) == span
 
 
 def test_a_test_may_build_settings_that_people_may_not():
@@ -581,3 +610,52 @@ def test_reading_settings_imports_nothing_that_is_slow_to_import():
     code = "import holdfast.config, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert not {"pydantic", "typer", "rich", "cryptography", "structlog"} & set(done.stdout.split())
+
+
+# ── Lists, and what else only ACME has ────────────────────────────────────────────────────────────────────
+
+
+def acme(toml: str = "", env: Mapping[str, str] | None = None) -> Settings:
+    return read(f"[acme]\n{toml}\n", {f"HOLDFAST_ACME_{name}": text for name, text in (env or {}).items()})
+
+
+def test_a_list_in_a_variable_is_divided_by_commas_and_may_be_empty():
+    assert acme(env={"NETWORKS": " 10.0.0.0/8 ,192.168.0.0/16"}).acme.networks == ("10.0.0.0/8", "192.168.0.0/16")
+    assert acme('networks = ["10.0.0.0/8"]', {"NETWORKS": ""}).acme.networks == ()
+
+
+@pytest.mark.parametrize(
+    ("toml", "problem"),
+    [
+        ('networks = "10.0.0.0/8"', "expected a list of values, each a network, such as 10.0.0.0/8, but got"),
+        ('networks = ["10.0.0.0/8", "ten"]', "'ten' is not a network, such as 10.0.0.0/8"),
+        ('networks = ["10.0.0.1/8"]', "'10.0.0.1/8' is no network: 10.0.0.1/8 has host bits set"),
+        ("networks = [10]", "10 is not a network, such as 10.0.0.0/8"),
+        ('networks = [["10.0.0.0/8"]]', "['10.0.0.0/8'] is not a network, such as 10.0.0.0/8"),
+        ('resolvers = ["dns.example"]', "'dns.example' is not an address, with or without a port, such as"),
+        ('resolvers = ["192.0.2.1:0"]', "'192.0.2.1:0' is not an address, with or without a port, such as"),
+        ('resolvers = ["192.0.2.1:99999"]', "'192.0.2.1:99999' is not an address"),
+        ('resolvers = ["192.0.2.256"]', "'192.0.2.256' does not appear to be an IPv4 or IPv6 address"),
+        ('caa_identities = ["CA.example"]', "'CA.example' is not a domain in lower case, such as ca.example.internal"),
+        ('caa_identities = [""]', "'' is not a domain in lower case, such as ca.example.internal"),
+        ('base_url = "http://ca.example"', "expected https://host or https://host:port in lower case"),
+        ('base_url = "https://ca.example/acme"', "expected https://host or https://host:port in lower case"),
+        ('base_url = "https://u:p@ca.example"', "expected https://host or https://host:port in lower case"),
+        ('publish_url = "https://ca.example"', "expected http://host or http://host:port in lower case"),
+        ('first_ca = "My CA"', "expected 1 to 32 of a-z, 0-9 and -, such as default, or nothing, but got 'My CA'"),
+        ('terms_url = "javascript:alert(1)"', "expected a URL, such as https://example.internal/terms"),
+        ('repeat_finalize = "yes"', "expected true or false, but got 'yes'"),
+        ("repeat_finalize = 1", "expected true or false, but got 1"),
+        ("chaos_nonces = 101", "101 is not between 0 and 100"),
+        ("http_port = 0", "0 is not between 1 and 65535"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_in_a_list_or_an_address_is_named_with_an_example(toml: str, problem: str):
+    with pytest.raises(SettingRefused) as refusal:
+        acme(toml)
+    assert problem in str(refusal.value)
+
+
+def test_one_wrong_value_of_a_list_in_a_variable_is_named():
+    with pytest.raises(SettingRefused, match=r"acme\.networks \(HOLDFAST_ACME_NETWORKS\): 'x' is not a network"):
+        acme(env={"NETWORKS": "10.0.0.0/8,x"})

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from holdfast.config import CONFIG_VARIABLE, Described, Settings, describe, load
+from holdfast.config import CONFIG_VARIABLE, Described, Settings, Shown, describe, load
 
 app = typer.Typer(name="config", help="Show the settings in force, and where each came from.")
 
@@ -62,6 +62,18 @@ def toml_lines(rows: Iterable[Described]) -> Iterable[str]:
             yield f"#{line}" if row.source == "default" else line
 
 
+def _cell(value: Shown) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return str(value).lower()
+        case list():
+            return ", ".join(value)
+        case _:
+            return str(value)
+
+
 def _print_table(rows: Iterable[Described]) -> None:
     from rich import box
     from rich.console import Console
@@ -70,7 +82,7 @@ def _print_table(rows: Iterable[Described]) -> None:
 
     table = Table("SETTING", "VALUE", "FROM", "MEANING", box=box.SIMPLE_HEAD, pad_edge=False)
     for row in rows:
-        cells = (row.key, "-" if row.value is None else str(row.value), row.source, row.doc)
+        cells = (row.key, _cell(row.value), row.source, row.doc)
         table.add_row(*map(Text, cells))  # Text, because "[…]" in a value is not markup
     # A pipe has no width: give it one that wraps nothing but very long paths.
     Console(width=None if sys.stdout.isatty() else 200).print(table)

@@ -26,6 +26,7 @@ COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
     "audit": ("holdfast.cli.audit", "Check that no audit row was altered, removed or added."),
     "config": ("holdfast.cli.config", "Show the settings in force, and where each came from."),
     "key": ("holdfast.cli.key", "Show or rotate the key that encrypts what the store keeps secret."),
+    "ca": ("holdfast.cli.ca", "Make and change CAs, let their clients in, revoke certificates."),
     "pki": ("holdfast.cli.pki", "Make a private CA, or read a certificate."),
 }
 # 0 done or nothing to do; 1 failed; 2 usage; 3 still in progress at timeout; 4 authentication; 5 conflict or

@@ -1,17 +1,19 @@
-"""`holdfast pki`: make a private CA's root and intermediate, and read certificates, CRLs and requests."""
+"""`holdfast pki`: make a private CA's root and intermediates, and read certificates, CRLs and requests."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from holdfast.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.pki.ceremony import Passphrases, Plan
     from holdfast.ports import Files, Random
     from holdfast.secret import Secret
@@ -123,11 +125,112 @@ def variable(role: Role) -> str:
     return f"HOLDFAST_PKI_{role.upper()}_PASSPHRASE"
 
 
+# ── With a root that was put away ──
+
+RootOption = Annotated[Path, typer.Option("--root", help="PEM: the root's certificate.")]
+RootKeyOption = Annotated[Path, typer.Option("--root-key", help="PEM: the root's encrypted key.")]
+RootWordsOption = Annotated[
+    Path | None, typer.Option("--root-passphrase-file", help="Its first line opens the root's key.")
+]
+
+
 @app.command()
-def show(file: Annotated[Path, typer.Argument(help="A certificate, a chain, a CRL or a request; PEM or DER.")]) -> None:
-    """Say in words what a certificate, a CRL or a signing request contains."""
-    from holdfast.pki.describe import describe
+def intermediate(
+    root: RootOption,
+    root_key: RootKeyOption,
+    name: Annotated[str, typer.Option("--name", help="The name of the CA; without it, the root's.")] = "",
+    key: Annotated[Kind, typer.Option("--key", help="The kind of its key.")] = "ec-p256",
+    permit: Annotated[
+        list[str] | None, typer.Option("--permit", help="A domain or network it is confined to; may be repeated.")
+    ] = None,
+    years: Annotated[int, typer.Option("--years", help="Its life; it ends with the root, if not before.")] = 5,
+    out: Annotated[Path, typer.Option("--out", help="The folder for the files.")] = Path("pki-next"),
+    root_passphrase_file: RootWordsOption = None,
+    intermediate_passphrase_file: Annotated[
+        Path | None, typer.Option("--intermediate-passphrase-file", help="Its first line encrypts the new key.")
+    ] = None,
+) -> None:
+    """Make the next intermediate under a root that was put away."""
+    import asyncio
+
+    from holdfast.pki.keys import KeyKind
+
+    given: dict[Role, Path | None] = {"root": root_passphrase_file, "intermediate": intermediate_passphrase_file}
+    wishes = {"key_kind": KeyKind(key), "permit": tuple(permit or ()), "intermediate_years": years}
+    print(asyncio.run(_intermediate((root, root_key), name, wishes, given, out)))
+
+
+async def _intermediate(
+    place: tuple[Path, Path], name: str, wishes: dict[str, Any], given: dict[Role, Path | None], out: Path
+) -> str:
+    from holdfast.pki.ceremony import FILES, Plan, check_free, new_passphrase
+    from holdfast.pki.root import next_intermediate, open_root, save
+    from holdfast.pki.transcript import succession
+    from holdfast.world import LocalFiles, SystemClock, SystemRandom
+
+    files, random, now = LocalFiles(), SystemRandom(), SystemClock().now()
+    check_free(files, out, FILES[2:])
+    root_words, words = _needed("root", given, files), _given("intermediate", given["intermediate"], files)
+    if words == root_words:
+        raise UserError("Root and intermediate need different passphrases.")
+    opened = await open_root(_content(place[0]), _content(place[1]), root_words)
+    if words is None and not sys.stderr.isatty():
+        raise PassphraseMissing("intermediate")  # a new one would end in a log
+    plan = Plan(name=name or opened.organization, **wishes)
+    made = await next_intermediate(opened, plan, words or (fresh := new_passphrase(random)), now=now, random=random)
+    text = succession(plan, opened.certificate, made.certificate, out, now=now)
+    save(files, out, made, text)
+    if words is None:
+        print(f"Passphrase of the intermediate's key, shown only now: {fresh.reveal()}", file=sys.stderr)
+    return text
+
+
+@app.command()
+def crl(
+    root: RootOption,
+    root_key: RootKeyOption,
+    out: Annotated[Path, typer.Option("--out", help="The file for the list, in DER.")],
+    revoked: Annotated[
+        list[str] | None, typer.Option("--revoked", help="The serial of a revoked intermediate; may be repeated.")
+    ] = None,
+    days: Annotated[int, typer.Option("--days", help="How long the list is good for.")] = 180,
+    number: Annotated[
+        int | None, typer.Option("--number", help="Its number, which must grow; without it, the seconds since 1970.")
+    ] = None,
+    root_passphrase_file: RootWordsOption = None,
+) -> None:
+    """Sign the root's own list: which of its intermediates are revoked."""
+    import asyncio
+
+    from holdfast.pki.crl import Reason, Revoked
+    from holdfast.pki.root import open_root, revocation_list
     from holdfast.world import LocalFiles, SystemClock
+
+    files, now = LocalFiles(), SystemClock().now()
+    words = _needed("root", {"root": root_passphrase_file}, files)
+    opened = asyncio.run(open_root(_content(root), _content(root_key), words))
+    entries = [Revoked(_serial(text), now, Reason.CESSATION_OF_OPERATION) for text in revoked or ()]
+    last = int(now.timestamp()) if number is None else number
+    files.write_private(out, revocation_list(opened, entries, number=last, now=now, days=days), replace=True)
+    print(f"List {last} with {len(entries)} revoked intermediates, good for {days} days: {out}")
+
+
+def _needed(role: Role, given: Mapping[Role, Path | None], files: Files) -> Secret[str]:
+    words = _given(role, given[role], files)
+    if words is None:
+        raise PassphraseMissing(role)
+    return words
+
+
+def _serial(text: str) -> int:
+    try:
+        return int(text.replace(":", ""), 16)
+    except ValueError:
+        raise UserError(f"{text!r} is no serial number; write it in hex.") from None
+
+
+def _content(file: Path) -> bytes:
+    from holdfast.world import LocalFiles
 
     try:
         content = LocalFiles().read(file)
@@ -135,4 +238,13 @@ def show(file: Annotated[Path, typer.Argument(help="A certificate, a chain, a CR
         raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error
     if content is None:
         raise UserError(f"There is no file {file}.")
-    print(describe(content, now=SystemClock().now()))
+    return content
+
+
+@app.command()
+def show(file: Annotated[Path, typer.Argument(help="A certificate, a chain, a CRL or a request; PEM or DER.")]) -> None:
+    """Say in words what a certificate, a CRL or a signing request contains."""
+    from holdfast.pki.describe import describe
+    from holdfast.world import SystemClock
+
+    print(describe(_content(file), now=SystemClock().now()))

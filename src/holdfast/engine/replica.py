@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Final
 
 from holdfast.engine import sweep
 from holdfast.engine.leader import Leader
-from holdfast.engine.loop import Duty, Loop
+from holdfast.engine.loop import Duty, Loop, always
 from holdfast.engine.sweep import Owed
 from holdfast.engine.worker import Identity, Kind, Worker
+from holdfast.operations.handover import Handover
 from holdfast.ports import Clock, Points, Random
 from holdfast.store.database import Store
 from holdfast.telemetry import Telemetry
@@ -36,6 +37,16 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Every:
+    """One more duty: by whichever replica leads, or by each of them for itself."""
+
+    name: str
+    period: timedelta
+    duty: Duty
+    everywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """What happens without being asked, on this machine. Any number of them share one store."""
 
@@ -48,6 +59,8 @@ class Replica:
     random: Random
     points: Points
     telemetry: Telemetry
+    duties: Sequence[Every] = ()
+    handover: Handover = field(default_factory=Handover)  # by which operations of this process give work to its worker
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until stop; on return nothing of ours is left running and our leases are free."""
@@ -69,37 +82,41 @@ class Replica:
             ttl=self.pace.ttl,
             poll=self.pace.poll,
             drain=self.pace.drain * IN_GOOD_TIME,
+            handover=self.handover,
         )
-        loops = self._loops(leader)
+        duties = self._duties()
+        loops = [self._loop(each, leader) for each in duties]
+        led = [loop for loop, each in zip(loops, duties, strict=True) if not each.everywhere]
 
-        def tick_all() -> None:
-            for loop in loops:
+        def tick_led() -> None:
+            for loop in led:
                 loop.tick()
 
         async with asyncio.TaskGroup() as group:
-            group.create_task(leader.run(stop, on_lead=tick_all), name="leader")
+            group.create_task(leader.run(stop, on_lead=tick_led), name="leader")
             group.create_task(worker.run(stop), name="worker")
             for loop in loops:
                 group.create_task(loop.run_every(stop), name=f"every:{loop.name}")
 
-    def _loops(self, leader: Leader) -> list[Loop]:
+    def _duties(self) -> list[Every]:
         pace = self.pace
-        duties: list[tuple[str, timedelta, Duty]] = [
-            ("job_retry", pace.retry, partial(sweep.retry_failed, self.db, self.points)),
-            ("reconciler", pace.reconcile, partial(sweep.reconcile, self.db, self.families, self.points)),
-            ("job_timeout", pace.timeout, partial(sweep.time_out, self.db)),
-            ("cleanup", pace.cleanup, partial(sweep.clean_up, self.db, pace.history_for)),
+        reconcile = partial(sweep.reconcile, self.db, self.families, self.points)
+        return [
+            Every(name="job_retry", period=pace.retry, duty=partial(sweep.retry_failed, self.db, self.points)),
+            Every(name="reconciler", period=pace.reconcile, duty=reconcile),
+            Every(name="job_timeout", period=pace.timeout, duty=partial(sweep.time_out, self.db)),
+            Every(name="cleanup", period=pace.cleanup, duty=partial(sweep.clean_up, self.db, pace.history_for)),
+            *self.duties,
         ]
-        return [self._loop(name, period, duty, leader) for name, period, duty in duties]
 
-    def _loop(self, name: str, period: timedelta, duty: Duty, leader: Leader) -> Loop:
+    def _loop(self, every: Every, leader: Leader) -> Loop:
         return Loop(
-            name,
-            period,
-            duty,
+            every.name,
+            every.period,
+            every.duty,
             drain=self.pace.drain * IN_GOOD_TIME,
             clock=self.clock,
             random=self.random,
             telemetry=self.telemetry,
-            may_tick=leader.leads,
+            may_tick=always if every.everywhere else leader.leads,
         )

@@ -15,6 +15,7 @@ from holdfast.engine.leader import MARGIN
 from holdfast.engine.loop import wait_for
 from holdfast.engine.settle import PASSING, Settler
 from holdfast.errors import LeaseLost, OutcomeUnknown, Refused, StoreError, StoreUnavailable, TryLater
+from holdfast.operations.handover import Handover
 from holdfast.ports import Clock, Points
 from holdfast.store import jobs, replicas, sweeps
 from holdfast.store.database import Store
@@ -56,6 +57,7 @@ class Kind:
     timeout: timedelta = timedelta(minutes=5)
     ladder: Ladder = JOB
     interruptible: bool = False  # at a stop: hand it back at once instead of waiting for it to end
+    settled: Callable[[Claim], None] | None = None  # told when an outcome is durable; a hint, lost in a crash
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +98,7 @@ class Worker:
     ttl: timedelta
     poll: timedelta
     drain: timedelta
+    handover: Handover = field(default_factory=Handover)
     _running: dict[str, _Running] = field(default_factory=dict)
     _stray: bool = False  # a claim of ours may be unknown to us
     _epoch: int = 0
@@ -106,6 +109,7 @@ class Worker:
         """Work until stop, then drain: nothing of ours is left running when this returns."""
         settler = Settler(self.db, self.clock)
         woken = self.db.wake.subscribe()
+        self.handover.taker = _Taker(self, settler, woken)
         helpers = [
             asyncio.create_task(self._beat_forever(), name="beat"),
             asyncio.create_task(self._doubt_forever(), name="doubt"),
@@ -125,8 +129,10 @@ class Worker:
                     await wait_for(stop, STORE.wait(failures, self.identity.holder).total_seconds())
                 if not more:
                     await wait_for(woken, self.poll.total_seconds())
+            self.handover.taker = None
             await self._drain()
         finally:
+            self.handover.taker = None
             self.db.wake.unsubscribe(woken)
             left = [entry.task for entry in self._running.values() if entry.task is not None]
             for task in (*helpers, *left):
@@ -139,7 +145,7 @@ class Worker:
 
     async def _round(self, settler: Settler, woken: asyncio.Event) -> bool:
         """Claim what is due into the free slots. True if there may be more."""
-        free = self._free()
+        free = self.free()
         asked_at = self.clock.monotonic()
         expected = self._expected_time(asked_at)  # None while it is too early to look at the clock again
         if expected is None and not self._stray and not any(free.values()):
@@ -167,10 +173,18 @@ class Worker:
         if failed_over:
             self.telemetry.log.error("store.failover", epoch=self._epoch, what="leases dropped, work will be rechecked")
         for claimed in claims:
-            self._start(claimed, asked_at, settler, woken)
-        return bool(claims) and any(self._free().values())
+            self.start(claimed, asked_at, settler, woken)
+        return bool(claims) and any(self.free().values())
 
-    def _free(self) -> dict[str, int]:
+    def stray(self) -> None:
+        """A lease of ours may be unknown to us: the next round finds it, and lets it go."""
+        self._stray = True
+
+    def doubts_time(self) -> bool:
+        """The database's clock was set, or its server changed, a moment ago: leases wait until that is understood."""
+        return self.clock.monotonic() < self._time.distrusted_until
+
+    def free(self) -> dict[str, int]:
         """Slots bound the handlers that run; a job whose result is only being written needs none any more."""
         used: dict[str, int] = {}
         for entry in self._running.values():
@@ -178,7 +192,7 @@ class Worker:
                 used[entry.kind.name] = used.get(entry.kind.name, 0) + 1
         return {kind.name: kind.slots - used.get(kind.name, 0) for kind in self.kinds}
 
-    def _start(self, claim: Claim, asked_at: float, settler: Settler, woken: asyncio.Event) -> None:
+    def start(self, claim: Claim, asked_at: float, settler: Settler, woken: asyncio.Event) -> None:
         kind = next(kind for kind in self.kinds if kind.name == claim.kind)
         if (older := self._running.get(claim.id)) is not None:
             self._end(older, "lost")  # it came back to us before we noticed that we had lost it
@@ -187,9 +201,8 @@ class Worker:
         entry.task = asyncio.create_task(self._work(entry, settler, woken), name=claim.id)
 
         def ended(task: asyncio.Task[None]) -> None:
-            if (
-                entry.ended_by != "stop" and self._running.get(claim.id) is entry
-            ):  # the drain hands back those it stopped
+            ours = self._running.get(claim.id) is entry
+            if ours and entry.ended_by != "stop":  # the drain hands back those it stopped
                 del self._running[claim.id]
             if not task.cancelled() and (error := task.exception()) is not None:
                 self.telemetry.log.error("job.not_settled", job=claim.id, kind=claim.kind, exc_info=error)
@@ -213,6 +226,8 @@ class Worker:
         self.points("job.settling")
         outcome, written = await self._settle(entry, outcome, settler)
         self.points("job.settled")
+        if written and entry.kind.settled is not None:
+            entry.kind.settled(claim)
         name = type(outcome).__name__.lower() if written else "lost"
         self.telemetry.metrics.job_attempts.labels(queue=claim.kind, outcome=name).inc()
         self.telemetry.metrics.job_duration.labels(queue=claim.kind).observe(self.clock.monotonic() - began)
@@ -391,6 +406,39 @@ class Worker:
             self.telemetry.log.info("worker.drained", handed_back=released)
         except StoreError as error:
             self.telemetry.log.error("worker.not_drained", error=str(error), what="leases will expire by themselves")
+
+
+@dataclass(frozen=True, slots=True)
+class _Taker:
+    """This worker, for work that is leased to it in the transaction that causes it."""
+
+    worker: Worker
+    settler: Settler
+    woken: asyncio.Event
+
+    @property
+    def clock(self) -> Clock:
+        return self.worker.clock
+
+    @property
+    def ttl(self) -> timedelta:
+        return self.worker.ttl
+
+    @property
+    def holder(self) -> str:
+        return self.worker.identity.holder
+
+    def room_for(self, kind: str) -> int:
+        return 0 if self.worker.doubts_time() else self.worker.free().get(kind, 0)
+
+    def take(self, claim: Claim, asked_at: float) -> None:
+        if self.worker.handover.taker is not self:
+            return  # we are leaving, and whatever is ours is handed back
+        self.worker.start(claim, asked_at, self.settler, self.woken)
+
+    def lost_sight(self) -> None:
+        self.worker.stray()
+        self.woken.set()
 
 
 async def _wake_when(stop: asyncio.Event, woken: asyncio.Event) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 from holdfast.core import budget
 from holdfast.errors import StoreError
-from holdfast.store import budgets, jobs, leases, migrate, replicas, selfchecks
+from holdfast.store import budgets, crls, jobs, leases, migrate, replicas, selfchecks
 from holdfast.store.database import Store
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Metrics
@@ -41,6 +41,7 @@ class Seen:
     leases: Sequence[leases.Lease]
     replicas: Sequence[replicas.Replica]
     self_checks: Mapping[str, bool]
+    lists_end_at: Mapping[str, datetime]
 
 
 async def refresh(db: Store, metrics: Metrics, holder: str, ttl: timedelta) -> None:
@@ -63,6 +64,7 @@ def _look(tx: Tx) -> Seen:
         leases=leases.held(tx),
         replicas=replicas.everyone(tx),
         self_checks={row["name"]: bool(row["ok"]) for row in selfchecks.everything(tx)},
+        lists_end_at=crls.ends(tx),
     )
 
 
@@ -79,3 +81,5 @@ def _show(seen: Seen, metrics: Metrics, holder: str, ttl: timedelta) -> None:
     metrics.replicas.set(sum(seen.now - replica.seen_at < ttl for replica in seen.replicas))
     for name, ok in seen.self_checks.items():
         metrics.self_check_ok.labels(name=name).set(ok)
+    for ca, ends_at in seen.lists_end_at.items():
+        metrics.crl_expires.labels(ca=ca).set(ends_at.timestamp())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -96,10 +97,31 @@ class Result:
     intermediate_key_pem: bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A root and an intermediate with their keys in the open: for whoever seals them at once."""
+
+    root: x509.Certificate
+    root_key: PrivateKey = field(repr=False)
+    intermediate: x509.Certificate
+    intermediate_key: PrivateKey = field(repr=False)
+
+
 async def perform(plan: Plan, passphrases: Passphrases, *, now: datetime, random: Random) -> Result:
     """Make keys and certificates; nothing is written yet. What does not pass the checks is never returned."""
-    root_key, key = await keys.generate(plan.key_kind), await keys.generate(plan.key_kind)
-    begins = now.astimezone(UTC).replace(microsecond=0) - BACKDATE
+    made = await make(plan, now=now, random=random)
+    return Result(
+        root=made.root,
+        intermediate=made.intermediate,
+        root_key_pem=await aside(put_away, made.root_key, passphrases.root, random),
+        intermediate_key_pem=await aside(put_away, made.intermediate_key, passphrases.intermediate, random),
+    )
+
+
+async def make(plan: Plan, *, now: datetime, random: Random) -> Made:
+    """The same with the keys not encrypted: for a server that seals both with its own."""
+    root_key = await keys.generate(plan.key_kind)
+    begins = _begin(now)
     root_plan = Authority(
         organization=plan.name,
         common_name=f"{plan.name} Root CA {now.year}",
@@ -110,22 +132,31 @@ async def perform(plan: Plan, passphrases: Passphrases, *, now: datetime, random
         path_length=1,
     )
     root = _signed(authority.prepare(root_plan), root_key, None, now)
-    intermediate_plan = Authority(
+    below, key = await make_intermediate(plan, root, root_key, now=now, random=random)
+    return Made(root=root, root_key=root_key, intermediate=below, intermediate_key=key)
+
+
+async def make_intermediate(
+    plan: Plan, root: x509.Certificate, root_key: PrivateKey, *, now: datetime, random: Random
+) -> tuple[x509.Certificate, PrivateKey]:
+    """A new intermediate under a root, which may be years old: it ends with its root, if not before."""
+    key = await keys.generate(plan.key_kind)
+    begins = max(_begin(now), root.not_valid_before_utc)
+    below = Authority(
         organization=plan.name,
         common_name=f"{plan.name} Intermediate CA {now.year}",
         key=key.public_key(),
         serial=new_serial(random),
         not_before=begins,
-        not_after=begins + plan.intermediate_years * YEAR,
+        not_after=min(begins + plan.intermediate_years * YEAR, root.not_valid_after_utc),
         path_length=0,
         constraints=permitting(plan.permit),
     )
-    return Result(
-        root=root,
-        intermediate=_signed(authority.prepare(intermediate_plan, root), root_key, root, now),
-        root_key_pem=await aside(_put_away, root_key, passphrases.root, random),
-        intermediate_key_pem=await aside(_put_away, key, passphrases.intermediate, random),
-    )
+    return _signed(authority.prepare(below, root), root_key, root, now), key
+
+
+def _begin(now: datetime) -> datetime:
+    return now.astimezone(UTC).replace(microsecond=0) - BACKDATE
 
 
 def _signed(content: Unsigned, key: PrivateKey, issuer: x509.Certificate | None, now: datetime) -> x509.Certificate:
@@ -139,7 +170,7 @@ def _signed(content: Unsigned, key: PrivateKey, issuer: x509.Certificate | None,
     return certificate
 
 
-def _put_away(key: PrivateKey, passphrase: Secret[str], random: Random) -> bytes:
+def put_away(key: PrivateKey, passphrase: Secret[str], random: Random) -> bytes:
     pem = to_encrypted_pem(key, passphrase, random)
     if keys.from_pem(pem, passphrase).public_key() != key.public_key():
         raise PkiRefused("pki-check", "An encrypted key does not open again.")
@@ -156,6 +187,12 @@ def save(files: Files, folder: Path, result: Result, transcript: str) -> None:
         TRANSCRIPT: transcript.encode(),
     }
     check_free(files, folder)
+    write_new(files, folder, contents)
+
+
+def write_new(files: Files, folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files in this order, none over another."""
+    check_free(files, folder, contents)
     for name, content in contents.items():
         try:
             files.write_private(folder / name, content, replace=False)
@@ -165,7 +202,7 @@ def save(files: Files, folder: Path, result: Result, transcript: str) -> None:
             raise PkiRefused("pki-files", f"{folder / name} cannot be written: {error.strerror or error}.") from error
 
 
-def check_free(files: Files, folder: Path) -> None:
-    for name in FILES:
+def check_free(files: Files, folder: Path, names: Iterable[str] = FILES) -> None:
+    for name in names:
         if files.read(folder / name) is not None:
             raise FilesExist(folder / name)

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from holdfast.errors import TryLater
 from holdfast.pki import keys
+from holdfast.pki.der import bit_string, object_identifier, sequence
 from holdfast.pki.keys import PublicKey
 from holdfast.pki.refused import KeyRefused, SignerRefused
 from holdfast.pki.signer import Algorithm, algorithm_of
@@ -69,7 +70,7 @@ class Pkcs11Signer:
 
     @property
     def deterministic(self) -> bool:
-        return self._algorithm is Algorithm.RSA_SHA256  # for ECDSA, devices draw a number of their own
+        return self._algorithm in {Algorithm.RSA_SHA256, Algorithm.ED25519}  # for ECDSA, devices draw a number
 
     def sign(self, content: bytes) -> bytes:
         """Try twice: devices drop idle sessions, and a log-out elsewhere in this process ends ours, too."""
@@ -88,6 +89,8 @@ class Pkcs11Signer:
 
         if self._algorithm is Algorithm.RSA_SHA256:
             return bytes(self._key.sign(content, mechanism=Mechanism.SHA256_RSA_PKCS))
+        if self._algorithm is Algorithm.ED25519:
+            return bytes(self._key.sign(content, mechanism=Mechanism.EDDSA))
         # Hashed here: few devices have the mechanisms that hash and sign in one.
         digest = hashes.Hash(hashes.SHA384() if self._algorithm is Algorithm.ECDSA_SHA384 else hashes.SHA256())
         digest.update(content)
@@ -100,12 +103,16 @@ class Pkcs11Signer:
         from pkcs11.util import ec, rsa  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         found = self._session.get_key(object_class=ObjectClass.PUBLIC_KEY, label=self._place.key)
-        encode = {KeyType.RSA: rsa.encode_rsa_public_key, KeyType.EC: ec.encode_ec_public_key}.get(found.key_type)
+        encode = {
+            KeyType.RSA: rsa.encode_rsa_public_key,
+            KeyType.EC: ec.encode_ec_public_key,
+            KeyType.EC_EDWARDS: _encode_ed25519,
+        }.get(found.key_type)
         if encode is None:
-            raise SignerRefused("signer-key", "Only EC and RSA keys are used from a device.")
+            raise SignerRefused("signer-key", "Only EC, RSA and Ed25519 keys are used from a device.")
         try:
             key = keys.from_spki(encode(found))
-            keys.check_key(key)
+            keys.check_key(key, ed25519_allowed=True)
         except KeyRefused as refused:
             raise SignerRefused(refused.code, f"The CA key in the device: {refused}") from None
         return key
@@ -153,6 +160,15 @@ class Pkcs11Signer:
         if kind in _FOR_A_PERSON:
             return SignerRefused("hsm-refused", f"{where}: {_FOR_A_PERSON[kind]}.")
         return TryLater(f"{where}: no signature could be had ({kind})", reason="SIGNER_UNAVAILABLE")
+
+
+def _encode_ed25519(found: Any) -> bytes:
+    """The point is 32 octets, bare or in an OCTET STRING: devices differ (RFC 8410 §4 for what comes out)."""
+    from pkcs11 import Attribute
+
+    point = bytes(found[Attribute.EC_POINT])
+    bare = point[2:] if len(point) == 34 and point[:2] == b"\x04\x20" else point
+    return sequence(sequence(object_identifier("1.3.101.112")), bit_string(bare))
 
 
 def _logged_in(token: Any, pin: Secret[str]) -> Any:

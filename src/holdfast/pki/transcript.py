@@ -49,6 +49,21 @@ def transcript(plan: Plan, result: Result, folder: Path, *, now: datetime, versi
     return "\n\n".join(paragraphs)
 
 
+def succession(plan: Plan, root: x509.Certificate, made: x509.Certificate, folder: Path, *, now: datetime) -> str:
+    """The record of a new intermediate under a root that was there before."""
+    ends = made.not_valid_after_utc
+    paragraphs = [
+        f"The next intermediate of {plan.name!r}\nMade at {now:%F %T}Z in {folder}. Its key: {plan.key_kind}.",
+        _authority("The root, brought out for this", root, "put it away again"),
+        _authority("The intermediate", made, f"signs end certificates only; names: {_names(plan)}"),
+        "What to do now\n"
+        + _step(INTERMEDIATE, "is public. The CA sends it to clients along with each certificate.")
+        + _step(INTERMEDIATE_KEY, "is encrypted: 'holdfast ca adopt' takes it over, with its passphrase.")
+        + _step("calendar", f"Make the next one before {ends - _replace_before(plan):%F}; this one ends {ends:%F}."),
+    ]
+    return "\n\n".join(paragraphs)
+
+
 def _replace_before(plan: Plan) -> timedelta:
     """A year ahead, or less for a short life: certificates must not outlive it."""
     return min(_REPLACE_BEFORE, plan.intermediate_years * _REPLACE_BEFORE / 4)

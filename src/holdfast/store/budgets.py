@@ -114,3 +114,17 @@ def _budget(row: Row) -> Budget:
         lost_tail=instant(row["lost_tail"]),
         urgent_lost_tail=instant(row["urgent_lost_tail"]),
     )
+
+
+def charge(tx: Tx, job: str, keys: Iterable[str]) -> None:
+    """Say what the next claim of a job pays for: a look at an order costs less than the order did."""
+    tx.run("UPDATE jobs SET budgets = :budgets WHERE id = :id", id=job, budgets="\n".join(keys))
+
+
+def holds(tx: Tx, keys: Iterable[str], now: datetime) -> dict[str, datetime]:
+    """Which of these a server told to wait, and until when; without a lock, for those who only plan."""
+    text, values = value_list([(key,) for key in sorted(keys)] or [("",)])
+    rows = tx.rows(
+        f"SELECT key, not_before FROM budgets WHERE not_before > :now AND key IN ({text})", now=now, **values
+    )
+    return {row["key"]: from_micros(row["not_before"]) for row in rows}

@@ -21,7 +21,8 @@ from typing import Any, Final, Protocol, TypeVar
 from holdfast.core.backoff import Ladder
 from holdfast.errors import Duplicate, OutcomeUnknown, StoreUnavailable, TxConflict
 from holdfast.ports import Clock, Points
-from holdfast.store import jobs, journal
+from holdfast.store import journal, owed_jobs
+from holdfast.store.marks import Brief, Relaxed
 from holdfast.store.tx import Session, Tx
 
 T = TypeVar("T")
@@ -47,6 +48,7 @@ class Engine(Protocol):
     name: str
     writers: int
     readers: int
+    near: bool  # in this process: a few rows are read sooner than another thread is reached
     shared: bool  # other processes may use it too, and want to be told of new work
 
     def connect(self, *, write: bool, deadline: float) -> EngineSession: ...
@@ -58,6 +60,9 @@ class EngineSession(Session, Protocol):
     @property
     def broken(self) -> bool:
         """The connection is gone; open a new one."""
+
+    def relax(self) -> None:
+        """The transaction just begun need not survive a crash that follows its COMMIT."""
 
     def notify(self) -> None:
         """Hint to other replicas that there is work."""
@@ -121,6 +126,10 @@ class Retrying:
         raise AssertionError("count() never ends")
 
 
+def _nothing() -> None:
+    """Nobody counts."""
+
+
 class _State(Enum):
     WAITING = 1  # nothing was done yet
     RUNNING = 2  # inside the transaction: it can still be abandoned
@@ -182,8 +191,17 @@ class _Inbox:
 class Database(Retrying):
     """The store on threads. `deadline` bounds every call: past it the answer is an error, never a longer wait."""
 
-    def __init__(self, engine: Engine, *, clock: Clock, points: Points, deadline: timedelta) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        clock: Clock,
+        points: Points,
+        deadline: timedelta,
+        committed: Callable[[], None] = _nothing,
+    ) -> None:
         super().__init__(clock, deadline)
+        self._committed = committed  # counts durable commits; called on the writers' threads
         self.engine = engine
         self.wake = Wake()
         self._points = points
@@ -191,6 +209,7 @@ class Database(Retrying):
         self._guard = threading.Lock()  # over the state of calls
         self._reads, self._writes = _Inbox(), _Inbox()
         self._notify_planned = False
+        self._near: EngineSession | None = None  # the event loop's own connection, for brief reads
         self._threads = [
             *(self._start(self._writes, n, write=True) for n in range(engine.writers)),
             *(self._start(self._reads, n, write=False) for n in range(engine.readers)),
@@ -205,8 +224,19 @@ class Database(Retrying):
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
         """Run a function in a read-only transaction with one consistent view."""
-        result: T = await self._call(self._reads, fn, self._deadline)
+        near = self.engine.near and isinstance(fn, Brief)
+        result: T = self._glance(fn) if near else await self._call(self._reads, fn, self._deadline)
         return result
+
+    def _glance(self, fn: Callable[[Tx], T]) -> T:
+        """Read here and now, on the event loop."""
+        if self._near is None or self._near.broken:
+            self._near = self.engine.connect(write=False, deadline=self._deadline)
+        self._near.begin(write=False)
+        try:
+            return fn(Tx(self._near))
+        finally:
+            self._near.rollback()
 
     async def _attempt(self, fn: Callable[[Tx], T], deadline: float) -> T:
         result: T = await self._call(self._writes, fn, deadline)
@@ -220,6 +250,8 @@ class Database(Retrying):
         """Finish what was handed over, then end the threads; the writers close last (SQLite's checkpoint is theirs)."""
         if self._notify_planned:
             self._notify()  # what we handed back at the last moment need not wait for another replica's poll
+        if self._near is not None:
+            self._near.close()
         self._reads.close()
         self._writes.close()
         await asyncio.to_thread(self._join)
@@ -356,7 +388,10 @@ class Database(Retrying):
                     raise _Stale(str(error)) from error
                 raise
             tx = Tx(session)
+            durable = write and not all(isinstance(call.fn, Relaxed) for call in calls)
             try:
+                if write and not durable:
+                    session.relax()
                 for call in calls:
                     if call.state is not _State.ABANDONED:
                         call.result = call.fn(tx)
@@ -368,6 +403,8 @@ class Database(Retrying):
                 session.rollback()
                 raise
             session.commit()
+            if durable and tx.wrote:
+                self._committed()
             if write:
                 self._points("store.after-commit")
             return tx.wakes
@@ -400,7 +437,7 @@ class Database(Retrying):
 
 def conclude(tx: Tx) -> None:
     """What a transaction owes is written last: its jobs, then its journal, whose lock must come after all others."""
-    jobs.pay(tx)
+    owed_jobs.pay(tx)
     journal.seal(tx)
 
 

@@ -23,7 +23,7 @@ from holdfast.core.job import (
     verdict,
 )  # fmt: skip
 from holdfast.errors import LeaseLost, TxConflict
-from holdfast.store import budgets, journal
+from holdfast.store import budgets, journal, owed_jobs
 from holdfast.store.leases import fence_base
 from holdfast.store.tx import Row, Tx, from_micros, instant, to_micros, value_list
 
@@ -57,7 +57,7 @@ class Job:
 def enqueue(tx: Tx, spec: Spec) -> str:
     """Ask for work, in the transaction that causes it. The live job for (kind, subject): this or an older one."""
     for _ in range(ENQUEUE_TRIES):
-        if _insert(tx, [_row(spec)]):
+        if owed_jobs.insert(tx, [owed_jobs.row(spec)]):
             tx.wakes = True
             return spec.id
         # On PostgreSQL the job in the way may have ended since: then this one is needed after all.
@@ -73,48 +73,7 @@ def enqueue(tx: Tx, spec: Spec) -> str:
 
 def owe(tx: Tx, spec: Spec) -> None:
     """Ask for work without asking which job will do it: written right before COMMIT, together with all others."""
-    tx.owed_jobs.append(_row(spec))
-
-
-def pay(tx: Tx) -> None:
-    """Insert the jobs that the transaction owes. Called by the store, before it seals the journal."""
-    if not tx.owed_jobs:
-        return
-    rows = sorted(tx.owed_jobs)  # by kind and subject: two groups that want the same jobs must not wait for each other
-    tx.owed_jobs.clear()
-    for start in range(0, len(rows), PAGE):
-        _insert(tx, rows[start : start + PAGE])
-    tx.wakes = True
-
-
-def _row(spec: Spec) -> tuple[Any, ...]:
-    return (
-        spec.kind,
-        spec.subject,
-        spec.id,
-        int(spec.priority),
-        -1 if spec.due_at is None else to_micros(spec.due_at),
-        spec.max_attempts,
-        "\n".join(spec.budgets),
-        json.dumps(spec.payload),
-        -1 if spec.expires_at is None else to_micros(spec.expires_at),
-    )
-
-
-def _insert(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> int:
-    """Insert what has no live twin. -1 stands for no instant: a NULL in a list of rows would have no type."""
-    text, values = value_list(rows)
-    return tx.run(
-        f"""INSERT INTO jobs (kind, subject, id, state, priority, due_at, max_attempts, budgets, payload, created_at,
-                              expires_at)
-            SELECT kind, subject, id, 'ready', priority, CASE WHEN due_at < 0 THEN now_us() ELSE due_at END,
-                   max_attempts, budgets, payload, now_us(), CASE WHEN expires_at < 0 THEN NULL ELSE expires_at END
-              FROM (WITH wanted (kind, subject, id, priority, due_at, max_attempts, budgets, payload, expires_at)
-                      AS ({text}) SELECT * FROM wanted) AS wanted
-             WHERE TRUE
-            ON CONFLICT DO NOTHING""",
-        **values,
-    )
+    tx.owed_jobs.append(owed_jobs.row(spec))
 
 
 # ── claiming ──
@@ -464,3 +423,22 @@ def _job(row: Row) -> Job:
         reason=row["reason"],
         last_error=row["last_error"],
     )
+
+
+def bring_forward(tx: Tx, kind: str, subject: str, due_at: datetime) -> bool:
+    """Let a job that sleeps wake earlier; False if it runs already, or would wake before that anyway."""
+    # The lock waits for an answer that is being written: on PostgreSQL, the job would look as if it still ran.
+    tx.rows(
+        "SELECT id FROM jobs WHERE kind = :kind AND subject = :subject AND state <> 'dead' /* FOR UPDATE */",
+        kind=kind,
+        subject=subject,
+    )
+    changed = tx.run(
+        """UPDATE jobs SET due_at = :due_at
+            WHERE kind = :kind AND subject = :subject AND state = 'ready' AND due_at > :due_at""",
+        kind=kind,
+        subject=subject,
+        due_at=due_at,
+    )
+    tx.wakes = tx.wakes or changed == 1
+    return changed == 1

@@ -32,6 +32,7 @@ class PostgresEngine:
 
     name = "postgresql"
     readers = 2
+    near = False
     shared = True
 
     def __init__(self, url: Secret[str], *, connections: int) -> None:
@@ -127,6 +128,9 @@ class PostgresSession:
             self._connection.execute("ROLLBACK")
         except psycopg.Error:
             self._connection.close()
+
+    def relax(self) -> None:
+        self.execute("SET LOCAL synchronous_commit TO OFF", {})
 
     def notify(self) -> None:
         with contextlib.suppress(psycopg.Error):

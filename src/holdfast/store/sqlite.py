@@ -33,6 +33,7 @@ class SqliteEngine:
     name = "sqlite"
     writers = 1
     readers = 2
+    near = True
     shared = False
 
     def __init__(self, path: Path, clock: Clock) -> None:
@@ -145,6 +146,9 @@ class SqliteSession:
         with contextlib.suppress(sqlite3.Error):
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
+
+    def relax(self) -> None:
+        """The durability of a file is a setting of its connection; what is not worth a commit stays in memory."""
 
     def notify(self) -> None:
         """Nobody else to tell."""

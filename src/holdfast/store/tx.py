@@ -11,6 +11,7 @@ Row = Mapping[str, Any]
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_CHANGES: Final = ("INSERT", "UPDATE", "DELETE")  # how a statement with RETURNING begins
 _PLAIN: Final = frozenset({str, int, bytes, bool, float, type(None)})
 
 
@@ -43,7 +44,7 @@ class Session(Protocol):
 class Tx:
     """What a transaction function may do. Journal entries and wake-ups collect here until just before COMMIT."""
 
-    __slots__ = ("_now", "_session", "audits", "epoch", "events", "owed_jobs", "wakes")
+    __slots__ = ("_now", "_session", "audits", "epoch", "events", "owed_jobs", "wakes", "wrote")
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -53,16 +54,21 @@ class Tx:
         self.events: list[tuple[str, str, str, str]] = []  # name, subject, job id, details
         self.owed_jobs: list[tuple[Any, ...]] = []  # rows of jobs, in the order of their columns
         self.wakes = False  # there is new work: tell the workers after COMMIT
+        self.wrote = False  # something was changed: COMMIT will wait for the disk
 
     def run(self, sql: str, **params: Any) -> int:
         """Execute one statement and return how many rows it changed."""
-        return self._session.execute(sql, _bound(params))
+        changed = self._session.execute(sql, _bound(params))
+        self.wrote = self.wrote or changed > 0
+        return changed
 
     def rows(self, sql: str, **params: Any) -> list[Row]:
-        return self._session.query(sql, _bound(params))
+        rows = self._session.query(sql, _bound(params))
+        self.wrote = self.wrote or (bool(rows) and sql.startswith(_CHANGES))
+        return rows
 
     def row(self, sql: str, **params: Any) -> Row | None:
-        rows = self._session.query(sql, _bound(params))
+        rows = self.rows(sql, **params)
         return rows[0] if rows else None
 
     def now(self) -> datetime:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -15,7 +15,9 @@ from holdfast.telemetry import Health, Metrics
 Look = Callable[[], Awaitable[None]]  # brings health or metrics up to date before they are shown
 
 
-def site(health: Health, metrics: Metrics, *, look: Look, scrape: Look) -> Starlette:
+def site(health: Health, metrics: Metrics, *, look: Look, scrape: Look, more: Sequence[Route] = ()) -> Starlette:
+    """What is served without TLS: probes, metrics, and `more`."""
+
     async def live(request: Request) -> Response:
         """The process answers: nothing else is asked, least of all the database."""
         return JSONResponse({"status": "live", "version": __version__})
@@ -40,5 +42,6 @@ def site(health: Health, metrics: Metrics, *, look: Look, scrape: Look) -> Starl
             Route("/health/ready", ready),
             Route("/health/startup", startup),
             Route("/metrics", shown_metrics),
+            *more,
         ]
     )

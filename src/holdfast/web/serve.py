@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from holdfast.errors import UserError
+from holdfast.secret import Secret
+
+Line = socket.socket  # bound, and ours
+BACKLOG = 2048
 
 
 class AddressTaken(UserError):
@@ -23,7 +30,26 @@ class _Server(uvicorn.Server):
         yield  # the signals are the app's: it drains first, then stops us
 
 
-def bind(host: str, port: int) -> socket.socket:
+class Tls:
+    """TLS with a certificate that may be replaced while we serve: the next handshake uses the new one."""
+
+    def __init__(self) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.options |= ssl.OP_NO_RENEGOTIATION
+        self.context.set_alpn_protocols(["http/1.1"])
+
+    def load(self, chain: bytes, key: Secret[bytes]) -> None:
+        """Both in PEM. Python reads keys only from files: this one is in memory, and has no name that others know."""
+        handle = os.memfd_create("tls", os.MFD_CLOEXEC)
+        try:
+            os.write(handle, key.reveal() + chain)
+            self.context.load_cert_chain(f"/proc/self/fd/{handle}")
+        finally:
+            os.close(handle)
+
+
+def bind(host: str, port: int, *, setting: str = "server.listen") -> Line:
     """Take the address before anything else starts, so that a taken one is said at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     line = socket.socket(family, socket.SOCK_STREAM)
@@ -32,20 +58,42 @@ def bind(host: str, port: int) -> socket.socket:
         line.bind((host, port))
     except OSError as error:
         line.close()
-        refused = AddressTaken(f"server.listen: cannot listen on {host}:{port}: {error.strerror}.")
-        refused.hint = "Stop what listens there, or choose another address (HOLDFAST_SERVER_LISTEN)."
+        refused = AddressTaken(f"{setting}: cannot listen on {host}:{port}: {error.strerror}.")
+        variable = f"HOLDFAST_{setting.replace('.', '_').upper()}"
+        refused.hint = f"Stop what listens there, or choose another address ({variable})."
         raise refused from error
     line.setblocking(False)
     return line
 
 
+def bind_local(path: Path) -> Line:
+    """A socket in the file system that only our user can open. One that nobody answers on any more is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)  # an address has 108 bytes at most: go by the handle
+    before = os.umask(0o177)
+    try:
+        path.unlink(missing_ok=True)
+        line.bind(f"/proc/self/fd/{folder}/{path.name}")
+    except OSError:
+        line.close()
+        raise
+    finally:
+        os.umask(before)
+        os.close(folder)
+    line.setblocking(False)
+    return line
+
+
 @contextlib.asynccontextmanager
-async def serving(site: ASGIApp, line: socket.socket) -> AsyncIterator[None]:
+async def serving(site: ASGIApp, line: Line, tls: Tls | None = None) -> AsyncIterator[None]:
     """Answer on the socket for as long as the block runs."""
     config = uvicorn.Config(
         site, log_config=None, access_log=False, lifespan="off", http="httptools", ws="none", server_header=False,
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=2, timeout_keep_alive=30, proxy_headers=False,
+        ssl_context_factory=None if tls is None else lambda *_: tls.context,
     )  # fmt: skip
+    line.listen(BACKLOG)  # now, and not when the task comes to it: whoever connects from here on is answered
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[line]), name="http")
     try:

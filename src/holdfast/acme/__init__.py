@@ -1,0 +1,1 @@
+"""The face for ACME clients: RFC 8555 over HTTP."""

@@ -1,0 +1,213 @@
+"""Builds the CA from Settings: its keys, its desk, its jobs and duties, and the ACME server with its certificate."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.acme.app import site
+from holdfast.acme.replay import Nonces, nonces_for
+from holdfast.config import Settings
+from holdfast.core.acme import Identifier, Order
+from holdfast.core.ca import CaOptions, Policy
+from holdfast.core.problem import STATUS, Problem
+from holdfast.engine import acme_issue, acme_sweep, acme_validate, ca_crl
+from holdfast.engine.replica import Every
+from holdfast.engine.sweep import Owed
+from holdfast.engine.worker import Kind
+from holdfast.errors import StoreError, TryLater
+from holdfast.network import SystemNet
+from holdfast.operations import ca as cas
+from holdfast.operations.authorities import Authorities
+from holdfast.operations.deliveries import Deliveries, tell_uncollected
+from holdfast.operations.desk import Changes, Desk
+from holdfast.operations.handover import Handover
+from holdfast.operations.listener import Listener
+from holdfast.operations.vault import Vault
+from holdfast.operations.verbs import Office, dispatch
+from holdfast.pki.ceremony import Plan
+from holdfast.ports import Clock, Files, Random
+from holdfast.store.database import Database
+from holdfast.telemetry import Telemetry
+from holdfast.validators.caa import Caa
+from holdfast.validators.check import Validator
+from holdfast.validators.resolver import DnsProblem, Resolver
+from holdfast.validators.verdict import Challenge, Failed, Trace, ValidationSettings
+from holdfast.web.serve import Line, Tls, serving
+
+RESOLV_CONF: Final = Path("/etc/resolv.conf")
+FIRST_NAME: Final = "Holdfast"
+REFRESH_EVERY: Final = timedelta(seconds=5)
+FLUSH_EVERY: Final = timedelta(seconds=2)
+LISTENER_EVERY: Final = timedelta(seconds=10)  # one small read, so that a revoked certificate is not shown for long
+EVERY_MINUTE: Final = timedelta(minutes=1)
+
+
+class CaServer:
+    """One replica's part in being a CA. `prepare` before the engine starts; `serving` while it runs."""
+
+    def __init__(
+        self, db: Database, vault: Vault, policy: Policy, *, clock: Clock, random: Random, telemetry: Telemetry
+    ) -> None:
+        self._settings: Settings = vault.settings
+        self._vault = vault
+        self._clock, self._random, self._telemetry = clock, random, telemetry
+        self._deliveries = Deliveries(db)
+        self.authorities = Authorities(db=db, vault=vault, policy=policy, clock=clock, telemetry=telemetry)
+        self.desk = Desk(
+            db=db,
+            random=random,
+            policy=policy,
+            authorities=self.authorities,
+            changes=Changes(),
+            delivered=self._deliveries,
+            handover=Handover(),
+        )
+        self._nonces: Nonces = nonces_for(self.desk, clock, shared=db.engine.shared)
+        self._tls = Tls()
+        first = self._settings.acme.first_ca
+        self._listener = Listener(desk=self.desk, telemetry=telemetry, load=self._tls.load, first_ca=first)
+
+    async def prepare(self) -> None:
+        """Make the first CA if there is none, and open those there are."""
+        await self.authorities.refresh()
+        first = self._settings.acme.first_ca
+        if first and not self.authorities.known():
+            with contextlib.suppress(cas.CaExists):  # another replica was quicker: its CA counts
+                await cas.create(self._vault, ca=first, plan=Plan(name=FIRST_NAME), options=CaOptions(), actor="system")
+                self._telemetry.log.info("ca.created", ca=first)
+            await self.authorities.refresh()
+
+    # ── What the engine does for it ──
+
+    def kinds(self) -> list[Kind]:
+        settings, net = self._settings.acme, SystemNet()
+        resolvers = settings.resolvers or system_resolvers(self._vault.files)
+        looks = ValidationSettings(
+            resolvers=resolvers,
+            http_port=settings.http_port,
+            tls_port=settings.tls_port,
+            allowed_networks=settings.networks,
+            timeout=settings.validation_timeout.total_seconds(),
+            caa_identities=settings.caa_identities,
+        )
+        caa = _CaaAgain(
+            Caa(Resolver(net, self._random, resolvers), self._clock, settings.caa_identities),
+            self.desk.policy,
+            looks.timeout,
+        )
+        return [
+            acme_validate.kind(self.desk, Validator(net, self._clock, self._random, looks)),
+            acme_issue.kind(self.desk, caa=caa, use_pkilint=settings.lint == "pkilint"),
+            ca_crl.kind(self.desk.db, self.authorities, self._telemetry),
+        ]
+
+    def families(self) -> list[Owed]:
+        return [
+            acme_validate.owed(self.desk, self._random),
+            acme_issue.owed(self._random),
+            ca_crl.owed(self._random),
+        ]
+
+    def duties(self) -> list[Every]:
+        db, policy = self.desk.db, self.desk.policy
+        return [
+            Every(name="ca_refresh", period=REFRESH_EVERY, duty=self.authorities.refresh, everywhere=True),
+            Every(name="ca_listener", period=LISTENER_EVERY, duty=self._listener.tend, everywhere=True),
+            Every(name="acme_deliveries", period=FLUSH_EVERY, duty=self._deliveries.flush, everywhere=True),
+            Every(name="acme_nonces", period=10 * EVERY_MINUTE, duty=self._nonces.sweep, everywhere=True),
+            Every(name="acme_expire", period=EVERY_MINUTE, duty=lambda: acme_sweep.expire(db)),
+            Every(
+                name="acme_uncollected",
+                period=EVERY_MINUTE,
+                duty=lambda: tell_uncollected(db, policy.uncollected_after),
+            ),
+        ]
+
+    # ── Being asked ──
+
+    async def do(self, verb: str, args: Mapping[str, Any], actor: str) -> Any:
+        """What a command on this machine asks for."""
+        office = Office(
+            vault=self._vault,
+            policy=self.desk.policy,
+            refresh=self.authorities.refresh,
+            problem=self.authorities.problem,
+        )
+        return await dispatch(office, verb, args, actor=actor)
+
+    @contextlib.asynccontextmanager
+    async def serving(self, line: Line) -> AsyncIterator[None]:
+        """Answer ACME requests from the moment there is a certificate to answer with."""
+        task = asyncio.create_task(self._serve(line), name="acme")
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            with contextlib.suppress(StoreError):  # what was seen last; it is evidence, not worth an error
+                await self._deliveries.flush()
+
+    async def ready(self, seconds: float) -> bool:
+        """Wait for the listener's certificate, but not for ever, and not without a CA that could sign it."""
+        if not self.authorities.all():
+            return False
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._listener.loaded.wait()
+        except TimeoutError:
+            return False
+
+    async def _serve(self, line: Line) -> None:
+        try:
+            await self._listener.loaded.wait()
+            face = site(self.desk, self._nonces, self._clock, self._telemetry)
+            async with serving(face, line, self._tls):
+                self._telemetry.log.info("acme.serving", url=self.desk.policy.base_url)
+                await asyncio.Event().wait()  # until it is cancelled
+        except Exception as error:
+            self._telemetry.log.error("acme.failed_to_serve", error=str(error), exc_info=error)
+            raise
+
+
+class _CaaAgain:
+    """Looks at CAA once more for a certificate whose proofs are older than such an answer may be (RFC 8555 §8.1)."""
+
+    def __init__(self, caa: Caa, policy: Policy, timeout: float) -> None:
+        self._caa, self._policy, self._timeout = caa, policy, timeout
+
+    async def __call__(self, order: Order, identifier: Identifier, proof: str) -> Problem | None:
+        asked = Challenge(
+            type=proof,
+            identifier_type=identifier.type,
+            identifier=identifier.value,
+            token="",
+            thumbprint="",
+            account_url=self._policy.acme_url(order.ca, "account", order.account),
+        )
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._caa.check(asked, Trace())
+        except Failed as why:
+            if why.retryable:
+                raise TryLater(str(why), reason="CAA_UNKNOWN") from why
+            return why.problem
+        except DnsProblem as why:
+            if why.retryable:
+                raise TryLater(str(why), reason="CAA_UNKNOWN") from why
+            return Problem("caa", f"{why}.", STATUS["caa"])
+        except TimeoutError:
+            raise TryLater(f"CAA of {identifier.value}: no answer", reason="CAA_UNKNOWN") from None
+        return None
+
+
+def system_resolvers(files: Files) -> tuple[str, ...]:
+    """The name servers that this machine itself uses."""
+    lines = [line.split() for line in (files.read(RESOLV_CONF) or b"").decode(errors="replace").splitlines()]
+    found = [words[1] for words in lines if len(words) > 1 and words[0] == "nameserver" and "%" not in words[1]]
+    return tuple(found) or ("127.0.0.1",)

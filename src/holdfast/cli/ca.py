@@ -1,0 +1,363 @@
+"""`holdfast ca`: make and change our CAs, let their clients in, look at their work, revoke."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from holdfast.cli.config import ConfigOption, settings
+from holdfast.cli.showing import OutputOption, show_one, show_rows
+from holdfast.errors import UserError
+
+app = typer.Typer(name="ca", help="Make and change CAs, let their clients in, revoke certificates.")
+eab = typer.Typer(name="eab", help="Keys for external account binding: each lets one account in.")
+app.add_typer(eab)
+
+KeyKind = Literal["ec-p256", "ec-p384", "rsa-2048", "rsa-3072", "rsa-4096", "ed25519"]
+Mode = Literal["validate", "trust"]
+Reason = Literal[
+    "unspecified", "key-compromise", "affiliation-changed", "superseded", "cessation-of-operation",
+    "privilege-withdrawn",
+]  # fmt: skip
+CaArgument = Annotated[str, typer.Argument(help="The name of the CA.", metavar="CA")]
+CaOption = Annotated[str | None, typer.Option("--ca", help="Only those of this CA.")]
+AfterOption = Annotated[str, typer.Option("--after", help="Those after this id: the next page.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")]
+ModeOption = Annotated[Mode | None, typer.Option("--mode", help="Prove names by challenges, or trust EAB keys.")]
+EabOption = Annotated[
+    bool | None, typer.Option("--eab-required/--no-eab-required", help="Let only accounts with an EAB key in.")
+]
+ChallengeOption = Annotated[
+    list[str] | None, typer.Option("--challenge", help="A challenge to offer; may be repeated.")
+]  # fmt: skip
+PermitOption = Annotated[
+    list[str] | None, typer.Option("--permit", help="A pattern of names to issue for; may be repeated.")
+]  # fmt: skip
+ShardsOption = Annotated[int | None, typer.Option("--shards", help="Parts of the CRL; may only grow.")]
+CrlOption = Annotated[str | None, typer.Option("--crl-lifetime", help="How long a CRL is good for, such as 7d.")]
+ProfileOption = Annotated[
+    list[Path] | None,
+    typer.Option("--profile", help="A file (JSON or TOML) with the fields of a profile; may be repeated."),
+]
+
+
+def _ask(config: Path | None, verb: str, **args: Any) -> Any:
+    import asyncio
+
+    from holdfast.cli.reaching import ask
+
+    return asyncio.run(ask(settings(config), verb, **args))
+
+
+# ── CAs ──
+
+
+@app.command()
+def create(
+    ca: CaArgument,
+    name: Annotated[str, typer.Option("--name", help="Its name in certificates.")] = "Holdfast",
+    key: Annotated[KeyKind, typer.Option("--key", help="The kind of both keys.")] = "ec-p256",
+    confine: Annotated[
+        list[str] | None, typer.Option("--confine", help="A domain or network its certificate is confined to.")
+    ] = None,
+    mode: ModeOption = None,
+    eab_required: EabOption = None,
+    challenge: ChallengeOption = None,
+    permit: PermitOption = None,
+    shards: ShardsOption = None,
+    crl_lifetime: CrlOption = None,
+    profile: ProfileOption = None,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Make a CA: a root, whose key is put away, and an intermediate that signs."""
+    options = _options(mode, eab_required, challenge, permit, shards, crl_lifetime, profile)
+    show_one(_ask(config, "ca.create", ca=ca, name=name, key=key, permit=confine or [], options=options), output)
+
+
+@app.command()
+def adopt(
+    ca: CaArgument,
+    chain: Annotated[list[Path], typer.Option("--chain", help="PEM: the issuer, what is above it, the root.")],
+    key: Annotated[Path | None, typer.Option("--key", help="PEM: the issuer's key.")] = None,
+    passphrase_file: Annotated[
+        Path | None, typer.Option("--passphrase-file", help="Its first line opens the key.")
+    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Instead of a key: its PKCS#11 address.")] = None,
+    alternate: Annotated[list[Path] | None, typer.Option("--alternate", help="PEM: a chain to another root.")] = None,
+    mode: ModeOption = None,
+    eab_required: EabOption = None,
+    challenge: ChallengeOption = None,
+    permit: PermitOption = None,
+    shards: ShardsOption = None,
+    profile: ProfileOption = None,
+    dev: Annotated[bool, typer.Option("--dev", help="Let a self-signed certificate sign.")] = False,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Take over a CA that was made elsewhere, such as by 'holdfast pki init'."""
+    options = _options(mode, eab_required, challenge, permit, shards, None, profile) | ({"dev": True} if dev else {})
+    given = {
+        "chain": "".join(map(_text, chain)),
+        "alternates": [_text(each) for each in alternate or ()],
+        "key": None if key is None else _text(key),
+        "passphrase": None if passphrase_file is None else _text(passphrase_file).splitlines()[0],
+        "device": device,
+    }
+    show_one(_ask(config, "ca.adopt", ca=ca, options=options, **given), output)
+
+
+@app.command("list")
+def list_cas(config: ConfigOption = None, output: OutputOption = "table") -> None:
+    """List the CAs."""
+    show_rows(_ask(config, "ca.list"), output, empty="There is no CA; 'holdfast ca create' makes one.")
+
+
+@app.command()
+def show(ca: CaArgument, config: ConfigOption = None, output: OutputOption = "table") -> None:
+    """Show all about one CA."""
+    show_one(_ask(config, "ca.show", ca=ca), output)
+
+
+@app.command()
+def chain(
+    ca: CaArgument,
+    root: Annotated[bool, typer.Option("--root", help="The root instead: what clients are to trust.")] = False,
+    config: ConfigOption = None,
+) -> None:
+    """Print the chain of a CA in PEM: the issuer and what is above it, without the root."""
+    sys.stdout.write(_ask(config, "ca.chain", ca=ca, root=root))
+
+
+@app.command()
+def close(ca: CaArgument, config: ConfigOption = None, output: OutputOption = "table") -> None:
+    """Take no new accounts and orders; lists and revocations go on."""
+    show_one(_ask(config, "ca.close", ca=ca), output)
+
+
+@app.command("open")
+def reopen(ca: CaArgument, config: ConfigOption = None, output: OutputOption = "table") -> None:
+    """Open a closed CA again."""
+    show_one(_ask(config, "ca.open", ca=ca), output)
+
+
+@app.command("set")
+def change(
+    ca: CaArgument,
+    mode: ModeOption = None,
+    eab_required: EabOption = None,
+    challenge: ChallengeOption = None,
+    permit: PermitOption = None,
+    any_name: Annotated[bool, typer.Option("--permit-any", help="Issue for every name again.")] = False,
+    shards: ShardsOption = None,
+    crl_lifetime: CrlOption = None,
+    profile: ProfileOption = None,
+    without_profile: Annotated[
+        list[str] | None, typer.Option("--without-profile", help="A profile to offer no more.")
+    ] = None,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Decide something else about a CA; what is not named stays."""
+    changes = _options(mode, eab_required, challenge, [] if any_name else permit, shards, crl_lifetime, profile)
+    if without_profile:
+        changes["without_profiles"] = without_profile
+    show_one(_ask(config, "ca.set", ca=ca, changes=changes), output)
+
+
+def _options(
+    mode: str | None,
+    eab_required: bool | None,
+    challenges: list[str] | None,
+    permitted: list[str] | None,
+    shards: int | None,
+    crl_lifetime: str | None,
+    profiles: list[Path] | None,
+) -> dict[str, Any]:
+    given = {
+        "mode": mode,
+        "eab_required": eab_required,
+        "challenges": challenges,
+        "permitted": permitted,
+        "shards": shards,
+        "crl_lifetime_s": None if crl_lifetime is None else _seconds(crl_lifetime),
+        "profiles": None if profiles is None else [_profile(each) for each in profiles],
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _profile(file: Path) -> Any:
+    import json
+    import tomllib
+
+    text = _text(file)
+    try:
+        return json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+    except ValueError as error:
+        raise UserError(f"{file} is neither JSON nor TOML: {error}.") from None
+
+
+def _seconds(text: str) -> int:
+    from holdfast.setting_kinds import duration
+
+    try:
+        return int(duration("1s").parse(text).total_seconds())
+    except ValueError:
+        raise UserError(f"{text!r} is no duration, such as 1h or 7d.") from None
+
+
+def _text(file: Path) -> str:
+    from holdfast.world import LocalFiles
+
+    try:
+        content = LocalFiles().read(file)
+        text = None if content is None else content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {error}.") from None
+    if not text:
+        raise UserError(f"There is no file {file}, or nothing in it.")
+    return text
+
+
+# ── Keys that let accounts in ──
+
+
+@eab.command("create")
+def eab_create(
+    ca: CaArgument,
+    name: Annotated[
+        list[str] | None, typer.Option("--name", help="A pattern of names its account may have; may be repeated.")
+    ] = None,
+    note: Annotated[str, typer.Option("--note", help="Whom it is for.")] = "",
+    lifetime: Annotated[str | None, typer.Option("--lifetime", help="How long it may be used, such as 7d.")] = None,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Make a key; its MAC key is shown only now. Clients ask for both: kid, and HMAC key in base64url."""
+    span = None if lifetime is None else _seconds(lifetime)
+    show_one(_ask(config, "eab.create", ca=ca, names=name or [], note=note, lives_for_s=span), output)
+
+
+@eab.command("list")
+def eab_list(
+    ca: CaOption = None,
+    after: AfterOption = "",
+    limit: LimitOption = 100,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """List the keys, without their MAC keys."""
+    show_rows(_ask(config, "eab.list", ca=ca, after=after, limit=limit), output, empty="There are no EAB keys.")
+
+
+@eab.command("revoke")
+def eab_revoke(
+    kid: Annotated[str, typer.Argument(help="Its id.")], config: ConfigOption = None, output: OutputOption = "table"
+) -> None:
+    """Let no account in with this key any more; one that is in stays."""
+    show_one(_ask(config, "eab.revoke", kid=kid), output)
+
+
+# ── Clients and their work ──
+
+
+@app.command()
+def accounts(
+    ca: CaOption = None,
+    after: AfterOption = "",
+    limit: LimitOption = 100,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """List accounts, the oldest first."""
+    show_rows(_ask(config, "account.list", ca=ca, after=after, limit=limit), output, empty="There are no accounts.")
+
+
+@app.command("revoke-account")
+def revoke_account(
+    account: Annotated[str, typer.Argument(help="Its id.")],
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """End an account for good; its certificates stay as they are."""
+    show_one(_ask(config, "account.revoke", account=account), output)
+
+
+@app.command()
+def orders(
+    ca: CaOption = None,
+    account: Annotated[str | None, typer.Option("--account", help="Only those of this account.")] = None,
+    after: AfterOption = "",
+    limit: LimitOption = 100,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """List orders, the oldest first."""
+    rows = _ask(config, "order.list", ca=ca, account=account, after=after, limit=limit)
+    show_rows(rows, output, empty="There are no orders.")
+
+
+@app.command()
+def certificates(
+    ca: CaArgument,
+    after: AfterOption = "",
+    limit: LimitOption = 100,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """List the certificates of a CA, the oldest first."""
+    rows = _ask(config, "certificate.list", ca=ca, after=after, limit=limit)
+    show_rows(rows, output, empty="There are no certificates.")
+
+
+@app.command()
+def pauses(config: ConfigOption = None, output: OutputOption = "table") -> None:
+    """List names that are paused because they failed too often in a row."""
+    show_rows(_ask(config, "pause.list"), output, empty="Nothing is paused.")
+
+
+AccountArgument = Annotated[str, typer.Argument(help="The account.", metavar="ACCOUNT")]
+NameArgument = Annotated[str, typer.Argument(help="The name.", metavar="NAME")]
+
+
+@app.command()
+def pause(
+    account: AccountArgument, name: NameArgument, config: ConfigOption = None, output: OutputOption = "table"
+) -> None:
+    """Take no more orders of an account for a name."""
+    show_one(_ask(config, "pause.add", account=account, name=name), output)
+
+
+@app.command()
+def unpause(
+    account: AccountArgument, name: NameArgument, config: ConfigOption = None, output: OutputOption = "table"
+) -> None:
+    """Let orders for a name through again, with its failures forgotten."""
+    show_one(_ask(config, "pause.remove", account=account, name=name), output)
+
+
+@app.command()
+def revoke(
+    serial: Annotated[str, typer.Argument(help="The serial number, in hex.")],
+    ca: Annotated[str, typer.Option("--ca", help="The CA that issued it.")],
+    reason: Annotated[Reason, typer.Option("--reason", help="Why.")] = "unspecified",
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Revoke a certificate; it is on the CRL within a minute."""
+    show_one(_ask(config, "certificate.revoke", ca=ca, serial=serial, reason=reason), output)
+
+
+@app.command("block-key")
+def block_key(
+    key: Annotated[str, typer.Argument(help="The SHA-256 of a public key in hex, or a file with it in PEM.")],
+    why: Annotated[str, typer.Option("--why", help="For the audit.")],
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Never issue for a public key again."""
+    content = key if len(key) == 64 and all(c in "0123456789abcdefABCDEF" for c in key) else _text(Path(key))
+    show_one(_ask(config, "key.block", key=content, why=why), output)

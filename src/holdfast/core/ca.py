@@ -1,0 +1,104 @@
+"""What an operator decides about one of our CAs, and about ACME as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+CHALLENGES: Final = ("http-01", "dns-01", "tls-alpn-01")
+EXPERIMENTAL: Final = ("dns-account-01", "dns-persist-01")  # drafts: offered only where an operator names them
+MAX_NAMES: Final = 100
+
+
+class Mode(StrEnum):
+    VALIDATE = "validate"  # every name is proved by a challenge
+    TRUST = "trust"  # accounts bound to a key of ours get the names listed with it, without a challenge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileOptions:
+    """One kind of certificate, in plain values; pki/profile.py makes certificates of it."""
+
+    name: str = "default"
+    description: str = "TLS server certificates."
+    lifetime_s: int = 90 * 86400
+    max_lifetime_s: int = 398 * 86400
+    backdate_s: int = 300
+    client_auth: bool = False
+    common_name: bool = False
+    must_staple: bool = False
+    key_kinds: tuple[str, ...] = ()  # empty: those that every client can use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaOptions:
+    """The choices for one CA; kept as JSON beside it."""
+
+    mode: Mode = Mode.VALIDATE
+    eab_required: bool = False
+    challenges: tuple[str, ...] = CHALLENGES
+    profiles: tuple[ProfileOptions, ...] = (ProfileOptions(),)  # the first is the default
+    shards: int = 1  # of the CRL; may grow, never shrink
+    crl_lifetime_s: int = 7 * 86400
+    permitted: tuple[str, ...] = ()  # name patterns; empty: every name
+    dev: bool = False  # lets a self-signed certificate sign
+
+    def profile(self, name: str | None) -> ProfileOptions | None:
+        """The profile of this name, or the default one; None if there is no such profile."""
+        if name is None:
+            return self.profiles[0]
+        return next((each for each in self.profiles if each.name == name), None)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> CaOptions:
+        profiles = tuple(
+            ProfileOptions(**{**each, "key_kinds": tuple(each.get("key_kinds", ()))}) for each in raw["profiles"]
+        )
+        lists = {name: tuple(raw[name]) for name in ("challenges", "permitted")}
+        return replace(cls(), **{**raw, **lists, "profiles": profiles, "mode": Mode(raw["mode"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """So many in so long; 0: no limit."""
+
+    count: int
+    span: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What holds for every CA of this installation; from the settings."""
+
+    base_url: str = "https://localhost:8631"  # never from a Host header
+    publish_url: str = "http://127.0.0.1:8630"  # where CRLs and issuers' certificates are fetched, over plain HTTP
+    order_for: timedelta = timedelta(days=7)
+    authz_for: timedelta = timedelta(days=30)
+    tries: int = 3  # of one challenge
+    caa_for: timedelta = timedelta(hours=8)  # how long an answer of CAA counts
+    uncollected_after: timedelta = timedelta(minutes=15)
+    pause_after: int = 30  # failures in a row for one name of one account; 0: never
+    accounts_per_address: Rate = field(default=Rate(count=500, span=timedelta(hours=3)))
+    orders_per_account: Rate = field(default=Rate(count=3000, span=timedelta(hours=3)))
+    orders_per_identifier: Rate = field(default=Rate(count=1000, span=timedelta(days=1)))
+    failures_per_identifier: Rate = field(default=Rate(count=60, span=timedelta(hours=1)))
+    terms_url: str = ""
+    website: str = ""
+    caa_identities: tuple[str, ...] = ()
+    chaos_nonces: int = 0  # per cent of good nonces that are refused, to try clients out
+    repeat_finalize: bool = False  # answer a repeated finalize with the order, for clients that cannot take a 403
+
+    def acme_url(self, ca: str, *path: str) -> str:
+        return "/".join((self.base_url, "acme", ca, *path))
+
+    def crl_url(self, ca: str) -> str:
+        return f"{self.publish_url}/pki/{ca}/{{shard}}.crl"
+
+    def issuer_url(self, ca: str) -> str:
+        return f"{self.publish_url}/pki/{ca}/issuer.cer"

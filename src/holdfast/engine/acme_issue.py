@@ -1,0 +1,168 @@
+"""Signs what a finalized order committed to: the same intent gives the same bytes, however often this is begun."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from holdfast.core.acme import Identifier, Order, OrderState
+from holdfast.core.backoff import Ladder
+from holdfast.core.job import Done, Outcome, Spec
+from holdfast.core.problem import AcmeError, Problem
+from holdfast.engine.worker import Kind, Work
+from holdfast.errors import TryLater
+from holdfast.operations.acme_orders import ISSUE
+from holdfast.operations.authorities import Authority
+from holdfast.operations.desk import Desk
+from holdfast.pki import certify, keys, lint, linting
+from holdfast.pki.ari import parse_cert_id
+from holdfast.pki.intent import Intent
+from holdfast.pki.refused import PkiRefused
+from holdfast.pki.unsigned import Unsigned, finish_aside
+from holdfast.ports import Random
+from holdfast.store import acme_authzs, acme_orders, ca_certificates, journal
+from holdfast.store.ca_certificates import Issued
+from holdfast.store.marks import brief
+from holdfast.store.tx import Tx
+
+LADDER: Final = Ladder(first=timedelta(seconds=5), factor=3, cap=timedelta(minutes=5), jitter=0.2)
+GAVE_UP: Final = "The certificate could not be issued; the operator of this CA can see why. Place a new order."
+
+CaaCheck = Callable[[Order, Identifier, str], Awaitable[Problem | None]]  # a name, and how it was proved
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    order: Order
+    intent: bytes
+    stale: tuple[tuple[Identifier, str], ...]  # names whose CAA was looked up too long ago, and how they were proved
+
+
+def kind(desk: Desk, *, caa: CaaCheck, use_pkilint: bool) -> Kind:
+    """Jobs of this kind have an order as subject."""
+
+    async def handler(work: Work) -> Outcome:
+        try:
+            return await _issue(desk, work, caa=caa, use_pkilint=use_pkilint)
+        except PkiRefused as refused:
+            return _give_up(work, AcmeError.server_internal(GAVE_UP).problem, str(refused))
+        except TryLater as error:
+            if work.claim.attempt < work.claim.max_attempts:
+                raise
+            return _give_up(work, AcmeError.server_internal(GAVE_UP).problem, str(error))
+
+    return Kind(
+        name=ISSUE,
+        handler=handler,
+        slots=32,
+        timeout=timedelta(minutes=2),
+        ladder=LADDER,
+        settled=lambda claim: desk.changes.fire(claim.subject),
+    )
+
+
+async def _issue(desk: Desk, work: Work, *, caa: CaaCheck, use_pkilint: bool) -> Outcome:
+    facts = await desk.db.read(brief(lambda tx: _facts(tx, desk, work.claim.subject)))
+    if facts is None:
+        return Done()  # it is over: an earlier run stored the certificate, and we did not hear of it
+    order, intent = facts.order, Intent.from_json(facts.intent)
+    ca = desk.authorities.get(order.ca)
+    if ca is None:
+        raise TryLater(f"CA {order.ca} cannot sign here now.", reason="CA_NOT_OPEN")
+    for identifier, proof in facts.stale:
+        if problem := await caa(order, identifier, proof):
+            return _give_up(work, problem, problem.detail)
+    content = certify.prepare(intent, ca.issuer)
+    _lint(content, intent, ca, use_pkilint=use_pkilint)
+    work.check()
+    der = await finish_aside(content, ca.signer)
+    work.point("job.effect-done")
+    issued = _issued(order, intent, der, desk.random)
+    return Done(write=lambda tx: _store(tx, order, issued))
+
+
+def _facts(tx: Tx, desk: Desk, order_id: str) -> _Facts | None:
+    order, intent = acme_orders.get(tx, order_id), ca_certificates.intent_of(tx, order_id)
+    if order is None or intent is None or order.state is not OrderState.PROCESSING:
+        return None
+    if not desk.policy.caa_identities:
+        return _Facts(order, intent, ())
+    oldest = tx.now() - desk.policy.caa_for
+    proofs = acme_authzs.proofs(tx, order.authzs)
+    return _Facts(order, intent, tuple((name, proof) for name, proof, at in proofs if proof and at < oldest))
+
+
+def _lint(content: Unsigned, intent: Intent, ca: Authority, *, use_pkilint: bool) -> None:
+    """Nothing is signed that was not looked at first."""
+    preview = content.preview
+    profile = ca.profile(intent.profile)
+    if not isinstance(preview, x509.Certificate) or profile is None:
+        raise PkiRefused("lint-profile", f"Profile {intent.profile!r} is no longer offered.")
+    found = lint.findings(preview, intent, ca.issuer, max_lifetime=profile.max_lifetime)
+    if use_pkilint:
+        found = [*found, *linting.certificate_findings(preview.public_bytes(Encoding.DER))]
+    if found:
+        raise PkiRefused("lint", "; ".join(f"{each.code}: {each.problem}" for each in found))
+
+
+def _issued(order: Order, intent: Intent, der: bytes, random: Random) -> Issued:
+    return Issued(
+        id=random.new_id("cert"),
+        ca=order.ca,
+        serial=f"{intent.serial:x}",
+        order=order.id,
+        account=order.account,
+        profile=order.profile,
+        identifiers=order.identifiers,
+        der=der,
+        spki_sha256=keys.spki_sha256(intent.spki).hex(),
+        not_before=intent.not_before,
+        not_after=intent.not_after,
+        shard=intent.crl_shard,
+        issued_at=order.created_at,
+    )
+
+
+def _store(tx: Tx, order: Order, issued: Issued) -> None:
+    """The certificate and the order's end, together; of two that signed the same, the first counts."""
+    if not ca_certificates.insert(tx, issued, tx.now()):
+        return
+    acme_orders.issued(tx, order.id, issued.id)
+    journal.audit(tx, "certificate_issued", issued.id, order=order.id, ca=issued.ca, serial=issued.serial)
+    journal.event(tx, "certificate.issued", issued.id, order=order.id, serial=issued.serial)
+
+
+def _give_up(work: Work, problem: Problem, why: str) -> Outcome:
+    def write(tx: Tx) -> None:
+        refuse(tx, work.claim.subject, problem, why)
+
+    return Done(write=write)
+
+
+def refuse(tx: Tx, order_id: str, problem: Problem, why: str) -> None:
+    """processing → invalid. The intent stays: it tells what was never signed."""
+    order = acme_orders.get(tx, order_id)
+    if order is None or not acme_orders.refuse(tx, order_id, problem):
+        return
+    if order.replaces is not None:
+        ca_certificates.replaced(tx, order.ca, parse_cert_id(order.replaces)[1], None)
+    journal.audit(tx, "order_invalid", order_id, problem=problem.to_json(), why=why)
+    journal.event(tx, "order.invalid", order_id, why=why)
+
+
+def owed(random: Random) -> Callable[[Tx], Sequence[Spec]]:
+    """Orders under way without a job get one; an order whose job died is over, and says so."""
+
+    def specs(tx: Tx) -> Sequence[Spec]:
+        found = acme_orders.processing_without_job(tx, ISSUE)
+        for order, dead in found:
+            if dead:
+                refuse(tx, order, AcmeError.server_internal(GAVE_UP).problem, "its job is dead")
+        return [Spec(id=random.new_id("job"), kind=ISSUE, subject=order) for order, dead in found if not dead]
+
+    return specs

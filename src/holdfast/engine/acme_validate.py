@@ -1,0 +1,92 @@
+"""Tests a challenge that a client has answered; what may pass is tried again, and every try is on record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from holdfast.core.acme import Authz, Challenge, ChallengeState
+from holdfast.core.backoff import Ladder
+from holdfast.core.job import Again, Claim, Done, Outcome, Spec
+from holdfast.core.problem import AcmeError
+from holdfast.engine.worker import Kind, Work
+from holdfast.operations import acme_authzs as verbs
+from holdfast.operations.acme_authzs import VALIDATE
+from holdfast.operations.desk import Desk
+from holdfast.ports import Random
+from holdfast.store import acme_accounts, acme_authzs
+from holdfast.store.marks import brief
+from holdfast.store.tx import Tx
+from holdfast.validators import check, verdict
+
+TRIES: Final = Ladder(first=timedelta(seconds=2), factor=2.5, cap=timedelta(seconds=15))
+
+
+def kind(desk: Desk, validator: check.Validator) -> Kind:
+    """Jobs of this kind have a challenge as subject."""
+
+    async def handler(work: Work) -> Outcome:
+        facts = await desk.db.read(brief(lambda tx: _facts(tx, work.claim.subject)))
+        if facts is None:
+            return Done()  # it was decided before, and we did not hear of it
+        challenge, authz, ca, seen = facts
+        answer = await validator.check(_asked(desk, challenge, authz, ca))
+        work.point("job.effect-done")
+        return _outcome(desk, challenge, authz, answer, seen)
+
+    def settled(claim: Claim) -> None:
+        desk.changes.fire(claim.subject)
+        desk.changes.fire(str(claim.payload.get("authz", "")))
+
+    return Kind(name=VALIDATE, handler=handler, slots=64, timeout=timedelta(minutes=1), settled=settled)
+
+
+def _facts(tx: Tx, challenge_id: str) -> tuple[Challenge, Authz, str, list[dict[str, Any]]] | None:
+    found = acme_authzs.with_challenge(tx, challenge_id)
+    if found is None or found[0].state is not ChallengeState.PROCESSING:
+        return None
+    account = acme_accounts.get(tx, found[1].account)
+    return (*found, "" if account is None else account.ca, acme_authzs.tries(tx, challenge_id))
+
+
+def _asked(desk: Desk, challenge: Challenge, authz: Authz, ca: str) -> verdict.Challenge:
+    return verdict.Challenge(
+        type=challenge.type,
+        identifier_type=authz.identifier.type,
+        identifier=f"*.{authz.identifier.value}" if authz.wildcard else authz.identifier.value,
+        token=challenge.token,
+        thumbprint=challenge.thumbprint or "",
+        account_url=desk.policy.acme_url(ca, "account", authz.account),
+    )
+
+
+def _outcome(
+    desk: Desk, challenge: Challenge, authz: Authz, answer: verdict.Verdict, before: list[dict[str, Any]]
+) -> Outcome:  # fmt: skip
+    if isinstance(answer, verdict.Valid):
+        seen = [*before, answer.evidence]
+        return Done(write=lambda tx: verbs.proved(tx, desk, challenge, authz, seen))
+    seen = [*before, {**answer.evidence, "error": answer.problem.detail}]
+    if answer.retryable and len(seen) < desk.policy.tries:
+        wait = TRIES.rung(len(seen))
+        return Again(
+            after=wait, reason="VALIDATION_RETRY", write=lambda tx: verbs.tried(tx, challenge, seen, tx.now() + wait)
+        )
+    return Done(write=lambda tx: verbs.disproved(tx, desk, challenge, authz, answer.problem, seen))
+
+
+def owed(desk: Desk, random: Random) -> Callable[[Tx], Sequence[Spec]]:
+    """Challenges under way without a job get one; one whose job died is over, and says so."""
+
+    def specs(tx: Tx) -> Sequence[Spec]:
+        found = acme_authzs.processing_without_job(tx, VALIDATE)
+        for challenge_id, dead in found:
+            facts = _facts(tx, challenge_id) if dead else None
+            if facts is not None:
+                problem = AcmeError.server_internal("The challenge could not be tested; place a new order.").problem
+                verbs.disproved(tx, desk, facts[0], facts[1], problem, facts[3])
+        alive = [acme_authzs.with_challenge(tx, challenge_id) for challenge_id, dead in found if not dead]
+        return [verbs.validation(random.new_id("job"), each[0]) for each in alive if each is not None]
+
+    return specs

@@ -1,0 +1,135 @@
+"""Lists of revoked certificates: one job for each shard of each CA, which signs the next list and sleeps, for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final
+
+from holdfast.core.job import Again, Outcome, Spec
+from holdfast.engine.worker import Kind, Work
+from holdfast.errors import LeaseLost, TryLater, UserError
+from holdfast.operations.authorities import Authorities, Authority
+from holdfast.operations.ca import CRL_ATTEMPTS
+from holdfast.operations.revocation import CRL, GATHER_FOR
+from holdfast.pki import crl
+from holdfast.pki.aside import aside
+from holdfast.pki.crl import Reason, Revoked
+from holdfast.pki.unsigned import finish_aside
+from holdfast.ports import Random
+from holdfast.store import ca_certificates, cas, crls, jobs, journal
+from holdfast.store.crls import Crl
+from holdfast.store.database import Store
+from holdfast.store.tx import Tx, from_micros, instant
+from holdfast.telemetry import Telemetry
+
+NOT_NOW: Final = timedelta(minutes=1)  # until a CA or its device is looked for again
+OVERDUE_AFTER: Final = timedelta(seconds=20)  # a revocation that waits so long was missed: the reconciler sees to it
+QUICK: Final = 500  # entries that are put into a list without holding up the event loop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Facts:
+    """What the next list is made of."""
+
+    number: int
+    now: datetime
+    entries: tuple[Revoked, ...]
+    to_note: tuple[str, ...]  # certificates of which must be known that they were listed
+
+
+def kind(db: Store, authorities: Authorities, telemetry: Telemetry) -> Kind:
+    async def handler(work: Work) -> Outcome:
+        ca, _, shard = work.claim.subject.rpartition("/")
+        authority = authorities.get(ca)
+        if authority is None:
+            await authorities.refresh()
+            authority = authorities.get(ca)
+        if authority is None:
+            return Again(after=NOT_NOW, reason="CA_NOT_OPEN")
+        facts = await db.read(lambda tx: _facts(tx, ca, int(shard)))
+        try:
+            made = await _signed(authority, int(shard), facts)
+        except (TryLater, UserError) as why:
+            telemetry.log.error("crl.not_signed", ca=ca, shard=shard, problem=str(why), again=f"in {NOT_NOW}")
+            return Again(after=NOT_NOW, reason="SIGNER_UNAVAILABLE")
+        work.point("job.effect-done")
+        telemetry.log.info("crl.signed", ca=ca, shard=shard, number=made.number, entries=len(facts.entries))
+        due = crl.regenerate_at(made.this_update, made.next_update)
+        return Again(at=due, reason="SCHEDULED", write=partial(_write, made=made, facts=facts))
+
+    return Kind(name=CRL, handler=handler, slots=4)
+
+
+def _facts(tx: Tx, ca: str, shard: int) -> _Facts:
+    last, now = crls.get(tx, ca, shard), tx.now()
+    rows = [
+        row
+        for row in ca_certificates.revoked(tx, ca, shard)
+        if not crl.may_be_left_out(from_micros(row["not_after"]), instant(row["listed_at"]))
+    ]
+    return _Facts(
+        number=1 if last is None else last.number + 1,
+        now=now,
+        entries=tuple(
+            Revoked(int(row["serial"], 16), from_micros(row["revoked_at"]), Reason(row["reason"] or 0)) for row in rows
+        ),
+        to_note=tuple(row["id"] for row in rows if row["listed_at"] is None or from_micros(row["not_after"]) < now),
+    )
+
+
+async def _signed(authority: Authority, shard: int, facts: _Facts) -> Crl:
+    ends = facts.now + timedelta(seconds=authority.options.crl_lifetime_s)
+    prepare = partial(
+        crl.prepare,
+        authority.issuer,
+        number=facts.number,
+        this_update=facts.now,
+        next_update=ends,
+        revoked=facts.entries,
+        shard=shard,
+    )
+    content = prepare() if len(facts.entries) < QUICK else await aside(prepare)
+    return Crl(
+        ca=authority.id,
+        shard=shard,
+        number=facts.number,
+        this_update=facts.now,
+        next_update=ends,
+        der=await finish_aside(content, authority.signer),
+    )
+
+
+def _write(tx: Tx, *, made: Crl, facts: _Facts) -> None:
+    """Runs with the fence of the job held: two lists of one number cannot both come to be."""
+    if not crls.put(tx, made):
+        raise LeaseLost(f"list {made.number} of {made.ca}/{made.shard} is there already")
+    crls.listed(tx, facts.to_note, made.this_update)
+    journal.event(tx, "crl.signed", f"{made.ca}/{made.shard}", number=made.number, entries=len(facts.entries))
+    if crls.unlisted_since(tx, made.ca, made.shard) is not None:  # revoked while we signed
+        jobs.bring_forward(tx, CRL, f"{made.ca}/{made.shard}", tx.now() + GATHER_FOR)
+
+
+def owed(random: Random) -> Callable[[Tx], Sequence[Spec]]:
+    """Every shard has its job; and a revocation that waits too long brings it forward."""
+
+    def specs(tx: Tx) -> Sequence[Spec]:
+        missing = []
+        for row in cas.everything(tx):
+            for shard in range(row.options.shards):
+                subject = f"{row.id}/{shard}"
+                if jobs.live(tx, CRL, subject) is None:
+                    missing.append(Spec(id=random.new_id("job"), kind=CRL, subject=subject, max_attempts=CRL_ATTEMPTS))
+                else:
+                    _nudge(tx, row.id, shard)
+        return missing
+
+    return specs
+
+
+def _nudge(tx: Tx, ca: str, shard: int) -> None:
+    since = crls.unlisted_since(tx, ca, shard)
+    if since is not None and since + OVERDUE_AFTER < tx.now():
+        jobs.bring_forward(tx, CRL, f"{ca}/{shard}", tx.now())

@@ -1,0 +1,166 @@
+"""Accounts of ACME clients: register, look up, change, end (RFC 8555 §7.3)."""
+
+from __future__ import annotations
+
+from holdfast.core.acme import Account, AccountState
+from holdfast.core.problem import AcmeError
+from holdfast.errors import Duplicate
+from holdfast.operations.desk import Desk, Requester, require, within
+from holdfast.secret import Secret
+from holdfast.store import acme_accounts, acme_limits, acme_orders, eab_keys, journal
+from holdfast.store.marks import brief
+from holdfast.store.tx import Tx
+
+
+class KeyInUse(AcmeError):
+    """Another account has this key; the reply names it (§7.3.5)."""
+
+    def __init__(self, account: str) -> None:
+        super().__init__(AcmeError.malformed("Another account has this key.", status=409).problem)
+        self.account = account
+
+
+async def by_id(desk: Desk, ca: str, account: str) -> Account | None:
+    found = await desk.db.read(brief(lambda tx: acme_accounts.get(tx, account)))
+    return found if found is not None and found.ca == ca else None
+
+
+async def by_id_anywhere(desk: Desk, account: str) -> Account | None:
+    return await desk.db.read(lambda tx: acme_accounts.get(tx, account))
+
+
+async def by_key(desk: Desk, ca: str, thumbprint: str) -> Account | None:
+    return await desk.db.read(lambda tx: acme_accounts.by_key(tx, ca, thumbprint))
+
+
+async def eab_key(desk: Desk, ca: str, kid: str) -> Secret[bytes] | None:
+    """The MAC key behind a key id of ours, if an account may be bound with it now."""
+
+    def look(tx: Tx) -> str | None:
+        key = eab_keys.get(tx, kid)
+        return key.secret_id if key is not None and key.ca == ca and key.usable_at(tx.now()) else None
+
+    secret_id = await desk.db.read(look)
+    return None if secret_id is None else await desk.authorities.vault.reveal(secret_id)
+
+
+async def register(
+    desk: Desk,
+    ca: str,
+    *,
+    jwk: str,
+    thumbprint: str,
+    contacts: tuple[str, ...],
+    agreed: bool,
+    eab_kid: str | None,
+    eab: str | None,
+    address: str,
+) -> tuple[Account, bool]:
+    """The account of this key, and whether it was made just now. `eab_kid` has been proved by its MAC."""
+    account_id = desk.random.new_id("acct")
+
+    def write(tx: Tx) -> tuple[Account, bool]:
+        existing = acme_accounts.by_key(tx, ca, thumbprint)
+        if existing is not None:
+            return existing, False
+        now = tx.now()
+        rates = {f"account/{address}": desk.policy.accounts_per_address}
+        within(acme_limits.take(tx, rates, now), "accounts from this address")
+        account = Account(
+            id=account_id,
+            ca=ca,
+            thumbprint=thumbprint,
+            jwk=jwk,
+            state=AccountState.VALID,
+            contacts=contacts,
+            eab_kid=eab_kid,
+            eab=eab,
+            names=() if eab_kid is None else _names_of(tx, eab_kid),
+            agreed=agreed,
+            created_at=now,
+        )
+        if not acme_accounts.insert(tx, account):
+            raise Duplicate(thumbprint)
+        if eab_kid is not None and not eab_keys.bind(tx, eab_kid, account.id):
+            raise AcmeError.unauthorized("This external account key has been used or withdrawn.")
+        journal.audit(tx, "account_created", account.id, actor=f"acme:{account.id}", ca=ca, key=thumbprint, eab=eab_kid)
+        return account, True
+
+    try:
+        return await desk.db.write(write)
+    except Duplicate:  # the same key at the same moment: the first one counts
+        found = await by_key(desk, ca, thumbprint)
+        if found is None:
+            raise
+        return found, False
+
+
+def _names_of(tx: Tx, eab_kid: str) -> tuple[str, ...]:
+    key = eab_keys.get(tx, eab_kid)
+    return () if key is None else key.names
+
+
+async def update(desk: Desk, who: Requester, contacts: tuple[str, ...] | None) -> Account:
+    """Change what was given; without contacts, just look."""
+
+    def write(tx: Tx) -> Account:
+        require(tx, who)
+        if contacts is not None:
+            acme_accounts.set_contacts(tx, who.account, contacts)
+            journal.audit(tx, "account_updated", who.account, actor=f"acme:{who.account}", contacts=len(contacts))
+        return _existing(tx, who)
+
+    return await (desk.db.read(write) if contacts is None else desk.db.write(write))
+
+
+async def deactivate(desk: Desk, who: Requester) -> Account:
+    """For good: the key can never have an account here again (§7.3.6)."""
+
+    def write(tx: Tx) -> Account:
+        require(tx, who)
+        acme_accounts.end(tx, who.account, "deactivated")
+        problem = AcmeError.unauthorized("The account was deactivated.").problem
+        ended = [order for order in acme_orders.open_of(tx, who.account) if acme_orders.refuse(tx, order, problem)]
+        journal.audit(tx, "account_deactivated", who.account, actor=f"acme:{who.account}", orders=ended)
+        return _existing(tx, who)
+
+    return await desk.db.write(write)
+
+
+async def change_key(desk: Desk, who: Requester, *, jwk: str, thumbprint: str) -> Account:
+    """Give the account another key (§7.3.5). Challenges answered before keep the key they were answered with."""
+
+    def write(tx: Tx) -> Account:
+        require(tx, who)
+        account = _existing(tx, who)
+        holder = acme_accounts.by_key(tx, account.ca, thumbprint)
+        if holder is not None:
+            raise KeyInUse(holder.id)
+        if not acme_accounts.set_key(tx, who.account, old=who.thumbprint, jwk=jwk, thumbprint=thumbprint):
+            raise AcmeError.unauthorized("The account has another key by now.", status=401)
+        journal.audit(
+            tx, "account_key_changed", who.account, actor=f"acme:{who.account}", old=who.thumbprint, new=thumbprint
+        )
+        return _existing(tx, who)
+
+    try:
+        return await desk.db.write(write)
+    except Duplicate:  # at the same moment as another
+        account = await by_id_anywhere(desk, who.account)
+        holder = None if account is None else await by_key(desk, account.ca, thumbprint)
+        raise KeyInUse(who.account if holder is None else holder.id) from None
+
+
+async def order_ids(desk: Desk, who: Requester, *, after: str = "", limit: int = 100) -> list[str]:
+    def look(tx: Tx) -> list[str]:
+        require(tx, who)
+        return acme_orders.ids_of(tx, who.account, after=after, limit=limit)
+
+    return await desk.db.read(look)
+
+
+def _existing(tx: Tx, who: Requester) -> Account:
+    account = acme_accounts.get(tx, who.account)
+    if account is None:
+        raise AcmeError.account_does_not_exist("There is no such account.")
+    return account

@@ -1,0 +1,463 @@
+"""Orders: what a client asks for, and the step from proofs to a certificate under way (RFC 8555 §7.4)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from holdfast.core.acme import (
+    Account,
+    AccountState,
+    Authz,
+    AuthzState,
+    Challenge,
+    ChallengeState,
+    Identifier,
+    Order,
+    OrderState,
+    likeness,
+    offered_types,
+    permits,
+    state_at,
+)
+from holdfast.core.ca import Mode, Rate
+from holdfast.core.job import Priority, Spec
+from holdfast.core.problem import AcmeError, Problem, SubProblem
+from holdfast.errors import TxConflict
+from holdfast.operations.authorities import Authority
+from holdfast.operations.desk import Desk, Requester, require, within
+from holdfast.operations.handover import Owe
+from holdfast.pki import constraints, csr, keys
+from holdfast.pki.ari import parse_cert_id
+from holdfast.pki.intent import Intent, new_serial
+from holdfast.pki.profile import MAX_BACKDATE, plan
+from holdfast.pki.refused import PkiRefused
+from holdfast.pki.thumbprint import thumbprint
+from holdfast.ports import Random
+from holdfast.store import acme_accounts, acme_authzs, acme_limits, acme_orders, ca_certificates, journal
+from holdfast.store.marks import brief
+from holdfast.store.tx import Tx
+
+ISSUE: Final = "acme.issue"
+REUSE_MARGIN: Final = timedelta(hours=1)  # a proof that ends sooner is not worth building an order on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a newOrder request asks for, in its one spelling."""
+
+    identifiers: tuple[Identifier, ...]
+    profile: str | None = None
+    not_before: datetime | None = None
+    not_after: datetime | None = None
+    replaces: str | None = None
+
+
+# ── newOrder ──
+
+
+async def place(desk: Desk, ca: Authority, who: Requester, wish: Wish, *, address: str = "") -> Order:
+    """The order for this wish: a new one, or the one that the same account asked for before and can still use."""
+    _check_names(ca, wish.identifiers)
+    profile = ca.options.profile(wish.profile)
+    if profile is None:
+        known = ", ".join(each.name for each in ca.options.profiles)
+        raise AcmeError.invalid_profile(f"There is no profile {wish.profile!r:.80}; there are: {known}.")
+    alike = likeness(wish.identifiers, profile.name, wish.replaces, wish.not_before, wish.not_after)
+    ids = _Ids.draw(desk.random, wish.identifiers)
+
+    def write(tx: Tx) -> Order:
+        standing = require(tx, who)
+        now = tx.now()
+        existing = _usable(tx, who.account, alike, now)
+        if existing is not None:
+            return existing
+        _check_dates(wish, now, timedelta(seconds=profile.max_lifetime_s))
+        _check_pauses(tx, who.account, wish.identifiers)
+        replaced = None if wish.replaces is None else _replaceable(tx, ca, who.account, wish)
+        within(acme_limits.take(tx, _rates(desk, who.account, wish.identifiers), now), "orders")
+        _check_failures(tx, desk, who.account, wish.identifiers, now)
+        trusted = ca.options.mode is Mode.TRUST
+        if trusted:
+            _check_trust(standing.names, wish.identifiers)
+        order, fresh = _assemble(tx, desk, ca, who.account, wish, profile.name, ids, now, trusted=trusted)
+        if not acme_orders.insert(tx, order, alike):
+            raise TxConflict(f"the same order was placed twice at once: {order.id}")  # run again, this finds it
+        acme_authzs.insert(tx, fresh, now)
+        acme_authzs.link(tx, order.id, order.authzs)
+        if replaced is not None:
+            ca_certificates.replaced(tx, ca.id, replaced.serial, order.id)
+            ca_certificates.deliver(tx, "acknowledged", [(replaced.id, who.account)])  # whoever names it, has it
+        journal.audit(
+            tx,
+            "order_created",
+            order.id,
+            actor=f"acme:{who.account}",
+            names=[each.value for each in order.identifiers],
+            profile=order.profile,
+            address=address,
+        )
+        return order
+
+    return await desk.db.write(write)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ids:
+    """Drawn before the transaction, which may run more than once."""
+
+    order: str
+    authzs: Mapping[Identifier, str]
+    tokens: Mapping[Identifier, str]
+    challenges: Mapping[Identifier, str]
+
+    @classmethod
+    def draw(cls, random: Random, identifiers: Sequence[Identifier]) -> _Ids:
+        return cls(
+            order=random.new_id("order"),
+            authzs={each: random.new_id("authz") for each in identifiers},
+            tokens={each: _token(random) for each in identifiers},
+            challenges={each: random.new_id("chall") for each in identifiers},
+        )
+
+
+def _token(random: Random) -> str:
+    return base64.urlsafe_b64encode(random.token(32)).rstrip(b"=").decode()
+
+
+def _usable(tx: Tx, account: str, alike: str, now: datetime) -> Order | None:
+    existing = acme_orders.alike(tx, account, alike)
+    if existing is not None and state_at(existing, now) is OrderState.INVALID:
+        acme_orders.refuse(tx, existing.id, expired_problem(), event="expired")  # it makes room for the next
+        return None
+    return existing
+
+
+def expired_problem() -> Problem:
+    return AcmeError.malformed("The order expired before it was finalized.", status=403).problem
+
+
+def _assemble(
+    tx: Tx,
+    desk: Desk,
+    ca: Authority,
+    account: str,
+    wish: Wish,
+    profile: str,
+    ids: _Ids,
+    now: datetime,
+    *,
+    trusted: bool,
+) -> tuple[Order, list[Authz]]:
+    """The order, and those of its authorizations that are new."""
+    reused = acme_authzs.reusable(tx, account, wish.identifiers, now + REUSE_MARGIN)
+    expires_at = now + desk.policy.order_for
+    fresh = [
+        _authz(ca, account, each, ids, now + desk.policy.authz_for if trusted else expires_at, trusted=trusted)
+        for each in wish.identifiers
+        if each not in reused
+    ]
+    order = Order(
+        id=ids.order,
+        ca=ca.id,
+        account=account,
+        state=OrderState.READY if trusted or not fresh else OrderState.PENDING,
+        profile=profile,
+        identifiers=wish.identifiers,
+        authzs=tuple(reused[each]["id"] if each in reused else ids.authzs[each] for each in wish.identifiers),
+        not_before=wish.not_before,
+        not_after=wish.not_after,
+        replaces=wish.replaces,
+        expires_at=min([expires_at, *(acme_authzs.end_of(row) for row in reused.values())]),
+        created_at=now,
+    )
+    return order, fresh
+
+
+def _authz(ca: Authority, account: str, identifier: Identifier, ids: _Ids, until: datetime, *, trusted: bool) -> Authz:
+    authz = ids.authzs[identifier]
+    kinds = () if trusted else offered_types(identifier, ca.options.challenges)
+    challenges = tuple(
+        Challenge(
+            id=f"{ids.challenges[identifier]}-{n}",
+            authz=authz,
+            type=kind,
+            state=ChallengeState.PENDING,
+            token=ids.tokens[identifier],
+        )
+        for n, kind in enumerate(kinds)
+    )
+    return Authz(
+        id=authz,
+        account=account,
+        identifier=Identifier(identifier.type, identifier.base),
+        wildcard=identifier.wildcard,
+        state=AuthzState.VALID if trusted else AuthzState.PENDING,
+        expires_at=until,
+        challenges=challenges,
+    )
+
+
+# ── What may not be ordered ──
+
+
+def _check_names(ca: Authority, identifiers: Sequence[Identifier]) -> None:
+    if ca.closed:
+        raise AcmeError.unauthorized("This CA is closed: it takes no new orders.")
+    refused = _not_allowed(ca, identifiers)
+    unprovable = [
+        each
+        for each in identifiers
+        if ca.options.mode is Mode.VALIDATE and not offered_types(each, ca.options.challenges) and each not in refused
+    ]
+    _refuse_names(refused + unprovable, "This CA does not issue for it.")
+
+
+def _check_trust(patterns: Sequence[str], identifiers: Sequence[Identifier]) -> None:
+    refused = [each for each in identifiers if not permits(patterns, each)]
+    _refuse_names(refused, "It is not among the names that this account may have.")
+
+
+def _refuse_names(refused: Sequence[Identifier], why: str) -> None:
+    if refused:
+        names = ", ".join(each.value for each in refused[:3])
+        subproblems = tuple(SubProblem("rejectedIdentifier", why, (each.type, each.value)) for each in refused)
+        raise AcmeError.rejected_identifier(f"{names}: {why}", subproblems=subproblems if len(refused) > 1 else ())
+
+
+def split(identifiers: Sequence[Identifier]) -> tuple[list[str], list[str]]:
+    """DNS names and addresses."""
+    return [e.value for e in identifiers if e.type == "dns"], [e.value for e in identifiers if e.type == "ip"]
+
+
+def _check_dates(wish: Wish, now: datetime, longest: timedelta) -> None:
+    begins, ends = wish.not_before or now, wish.not_after
+    if wish.not_before is not None and begins < now - MAX_BACKDATE:
+        raise AcmeError.malformed("notBefore is too long ago.")
+    if ends is not None and ends <= max(begins, now):
+        raise AcmeError.malformed("notAfter is not after notBefore and now.")
+    if ends is not None and ends - begins > longest:
+        raise AcmeError.malformed(f"This profile issues for at most {longest.days} days.")
+
+
+def _check_pauses(tx: Tx, account: str, identifiers: Sequence[Identifier]) -> None:
+    paused = acme_limits.paused_names(tx, account, [each.base for each in identifiers])
+    if paused:
+        names = ", ".join(paused[:3])
+        why = "paused after many failures in a row; ask the operator of this CA to unpause it"
+        subproblems = tuple(SubProblem("rateLimited", why, ("dns", name)) for name in paused)
+        raise AcmeError.rate_limited(f"{names}: {why}.", subproblems=subproblems, retry_after=86400)
+
+
+def _rates(desk: Desk, account: str, identifiers: Sequence[Identifier]) -> dict[str, Rate]:
+    rates = {f"name/{each.value}": desk.policy.orders_per_identifier for each in identifiers}
+    return {**rates, f"order/{account}": desk.policy.orders_per_account}
+
+
+def _check_failures(tx: Tx, desk: Desk, account: str, identifiers: Sequence[Identifier], now: datetime) -> None:
+    rate = desk.policy.failures_per_identifier
+    waits = {each.base: acme_limits.left(tx, failure_key(account, each.base), rate, now) for each in identifiers}
+    within({name: wait for name, wait in waits.items() if wait is not None}, "failed validations of the same name")
+
+
+def failure_key(account: str, name: str) -> str:
+    return f"failed/{account}/{name}"
+
+
+def _replaceable(tx: Tx, ca: Authority, account: str, wish: Wish) -> ca_certificates.Issued:
+    """The certificate that an order says it replaces (RFC 9773 §5)."""
+    try:
+        key_identifier, serial = parse_cert_id(wish.replaces or "")
+    except ValueError:
+        raise AcmeError.malformed("replaces is not a certificate identifier (RFC 9773 §4.1).") from None
+    found = ca_certificates.by_serial(tx, ca.id, serial) if key_identifier == ca.issuer.key_identifier else None
+    if found is None:
+        raise AcmeError.malformed("replaces names a certificate that this CA did not issue.")
+    if found.account != account:
+        raise AcmeError.unauthorized("replaces names a certificate of another account.")
+    if not set(found.identifiers) & set(wish.identifiers):
+        raise AcmeError.malformed("replaces names a certificate that shares no name with this order.")
+    if found.replaced_by is not None:
+        other = acme_orders.get(tx, found.replaced_by)
+        if other is not None and state_at(other, tx.now()) is not OrderState.INVALID:
+            raise AcmeError.already_replaced("Another order replaces this certificate already.")
+    return found
+
+
+# ── Looking ──
+
+
+async def get(desk: Desk, who: Requester, order_id: str) -> Order:
+    def look(tx: Tx) -> Order:
+        require(tx, who)
+        return _shown(_own(tx, who, order_id), tx.now())
+
+    return await desk.db.read(brief(look))
+
+
+def _own(tx: Tx, who: Requester, order_id: str) -> Order:
+    order = acme_orders.get(tx, order_id)
+    if order is None:
+        raise AcmeError.malformed("There is no such order.", status=404)
+    if order.account != who.account:
+        raise AcmeError.unauthorized("The order belongs to another account.")
+    return order
+
+
+def _shown(order: Order, now: datetime) -> Order:
+    """As a client sees it: expired ones are invalid, whether or not the sweep has come by."""
+    state = state_at(order, now)
+    return order if state is order.state else replace(order, state=state, error=expired_problem())
+
+
+# ── Finalize ──
+
+
+async def finalize(desk: Desk, ca: Authority, who: Requester, order_id: str, content: bytes) -> Order:
+    """ready → processing: the intent is committed here, together with the job that signs it."""
+    request = _request(content, who)
+    serial, job = new_serial(desk.random), desk.random.new_id("job")
+
+    def write(tx: Tx, owe: Owe) -> Order:
+        require(tx, who)
+        now = tx.now()
+        order = _shown(_own(tx, who, order_id), now)
+        if order.state is not OrderState.READY:
+            if desk.policy.repeat_finalize and order.state in (OrderState.PROCESSING, OrderState.VALID):
+                return order
+            raise AcmeError.order_not_ready(f"The order is {order.state}, not ready.")
+        _check_request(order, request)
+        if ca_certificates.blocked(tx, keys.spki_sha256(request.spki).hex()):
+            raise AcmeError.bad_csr("This key is blocked: it is known to be compromised.")
+        intent = _intent(ca, order, request, serial, now)
+        return _start(tx, owe, order, intent, content, job, actor=f"acme:{who.account}")
+
+    return await desk.handover.write(desk.db, ISSUE, write)
+
+
+def _start(tx: Tx, owe: Owe, order: Order, intent: Intent, content: bytes, job: str, *, actor: str) -> Order:
+    if not acme_orders.finalize(tx, order.id, content):
+        raise AcmeError.order_not_ready("The order was finalized at the same moment.")
+    ca_certificates.intend(tx, order.id, order.ca, f"{intent.serial:x}", intent.to_json())
+    owe(tx, Spec(id=job, kind=ISSUE, subject=order.id, priority=Priority.NORMAL))
+    journal.audit(
+        tx,
+        "order_finalized",
+        order.id,
+        actor=actor,
+        serial=f"{intent.serial:x}",
+        intent=intent.sha256(),
+        key=keys.spki_sha256(intent.spki).hex(),
+    )
+    return replace(order, state=OrderState.PROCESSING)
+
+
+def _request(content: bytes, who: Requester) -> csr.Request:
+    """The CSR, read before the transaction; what the profile allows is for plan() to say."""
+    try:
+        request = csr.parse(content, ed25519_allowed=True, must_staple_allowed=True)
+    except PkiRefused as refused:
+        raise AcmeError.bad_csr(str(refused)) from None
+    if thumbprint(request.public_key) == who.thumbprint:
+        raise AcmeError.bad_csr("The key of a certificate must not be the account's key.")
+    return request
+
+
+def _check_request(order: Order, request: csr.Request) -> None:
+    """Exactly the names of the order, no more and no less (§7.4)."""
+    dns, ips = split(order.identifiers)
+    if set(request.names) != set(dns) or set(request.ips) != set(ips):
+        raise AcmeError.bad_csr("The CSR does not ask for exactly the names of the order.")
+
+
+def _intent(ca: Authority, order: Order, request: csr.Request, serial: int, now: datetime) -> Intent:
+    profile = ca.profile(order.profile)
+    if profile is None:
+        raise AcmeError.invalid_profile("The profile of this order is no longer offered.", status=403)
+    try:
+        return plan(
+            profile, request, ca.issuer, serial=serial, now=now, not_before=order.not_before, not_after=order.not_after
+        )
+    except PkiRefused as refused:
+        raise AcmeError.bad_csr(str(refused)) from None
+
+
+# ── Orders of our own ──
+
+
+async def place_internal(
+    desk: Desk,
+    ca: Authority,
+    *,
+    account: str,
+    identifiers: tuple[Identifier, ...],
+    content: bytes,
+    profile: str | None = None,
+    not_after: datetime | None = None,
+    order_id: str | None = None,
+) -> Order:
+    """An order of this installation itself: no challenge, then the pipeline of all. The same id is the same order."""
+    serial, job = new_serial(desk.random), desk.random.new_id("job")
+    new_id = order_id or desk.random.new_id("order")
+    request = csr.parse(content, ed25519_allowed=True)
+    chosen = ca.options.profile(profile)
+    if chosen is None:
+        raise AcmeError.invalid_profile(f"There is no profile {profile!r:.80}.")
+
+    def write(tx: Tx, owe: Owe) -> Order:
+        now = tx.now()
+        _insert_internal(tx, ca, account, now)
+        order = Order(
+            id=new_id,
+            ca=ca.id,
+            account=account,
+            state=OrderState.READY,
+            profile=chosen.name,
+            identifiers=identifiers,
+            not_after=not_after,
+            expires_at=now + desk.policy.order_for,
+            created_at=now,
+        )
+        _check_request(order, request)
+        if not acme_orders.insert(tx, order, new_id):  # like no other: each of these is wanted
+            existing = acme_orders.get(tx, new_id)
+            if existing is None:
+                raise TxConflict(f"order {new_id} comes and goes")
+            return existing
+        intent = _intent(ca, order, request, serial, now)
+        return _start(tx, owe, order, intent, content, job, actor=journal.SYSTEM)
+
+    return await desk.handover.write(desk.db, ISSUE, write)
+
+
+def _insert_internal(tx: Tx, ca: Authority, account: str, now: datetime) -> None:
+    """The account that orders of our own belong to; a second one like it is the first."""
+    acme_accounts.insert(
+        tx,
+        Account(
+            id=account,
+            ca=ca.id,
+            thumbprint=f"internal:{account}",
+            jwk="{}",
+            state=AccountState.VALID,
+            created_at=now,
+        ),
+    )
+
+
+def check_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> None:
+    """Refuse names that this CA does not issue for, however they are proved."""
+    if ca.closed:
+        raise AcmeError.unauthorized("This CA is closed: it takes no new orders.")
+    _refuse_names(_not_allowed(ca, identifiers), "This CA does not issue for it.")
+
+
+def _not_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> list[Identifier]:
+    patterns = ca.options.permitted
+    refused = [each for each in identifiers if patterns and not permits(patterns, each)]
+    dns, ips = split(identifiers)
+    outside = set(constraints.outside(ca.issuer.constraints, dns, ips))
+    return refused + [each for each in identifiers if each.value in outside and each not in refused]

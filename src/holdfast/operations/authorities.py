@@ -1,0 +1,161 @@
+"""The CAs of this process, opened: their keys in memory or in a device, ready to sign without asking the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from cryptography import x509
+
+from holdfast.core.ca import CaOptions, Policy, ProfileOptions
+from holdfast.errors import TryLater, UserError
+from holdfast.operations.vault import Vault
+from holdfast.pki import bundle, keys
+from holdfast.pki.aside import aside
+from holdfast.pki.chain import parse_bundle
+from holdfast.pki.device import place_of
+from holdfast.pki.hsm import Pkcs11Signer
+from holdfast.pki.issuer import Issuer, open_issuer
+from holdfast.pki.keys import EVERYDAY, KeyKind
+from holdfast.pki.profile import Profile
+from holdfast.pki.refused import SignerRefused
+from holdfast.pki.signer import Signer, open_signer
+from holdfast.ports import Clock
+from holdfast.store import cas
+from holdfast.store.cas import CaRow
+from holdfast.store.database import Store
+from holdfast.telemetry import Telemetry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Authority:
+    """A CA that can sign."""
+
+    id: str
+    closed: bool = False  # no new accounts and orders; lists and revocations go on
+    options: CaOptions
+    issuer: Issuer
+    signer: Signer
+    chain_pem: bytes  # the issuer and what stands above it, without the root
+    root_pem: bytes
+    alternates: tuple[bytes, ...]  # each a whole chain: the issuer, and what leads to another root
+    version: int
+    profiles: Mapping[str, Profile]
+
+    def profile(self, name: str | None) -> Profile | None:
+        """The profile of this name, the default one for None; None if there is no such profile."""
+        chosen = self.options.profile(name)
+        return None if chosen is None else self.profiles[chosen.name]
+
+
+class Authorities:
+    """Opens CAs from the store, keeps them, and follows what is changed about them elsewhere."""
+
+    def __init__(self, *, db: Store, vault: Vault, policy: Policy, clock: Clock, telemetry: Telemetry) -> None:
+        self.vault = vault
+        self._db = db
+        self._policy = policy
+        self._clock = clock
+        self._telemetry = telemetry
+        self._opened: dict[str, Authority] = {}
+        self._problems: dict[str, tuple[int, str]] = {}  # version, and why it could not be opened
+        self._signers: dict[tuple[str | None, str | None], Signer] = {}  # by secret or device: a change keeps the key
+
+    def get(self, ca: str) -> Authority | None:
+        """From memory only: this is asked in every request."""
+        return self._opened.get(ca)
+
+    def all(self) -> list[Authority]:
+        return list(self._opened.values())
+
+    def known(self) -> set[str]:
+        """Every CA that there is, whether it could be opened or not."""
+        return self._opened.keys() | self._problems.keys()
+
+    def problem(self, ca: str) -> str | None:
+        """Why a CA that exists cannot sign here."""
+        found = self._problems.get(ca)
+        return found[1] if found else None
+
+    async def refresh(self) -> None:
+        """Open what is new or was changed, forget what is gone. One CA that cannot be opened hinders no other."""
+        versions = await self._db.read(cas.versions)
+        for ca in self.known() - versions.keys():
+            self._opened.pop(ca, None)
+            self._problems.pop(ca, None)
+        for ca, version in versions.items():
+            held = self._opened.get(ca)
+            if held is None or held.version != version:
+                await self._reopen(ca)
+
+    async def _reopen(self, ca: str) -> None:
+        row = await self._db.read(lambda tx: cas.get(tx, ca))
+        if row is None:
+            return
+        try:
+            self._opened[ca] = await self._open(row)
+            self._problems.pop(ca, None)
+            self._telemetry.log.info("ca.opened", ca=ca, version=row.version, state=row.state)
+        except TryLater as error:  # a device that does not answer now: what is open stays open
+            self._told(row, str(error))
+        except (UserError, LookupError) as error:
+            self._opened.pop(ca, None)
+            self._told(row, str(error))
+
+    def _told(self, row: CaRow, problem: str) -> None:
+        if self._problems.get(row.id) != (row.version, problem):  # once, not every few seconds
+            self._telemetry.log.error("ca.not_opened", ca=row.id, problem=problem)
+        self._problems[row.id] = (row.version, problem)
+
+    async def _open(self, row: CaRow) -> Authority:
+        certificate = x509.load_der_x509_certificate(row.certificate)
+        above = parse_bundle(row.above.encode()) if row.above else ()
+        issuer = Issuer(
+            id=row.id,
+            certificate=certificate,
+            above=above,
+            ca_issuers_url=self._policy.issuer_url(row.id),
+            crl_url=self._policy.crl_url(row.id),
+            shards=row.options.shards,
+        )
+        signer = await self._signer(row)
+        if keys.spki(signer.public_key) != keys.spki(issuer.public_key):
+            raise SignerRefused("signer-other-key", f"The key of CA {row.id!r} is not the one in its certificate.")
+        return Authority(
+            id=row.id,
+            closed=row.state == "closed",
+            options=row.options,
+            issuer=open_issuer(issuer, dev=row.options.dev, now=self._clock.now()),
+            signer=signer,
+            chain_pem=bundle.certificates_pem([certificate, *above]),
+            root_pem=row.root.encode(),
+            alternates=tuple(chain.encode() for chain in row.alternates),
+            version=row.version,
+            profiles={each.name: profile_of(each) for each in row.options.profiles},
+        )
+
+    async def _signer(self, row: CaRow) -> Signer:
+        place = (row.key_secret, row.key_device)
+        if place not in self._signers:
+            self._signers[place] = await self._open_signer(row)
+        return self._signers[place]
+
+    async def _open_signer(self, row: CaRow) -> Signer:
+        if row.key_secret is not None:
+            return open_signer(await self.vault.reveal(row.key_secret))
+        return await aside(Pkcs11Signer, place_of(row.key_device or "", self.vault.files.read))
+
+
+def profile_of(options: ProfileOptions) -> Profile:
+    """ValueError if its numbers contradict each other."""
+    return Profile(
+        name=options.name,
+        lifetime=timedelta(seconds=options.lifetime_s),
+        max_lifetime=timedelta(seconds=options.max_lifetime_s),
+        backdate=timedelta(seconds=options.backdate_s),
+        client_auth=options.client_auth,
+        common_name=options.common_name,
+        must_staple=options.must_staple,
+        key_kinds=frozenset(map(KeyKind, options.key_kinds)) or EVERYDAY,
+    )

@@ -1,0 +1,170 @@
+"""The TLS certificate of our own ACME server: ordered from our own CA like any other, renewed in time, loaded alive."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+from urllib.parse import urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from holdfast.core.acme import Identifier, Order, OrderState
+from holdfast.operations import acme_orders as verbs
+from holdfast.operations.authorities import Authority
+from holdfast.operations.desk import Desk
+from holdfast.pki import constraints, csr, keys
+from holdfast.pki.keys import KeyKind
+from holdfast.secret import Secret
+from holdfast.store import acme_orders, listeners, secrets
+from holdfast.store.listeners import Ordered
+from holdfast.store.tx import Tx
+from holdfast.telemetry import Telemetry
+
+Load = Callable[[bytes, Secret[bytes]], None]  # chain and key, both PEM
+
+RENEW_AFTER: Final = 2 / 3  # of its life
+PATIENCE: Final = timedelta(minutes=10)  # with an order that is under way, and after one that failed
+ISSUED_WITHIN: Final = 30.0  # seconds to wait for a new order; after that, the next look finds it
+
+
+def names_of(base_url: str) -> tuple[str, tuple[Identifier, ...]]:
+    """The host that clients are told, and the names that its certificate needs."""
+    host = urlsplit(base_url).hostname or "localhost"
+    if host == "localhost":
+        return host, (Identifier("dns", host), Identifier("ip", "127.0.0.1"), Identifier("ip", "::1"))
+    try:
+        return host, (Identifier("ip", str(ipaddress.ip_address(host))),)
+    except ValueError:
+        return host, (Identifier("dns", host),)
+
+
+def usable(ordered: Ordered, now: datetime) -> bool:
+    """Whether a client would accept it now."""
+    if ordered.not_before is None or ordered.not_after is None or ordered.revoked:
+        return False
+    return ordered.not_before <= now < ordered.not_after
+
+
+def wanting(recent: Sequence[Ordered], now: datetime) -> str | None:
+    """Why another certificate is to be ordered now, in words; None if not. `recent` has the newest first."""
+    waiting = [each for each in recent if each.certificate is None and now - each.created_at < PATIENCE]
+    good = [each for each in recent if usable(each, now)]
+    if waiting:
+        return None  # one is under way, or the last one failed a moment ago
+    if not good:
+        return "there is none"
+    begins, ends = good[0].not_before, good[0].not_after
+    if begins is None or ends is None:
+        raise AssertionError("a usable certificate has dates")
+    due = begins + (ends - begins) * RENEW_AFTER
+    return f"two thirds of its life were over at {due:%F %T}Z" if now >= due else None
+
+
+def under_way(recent: Sequence[Ordered], now: datetime) -> str | None:
+    """An order, perhaps of another replica, that is about to be decided: worth waiting for."""
+    open_still = (OrderState.READY, OrderState.PROCESSING)
+    waiting = (each.order for each in recent if each.state in open_still and now - each.created_at < PATIENCE)
+    return next(waiting, None)
+
+
+class Listener:
+    """Looks now and then; every replica loads, and whichever sees the need first orders for all."""
+
+    def __init__(self, *, desk: Desk, telemetry: Telemetry, load: Load, first_ca: str) -> None:
+        self.loaded = asyncio.Event()
+        self._desk = desk
+        self._telemetry = telemetry
+        self._load = load
+        self._first_ca = first_ca
+        self._host, self._identifiers = names_of(desk.policy.base_url)
+        self._current = ""  # the order whose certificate is in use
+
+    async def tend(self) -> None:
+        """Load the newest certificate, and see to it that there is one."""
+        recent, now = await self._look()
+        await self._use(recent, now)
+        order = under_way(recent, now)
+        if order is None:
+            order = await self._order_if_wanted(wanting(recent, now))
+        if order is not None and await self._ended(order):
+            await self._use(*await self._look())
+
+    async def _order_if_wanted(self, why: str | None) -> str | None:
+        ca = self._authority()
+        if why is None or ca is None:
+            return None
+        order = await self._order(ca)
+        self._telemetry.log.info("listener.ordered", host=self._host, ca=ca.id, order=order, why=why)
+        return order
+
+    async def _look(self) -> tuple[list[Ordered], datetime]:
+        return await self._desk.db.read(lambda tx: (listeners.newest(tx, self._host), tx.now()))
+
+    def _authority(self) -> Authority | None:
+        """The CA that signs for us: the one of the settings, or any that is open and not confined to other names."""
+        preferred = self._desk.authorities.get(self._first_ca)
+        candidates = [*([preferred] if preferred else []), *self._desk.authorities.all()]
+        names = verbs.split(self._identifiers)
+        fitting = (each for each in candidates if not constraints.outside(each.issuer.constraints, *names))
+        return next((each for each in fitting if not each.closed), None)
+
+    async def _use(self, recent: Sequence[Ordered], now: datetime) -> None:
+        for each in recent:
+            ca = self._desk.authorities.get(each.ca)
+            if ca is None or not usable(each, now):
+                continue
+            if each.order != self._current:
+                await self._load_it(each, ca)
+            return
+
+    async def _load_it(self, ordered: Ordered, ca: Authority) -> None:
+        leaf = x509.load_der_x509_certificate(ordered.der).public_bytes(Encoding.PEM)
+        self._load(leaf + ca.chain_pem, await self._desk.authorities.vault.reveal(ordered.key_secret))
+        self._current = ordered.order
+        self.loaded.set()
+        self._desk.delivered("deployed", ordered.certificate or "", ordered.account)
+        until = f"{ordered.not_after:%F %T}Z"
+        self._telemetry.log.info("listener.loaded", host=self._host, ca=ca.id, order=ordered.order, until=until)
+
+    async def _order(self, ca: Authority) -> str:
+        """The key is sealed before anything is asked for: a certificate whose key is lost helps nobody."""
+        key = await keys.generate(KeyKind.EC_P256)
+        dns, ips = verbs.split(self._identifiers)
+        content = csr.build(dns, key, ips=ips)
+        vault = self._desk.authorities.vault
+        secret = await vault.keep([keys.to_pem(key)], lambda tx, ids: ids[0])
+        order = await verbs.place_internal(
+            self._desk, ca, account=f"acct_listener_{ca.id}", identifiers=self._identifiers, content=content
+        )
+        await self._desk.db.write(lambda tx: _note(tx, order.id, self._host, secret))
+        return order.id
+
+    async def _ended(self, order: str) -> bool:
+        """Wait until the order is decided; False if that takes too long."""
+        try:
+            async with asyncio.timeout(ISSUED_WITHIN):
+                while True:
+                    found = await self._desk.db.read(lambda tx: acme_orders.get(tx, order))
+                    if found is None or found.state is OrderState.INVALID:
+                        self._refused(found)
+                        return False
+                    if found.state is OrderState.VALID:
+                        return True
+                    await self._desk.changes.wait(order, 1.0)
+        except TimeoutError:
+            return False
+
+    def _refused(self, order: Order | None) -> None:
+        problem = order.error.detail if order is not None and order.error is not None else "it is gone"
+        again = f"in {PATIENCE}"
+        self._telemetry.log.error("listener.not_issued", host=self._host, problem=problem, again=again)
+
+
+def _note(tx: Tx, order: str, host: str, key_secret: str) -> None:
+    listeners.insert(tx, order=order, host=host, key_secret=key_secret)
+    for old in listeners.forget_old(tx, host):
+        secrets.delete(tx, old)

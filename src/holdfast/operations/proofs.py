@@ -1,0 +1,16 @@
+"""What this installation shows to CAs that look for a proof: asked by its listeners, on any replica."""
+
+from __future__ import annotations
+
+from holdfast.store import challenge_responses
+from holdfast.store.database import Store
+
+
+async def http01(db: Store, token: str) -> str | None:
+    """The body of /.well-known/acme-challenge/{token}; None if nothing of ours waits under it."""
+    return await db.read(lambda tx: challenge_responses.by_token(tx, "http-01", token))
+
+
+async def tls_alpn01(db: Store, name: str) -> str | None:
+    """The key authorization to show for a name or an address."""
+    return await db.read(lambda tx: challenge_responses.by_name(tx, "tls-alpn-01", name))

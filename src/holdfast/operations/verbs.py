@@ -1,0 +1,315 @@
+"""What may be asked of the CA by name, with plain values in and out: the same for the command line and the socket."""
+
+from __future__ import annotations
+
+import base64
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from holdfast.core.ca import CaOptions, Policy
+from holdfast.errors import UserError
+from holdfast.operations import ca as cas
+from holdfast.operations import ca_clients, ca_options, publishing
+from holdfast.operations.ca import Brought, CaRefused
+from holdfast.operations.vault import Vault
+from holdfast.pki import keys
+from holdfast.pki.ceremony import Plan
+from holdfast.pki.crl import Reason
+from holdfast.pki.keys import KeyKind
+from holdfast.secret import Secret
+from holdfast.store import acme_accounts, acme_limits, acme_orders, ca_certificates, eab_keys
+from holdfast.store import cas as rows
+from holdfast.store.cas import CaRow
+from holdfast.store.eab_keys import EabKey
+
+Json = Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Office:
+    """Where verbs are carried out: in the server, or in a command that opened the store itself."""
+
+    vault: Vault
+    policy: Policy
+    refresh: Callable[[], Awaitable[None]]  # the authorities of this process
+    problem: Callable[[str], str | None]  # why a CA cannot sign here
+
+
+class NoSuchVerb(UserError):
+    status, code = 400, "no-such-verb"
+    hint = "The server and this command may be of different versions."
+
+
+async def dispatch(office: Office, verb: str, args: Mapping[str, Json], *, actor: str) -> Json:
+    """Carry out one verb. Raises UserError for whatever a person can fix."""
+    function = VERBS.get(verb)
+    if function is None:
+        raise NoSuchVerb(f"There is no verb {verb!r:.60}.")
+    try:
+        bound = inspect.signature(function).bind(office, actor, **args)
+    except TypeError as error:
+        raise NoSuchVerb(f"{verb}: {error}.") from None
+    return await function(*bound.args, **bound.kwargs)
+
+
+# ── CAs ──
+
+
+async def create(
+    office: Office, actor: str, *, ca: str, name: str, key: str, permit: Sequence[str], options: Mapping[str, Json]
+) -> Json:
+    plan = Plan(name=name, key_kind=KeyKind(key), permit=tuple(permit))
+    chosen = ca_options.changed(CaOptions(), options)
+    row = await cas.create(office.vault, ca=ca, plan=plan, options=chosen, actor=actor)
+    return await _changed(office, row)
+
+
+async def adopt(
+    office: Office,
+    actor: str,
+    *,
+    ca: str,
+    chain: str,
+    options: Mapping[str, Json],
+    alternates: Sequence[str] = (),
+    key: str | None = None,
+    passphrase: str | None = None,
+    device: str | None = None,
+) -> Json:
+    brought = Brought(
+        chain=chain.encode(),
+        alternates=tuple(each.encode() for each in alternates),
+        key=None if key is None else Secret(key.encode()),
+        passphrase=None if passphrase is None else Secret(passphrase),
+        device=device,
+    )
+    chosen = ca_options.changed(CaOptions(), options)
+    return await _changed(office, await cas.adopt(office.vault, ca=ca, brought=brought, options=chosen, actor=actor))
+
+
+async def listed(office: Office, actor: str) -> Json:
+    return [_brief(row) for row in await office.vault.db.read(rows.everything)]
+
+
+async def show(office: Office, actor: str, *, ca: str) -> Json:
+    return _whole(office, await cas.get(office.vault.db, ca))
+
+
+async def chain(office: Office, actor: str, *, ca: str, root: bool = False) -> Json:
+    row = await cas.get(office.vault.db, ca)
+    return row.root if root else publishing.chain_pem(row)
+
+
+async def close(office: Office, actor: str, *, ca: str) -> Json:
+    return await _changed(office, await cas.set_state(office.vault.db, ca, "closed", actor=actor))
+
+
+async def reopen(office: Office, actor: str, *, ca: str) -> Json:
+    return await _changed(office, await cas.set_state(office.vault.db, ca, "active", actor=actor))
+
+
+async def change(office: Office, actor: str, *, ca: str, changes: Mapping[str, Json]) -> Json:
+    if not changes:
+        raise CaRefused("Nothing was to be changed.", "'holdfast ca set --help' shows what can be.")
+    db = office.vault.db
+    row = await cas.change_options(db, ca, lambda was: ca_options.changed(was, changes), actor=actor)
+    return await _changed(office, row)
+
+
+async def _changed(office: Office, row: CaRow) -> Json:
+    await office.refresh()
+    return _whole(office, row)
+
+
+def _brief(row: CaRow) -> dict[str, Json]:
+    issuer = x509.load_der_x509_certificate(row.certificate)
+    return {
+        "ca": row.id,
+        "state": row.state,
+        "mode": str(row.options.mode),
+        "eab_required": row.options.eab_required,
+        "issuer": issuer.subject.rfc4514_string(),
+        "ends": _at(issuer.not_valid_after_utc),
+    }
+
+
+def _whole(office: Office, row: CaRow) -> dict[str, Json]:
+    issuer = x509.load_der_x509_certificate(row.certificate)
+    root = x509.load_pem_x509_certificate(row.root.encode())
+    key = issuer.public_key()
+    return {
+        **_brief(row),
+        "directory": office.policy.acme_url(row.id, "directory"),
+        "crl": office.policy.crl_url(row.id),
+        "serial": f"{issuer.serial_number:x}",
+        "begins": _at(issuer.not_valid_before_utc),
+        "key": str(keys.kind_of(key)) if isinstance(key, keys.PublicKey) else "",
+        "device": row.key_device,
+        "root": root.subject.rfc4514_string(),
+        "root_sha256": root.fingerprint(hashes.SHA256()).hex(),
+        "root_ends": _at(root.not_valid_after_utc),
+        "options": row.options.to_json(),
+        "created": _at(row.created_at),
+        "problem": office.problem(row.id),
+    }
+
+
+# ── Their clients ──
+
+
+async def eab_create(
+    office: Office, actor: str, *, ca: str, names: Sequence[str] = (), note: str = "", lives_for_s: int | None = None
+) -> Json:
+    span = None if lives_for_s is None else timedelta(seconds=lives_for_s)
+    made = await ca_clients.create_eab_key(office.vault, ca, names=names, note=note, lives_for=span, actor=actor)
+    mac = base64.urlsafe_b64encode(made.mac.reveal()).rstrip(b"=").decode()
+    return {**_eab(made.key), "mac": mac}
+
+
+async def eab_list(office: Office, actor: str, *, ca: str | None = None, after: str = "", limit: int = 100) -> Json:
+    found = await office.vault.db.read(lambda tx: eab_keys.page(tx, ca, after=after, limit=limit))
+    return [_eab(each) for each in found]
+
+
+async def eab_revoke(office: Office, actor: str, *, kid: str) -> Json:
+    await ca_clients.revoke_eab_key(office.vault.db, kid, actor=actor)
+    return {"kid": kid}
+
+
+def _eab(key: EabKey) -> dict[str, Json]:
+    state = "revoked" if key.revoked_at else "bound" if key.account else "free"
+    return {
+        "kid": key.kid,
+        "ca": key.ca,
+        "state": state,
+        "account": key.account,
+        "names": list(key.names),
+        "note": key.note,
+        "created": _at(key.created_at),
+        "expires": _at(key.expires_at),
+    }
+
+
+async def accounts(office: Office, actor: str, *, ca: str | None = None, after: str = "", limit: int = 100) -> Json:
+    found = await office.vault.db.read(lambda tx: acme_accounts.page(tx, ca, after=after, limit=limit))
+    return [
+        {
+            "account": each.id,
+            "ca": each.ca,
+            "state": str(each.state),
+            "contacts": list(each.contacts),
+            "eab": each.eab_kid,
+            "names": list(each.names),
+            "created": _at(each.created_at),
+        }
+        for each in found
+    ]
+
+
+async def account_revoke(office: Office, actor: str, *, account: str) -> Json:
+    await ca_clients.revoke_account(office.vault.db, account, actor=actor)
+    return {"account": account}
+
+
+async def orders(
+    office: Office, actor: str, *, ca: str | None = None, account: str | None = None, after: str = "", limit: int = 100
+) -> Json:
+    read = office.vault.db.read
+    found = await read(lambda tx: acme_orders.page(tx, ca=ca, account=account, after=after, limit=limit))
+    return [
+        {
+            "order": each.id,
+            "ca": each.ca,
+            "account": each.account,
+            "state": str(each.state),
+            "names": [identifier.value for identifier in each.identifiers],
+            "profile": each.profile,
+            "problem": None if each.error is None else each.error.detail,
+            "created": _at(each.created_at),
+        }
+        for each in found
+    ]
+
+
+async def certificates(office: Office, actor: str, *, ca: str, after: str = "", limit: int = 100) -> Json:
+    await cas.get(office.vault.db, ca)
+    found = await office.vault.db.read(lambda tx: ca_certificates.page(tx, ca=ca, after=after, limit=limit))
+    return [
+        {
+            "certificate": each.id,
+            "serial": each.serial,
+            "names": [identifier.value for identifier in each.identifiers],
+            "account": each.account,
+            "ends": _at(each.not_after),
+            "delivery": each.delivery,
+            "revoked": _at(each.revoked_at),
+        }
+        for each in found
+    ]
+
+
+async def pauses(office: Office, actor: str) -> Json:
+    return [
+        {"account": each.account, "name": each.name, "failures": each.failures, "paused": _at(each.paused_at)}
+        for each in await office.vault.db.read(acme_limits.pauses)
+    ]
+
+
+async def pause(office: Office, actor: str, *, account: str, name: str) -> Json:
+    await ca_clients.pause(office.vault.db, account, name, actor=actor)
+    return {"account": account, "name": name}
+
+
+async def unpause(office: Office, actor: str, *, account: str, name: str) -> Json:
+    await ca_clients.unpause(office.vault.db, account, name, actor=actor)
+    return {"account": account, "name": name}
+
+
+async def revoke(office: Office, actor: str, *, ca: str, serial: str, reason: str = "unspecified") -> Json:
+    try:
+        why = Reason[reason.upper().replace("-", "_")]
+    except KeyError:
+        known = ", ".join(each.name.lower().replace("_", "-") for each in Reason)
+        raise CaRefused(f"There is no reason {reason!r:.40}.", f"There are: {known}.") from None
+    random = office.vault.keyring.random
+    found = await ca_clients.revoke_certificate(office.vault.db, random, ca, serial, why, actor=actor)
+    names = [identifier.value for identifier in found.identifiers]
+    return {"certificate": found.id, "serial": found.serial, "names": names, "reason": why.name.lower()}
+
+
+async def block_key(office: Office, actor: str, *, key: str, why: str) -> Json:
+    return {"key": await ca_clients.block_key(office.vault.db, key, why, actor=actor)}
+
+
+def _at(at: datetime | None) -> str | None:
+    return None if at is None else at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+VERBS: Final[Mapping[str, Callable[..., Awaitable[Json]]]] = {
+    "ca.create": create,
+    "ca.adopt": adopt,
+    "ca.list": listed,
+    "ca.show": show,
+    "ca.chain": chain,
+    "ca.close": close,
+    "ca.open": reopen,
+    "ca.set": change,
+    "eab.create": eab_create,
+    "eab.list": eab_list,
+    "eab.revoke": eab_revoke,
+    "account.list": accounts,
+    "account.revoke": account_revoke,
+    "order.list": orders,
+    "certificate.list": certificates,
+    "certificate.revoke": revoke,
+    "pause.list": pauses,
+    "pause.add": pause,
+    "pause.remove": unpause,
+    "key.block": block_key,
+}

@@ -1,0 +1,44 @@
+"""What a transaction function may be told to be: relaxed about its loss, or brief. Any store may ignore it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from holdfast.store.tx import Tx
+
+T = TypeVar("T")
+
+
+class Relaxed:
+    """A write whose loss in a crash is no loss (a redeemed nonce, a hint): it does not wait for the disk by itself."""
+
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Callable[[Tx], Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, tx: Tx) -> Any:
+        return self.fn(tx)
+
+
+def relaxed(fn: Callable[[Tx], T]) -> Callable[[Tx], T]:
+    """Mark a function for write(): `await db.write(relaxed(fn))`."""
+    return Relaxed(fn)
+
+
+class Brief:
+    """A look at a few rows by their keys. On SQLite it takes less time than handing it to a thread would."""
+
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Callable[[Tx], Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, tx: Tx) -> Any:
+        return self.fn(tx)
+
+
+def brief(fn: Callable[[Tx], T]) -> Callable[[Tx], T]:
+    """Mark a function for read(): `await db.read(brief(fn))`."""
+    return Brief(fn)

@@ -1,0 +1,289 @@
+"""CAs: made, brought along, opened, changed and closed; on both engines."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from tests.support.ca import a_vault, authorities_of, opened_ca
+from tests.support.pki import a_key
+
+from holdfast.core.ca import CaOptions, Mode, ProfileOptions
+from holdfast.errors import TxConflict, UserError
+from holdfast.operations import ca
+from holdfast.operations.ca import Brought, CaExists, CaRefused, NoSuchCa
+from holdfast.pki import bundle, certify, chain, csr, keys, profile
+from holdfast.pki.ceremony import Passphrases, Plan, Result, make, perform
+from holdfast.pki.intent import new_serial
+from holdfast.pki.issuer import is_self_signed
+from holdfast.pki.refused import ChainRefused, SignerRefused
+from holdfast.secret import Secret
+from holdfast.store import cas
+from holdfast.store.database import Database
+from holdfast.store.tx import Tx
+from holdfast.world import SystemClock, SystemRandom
+
+pytestmark = pytest.mark.anyio
+PLAN = Plan(name="Example")
+WORDS = Passphrases(root=Secret("the root's passphrase"), intermediate=Secret("the other passphrase"))
+
+
+async def _ceremony() -> Result:
+    return await perform(PLAN, WORDS, now=SystemClock().now(), random=SystemRandom())
+
+
+def _brought(result: Result, **changes: object) -> Brought:
+    whole = Brought(
+        chain=bundle.certificates_pem([result.intermediate, result.root]),
+        key=Secret(result.intermediate_key_pem),
+        passphrase=WORDS.intermediate,
+    )
+    return replace(whole, **changes)  # type: ignore[arg-type]
+
+
+async def _audited(db: Database, action: str) -> list[tuple[str, str]]:
+    rows = await db.read(
+        lambda tx: tx.rows("SELECT actor, subject FROM audit WHERE action = :a ORDER BY seq", a=action)
+    )
+    return [(row["actor"], row["subject"]) for row in rows]
+
+
+# ── Making one ──
+
+
+async def test_a_ca_that_was_made_signs_certificates_that_lead_to_its_root(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    made = opened.ca
+    request = csr.parse(csr.build(["www.example.internal"], a_key()))
+    now = SystemClock().now()
+    chosen = made.profile(None)
+    assert chosen is not None
+    intent = profile.plan(chosen, request, made.issuer, serial=new_serial(SystemRandom()), now=now)
+    leaf = x509.load_der_x509_certificate(certify.sign(intent, made.issuer, made.signer))
+    above, roots = chain.parse_bundle(made.chain_pem), chain.parse_bundle(made.root_pem)
+    assert chain.verification_problem(leaf, above, roots, now) is None
+    assert not any(map(is_self_signed, above))
+    places = leaf.extensions.get_extension_for_class(x509.CRLDistributionPoints).value
+    assert places[0].full_name is not None
+    assert places[0].full_name[0].value == opened.policy.crl_url("ca1").replace("{shard}", str(intent.crl_shard))
+
+
+async def test_making_one_is_audited_once_with_its_maker(db: Database, tmp_path: Path) -> None:
+    await opened_ca(db, tmp_path)
+    assert await _audited(db, "ca_created") == [("local:test", "ca1")]
+
+
+async def test_neither_key_of_a_ca_stands_in_the_database_in_the_open(db: Database, tmp_path: Path) -> None:
+    await opened_ca(db, tmp_path)
+    row = await db.read(lambda tx: cas.get(tx, "ca1"))
+    assert row is not None
+    assert row.key_secret is not None
+    assert row.root_secret is not None
+    boxes = await db.read(lambda tx: tx.rows("SELECT box FROM secrets"))
+    assert len(boxes) == 2
+    assert not any(b"PRIVATE KEY" in bytes(each["box"]) for each in boxes)
+
+
+async def test_the_roots_key_can_still_be_brought_out_for_the_next_intermediate(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    row = await ca.get(db, "ca1")
+    root = x509.load_pem_x509_certificate(opened.ca.root_pem)
+    key = keys.from_pem(await opened.vault.reveal(row.root_secret or ""))
+    assert key.public_key() == root.public_key()
+
+
+async def test_two_replicas_that_make_the_same_ca_at_once_make_one(db: Database, tmp_path: Path) -> None:
+    vault = await a_vault(db, tmp_path)
+    tries = [ca.create(vault, ca="ca1", plan=PLAN, options=CaOptions(), actor="system") for _ in range(4)]
+    found = await asyncio.gather(*tries, return_exceptions=True)
+    assert sorted(type(each).__name__ for each in found) == ["CaExists", "CaExists", "CaExists", "CaRow"]
+    assert len(await db.read(cas.everything)) == 1
+    assert len(await db.read(lambda tx: tx.rows("SELECT id FROM secrets"))) == 2  # none is left without an owner
+
+
+async def test_a_name_that_would_not_fit_into_an_address_is_refused(db: Database, tmp_path: Path) -> None:
+    vault = await a_vault(db, tmp_path)
+    for name in ("", "A", "a/b", "..", "-a", "a" * 33, "a\n"):
+        with pytest.raises(CaRefused):
+            await ca.create(vault, ca=name, plan=PLAN, options=CaOptions(), actor="system")
+
+
+# ── Bringing one along ──
+
+
+async def test_the_intermediate_of_a_ceremony_can_be_taken_over(db: Database, tmp_path: Path) -> None:
+    vault, result = await a_vault(db, tmp_path), await _ceremony()
+    await ca.adopt(vault, ca="old", brought=_brought(result), options=CaOptions(), actor="local:test")
+    authorities = authorities_of(vault)
+    await authorities.refresh()
+    opened = authorities.get("old")
+    assert opened is not None
+    assert opened.issuer.certificate == result.intermediate
+    assert opened.root_pem == bundle.certificates_pem([result.root])
+    assert opened.chain_pem == bundle.certificates_pem([result.intermediate])
+    assert await _audited(db, "ca_adopted") == [("local:test", "old")]
+
+
+async def test_a_ca_is_not_taken_over_with_the_key_of_another(db: Database, tmp_path: Path) -> None:
+    vault, result, other = await a_vault(db, tmp_path), await _ceremony(), await _ceremony()
+    wrong = _brought(result, key=Secret(other.intermediate_key_pem))
+    with pytest.raises(SignerRefused, match="not the one in the issuer's certificate"):
+        await ca.adopt(vault, ca="old", brought=wrong, options=CaOptions(), actor="local:test")
+    assert await db.read(lambda tx: tx.rows("SELECT id FROM secrets")) == []
+
+
+@pytest.mark.parametrize("lacks", ["root", "intermediate"])
+async def test_a_chain_is_taken_over_whole_or_not_at_all(db: Database, tmp_path: Path, lacks: str) -> None:
+    vault, result = await a_vault(db, tmp_path), await _ceremony()
+    parts = [result.intermediate] if lacks == "root" else [result.root]
+    with pytest.raises(ChainRefused):
+        await ca.adopt(
+            vault,
+            ca="old",
+            brought=_brought(result, chain=bundle.certificates_pem(parts)),
+            options=CaOptions(),
+            actor="local:test",
+        )
+
+
+async def test_a_root_signs_itself_only_where_that_was_asked_for(db: Database, tmp_path: Path) -> None:
+    vault, made = await a_vault(db, tmp_path), await make(PLAN, now=SystemClock().now(), random=SystemRandom())
+    alone = Brought(chain=bundle.certificates_pem([made.root]), key=keys.to_pem(made.root_key))
+    with pytest.raises(ChainRefused, match="root alone"):
+        await ca.adopt(vault, ca="lab", brought=alone, options=CaOptions(), actor="local:test")
+    await ca.adopt(vault, ca="lab", brought=alone, options=CaOptions(dev=True), actor="local:test")
+    authorities = authorities_of(vault)
+    await authorities.refresh()
+    assert authorities.get("lab") is not None
+
+
+# ── Opening ──
+
+
+async def test_a_self_signed_issuer_that_came_into_the_store_somehow_does_not_sign(
+    db: Database, tmp_path: Path
+) -> None:
+    opened = await opened_ca(db, tmp_path)
+    row = await ca.get(db, "ca1")
+    root = x509.load_pem_x509_certificate(opened.ca.root_pem)
+    swapped = replace(row, certificate=root.public_bytes(bundle.Encoding.DER), key_secret=row.root_secret)
+    await db.write(lambda tx: cas.save(tx, swapped))
+    await opened.authorities.refresh()
+    assert opened.authorities.get("ca1") is None
+    assert "self-signed" in (opened.authorities.problem("ca1") or "")
+
+
+async def test_a_ca_that_cannot_be_opened_is_told_once_and_hinders_no_other(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    await ca.create(opened.vault, ca="ca2", plan=PLAN, options=CaOptions(), actor="system")
+    first, second = await ca.get(db, "ca1"), await ca.get(db, "ca2")
+    await db.write(lambda tx: cas.save(tx, replace(first, key_secret=second.key_secret)))
+    for _ in range(3):
+        await opened.authorities.refresh()
+    assert [each.id for each in opened.authorities.all()] == ["ca2"]
+    assert len(opened.watch.log.told("ca.not_opened")) == 1
+
+
+async def test_a_change_made_elsewhere_is_followed(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    await ca.set_state(db, "ca1", "closed", actor="local:test")
+    await ca.change_options(db, "ca1", lambda was: replace(was, mode=Mode.TRUST), actor="local:test")
+    assert opened.authorities.get("ca1") == opened.ca
+    await opened.authorities.refresh()
+    now = opened.authorities.get("ca1")
+    assert now is not None
+    assert (now.closed, now.options.mode, now.version) == (True, Mode.TRUST, 3)
+
+
+async def test_options_survive_their_way_through_the_store(db: Database, tmp_path: Path) -> None:
+    chosen = CaOptions(
+        mode=Mode.TRUST,
+        eab_required=True,
+        challenges=("dns-01", "dns-account-01"),
+        profiles=(ProfileOptions(), ProfileOptions(name="short", lifetime_s=6 * 86400, key_kinds=("ec-p256",))),
+        shards=4,
+        permitted=("*.example.internal", "192.0.2.7"),
+    )
+    opened = await opened_ca(db, tmp_path, options=chosen)
+    assert opened.ca.options == chosen
+    short = opened.ca.profile("short")
+    assert short is not None
+    assert short.lifetime == timedelta(days=6)
+    assert short.key_kinds == {"ec-p256"}
+    assert opened.ca.profile("none") is None
+
+
+# ── Changing ──
+
+
+async def test_what_was_changed_is_audited_and_what_was_not_is_not(db: Database, tmp_path: Path) -> None:
+    await opened_ca(db, tmp_path)
+    await ca.change_options(db, "ca1", lambda was: replace(was, eab_required=True), actor="local:alice")
+    await ca.change_options(db, "ca1", lambda was: replace(was, eab_required=True), actor="local:bob")
+    assert await _audited(db, "ca_changed") == [("local:alice", "ca1")]
+
+
+async def test_changes_at_the_same_time_are_all_made(db: Database, tmp_path: Path) -> None:
+    await opened_ca(db, tmp_path)
+
+    def also(name: str) -> asyncio.Future[object]:
+        return asyncio.ensure_future(
+            ca.change_options(
+                db, "ca1", lambda was: replace(was, permitted=(*was.permitted, name)), actor="local:test"
+            )
+        )  # fmt: skip
+
+    await asyncio.gather(*(also(f"n{n}.example.internal") for n in range(6)))
+    assert len((await ca.get(db, "ca1")).options.permitted) == 6
+
+
+async def test_what_was_read_before_another_change_cannot_be_saved(db: Database, tmp_path: Path) -> None:
+    await opened_ca(db, tmp_path)
+    stale = await ca.get(db, "ca1")
+    await ca.set_state(db, "ca1", "closed", actor="local:test")
+
+    def write(tx: Tx) -> str:
+        try:
+            cas.save(tx, stale)
+        except TxConflict:
+            return "conflict"
+        return "saved"
+
+    assert await db.write(write) == "conflict"
+    assert (await ca.get(db, "ca1")).state == "closed"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"challenges": ("http-02",)},
+        {"shards": 0},
+        {"shards": 3},
+        {"dev": True},
+        {"crl_lifetime_s": 60},
+        {"profiles": ()},
+        {"profiles": (ProfileOptions(), ProfileOptions())},
+        {"profiles": (ProfileOptions(lifetime_s=500 * 86400),)},
+        {"profiles": (ProfileOptions(key_kinds=("dsa",)),)},
+        {"profiles": (ProfileOptions(name="a b"),)},
+        {"permitted": ("a..b",)},
+        {"permitted": ("a.*.b",)},
+    ],
+)
+async def test_what_contradicts_itself_is_refused_and_changes_nothing(
+    db: Database, tmp_path: Path, change: dict[str, object]
+) -> None:
+    before = (await opened_ca(db, tmp_path, options=CaOptions(shards=4))).ca.options
+    with pytest.raises(UserError):
+        await ca.change_options(db, "ca1", lambda was: replace(was, **change), actor="local:test")  # type: ignore[arg-type]
+    assert (await ca.get(db, "ca1")).options == before
+
+
+async def test_a_ca_that_is_not_there_cannot_be_changed(db: Database) -> None:
+    with pytest.raises(NoSuchCa):
+        await ca.set_state(db, "ca9", "closed", actor="local:test")
+    with pytest.raises(NoSuchCa):
+        await ca.get(db, "ca9")
+    assert CaExists("a").status == 409

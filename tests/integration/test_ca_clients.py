@@ -1,0 +1,285 @@
+"""What an operator does about a CA's clients, by verb: EAB keys, accounts, pauses, revocations, blocked keys."""
+
+import base64
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from tests.support.ca import issue, opened_ca
+from tests.support.pki import a_key
+
+from holdfast.core.acme import Account, AccountState
+from holdfast.core.ca import CaOptions
+from holdfast.errors import UserError
+from holdfast.operations import verbs
+from holdfast.operations.ca import CaRefused, NoSuchCa
+from holdfast.operations.ca_clients import AlreadySo, NotFound
+from holdfast.operations.verbs import NoSuchVerb, Office
+from holdfast.pki import keys
+from holdfast.store import acme_accounts, acme_limits, ca_certificates, eab_keys, jobs
+from holdfast.store.database import Database
+
+pytestmark = pytest.mark.anyio
+
+
+async def an_office(db: Database, folder: Path, **wishes: Any) -> tuple[Office, Any]:
+    opened = await opened_ca(db, folder, **wishes)
+    office = Office(
+        vault=opened.vault,
+        policy=opened.policy,
+        refresh=opened.authorities.refresh,
+        problem=opened.authorities.problem,
+    )
+    return office, opened
+
+
+async def do(office: Office, verb: str, **args: Any) -> Any:
+    return await verbs.dispatch(office, verb, args, actor="local:alice")
+
+
+async def audited(db: Database) -> list[tuple[str, str, str]]:
+    rows = await db.read(lambda tx: tx.rows("SELECT actor, action, subject FROM audit ORDER BY seq"))
+    return [(row["actor"], row["action"], row["subject"]) for row in rows]
+
+
+async def an_account(db: Database, name: str = "acct_1") -> str:
+    def write(tx: Any) -> None:
+        account = Account(
+            id=name, ca="ca1", thumbprint=name, jwk="{}", state=AccountState.VALID, created_at=tx.now()
+        )  # fmt: skip
+        acme_accounts.insert(tx, account)
+
+    await db.write(write)
+    return name
+
+
+# ── EAB keys ──
+
+
+async def test_the_mac_of_an_eab_key_is_told_once_and_kept_sealed(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    made = await do(office, "eab.create", ca="ca1", names=["*.Example.internal"], note="web team")
+    mac = base64.urlsafe_b64decode(made["mac"] + "=")
+    assert len(mac) == 32
+    assert "=" not in made["mac"]
+    key = await db.read(lambda tx: eab_keys.get(tx, made["kid"]))
+    assert key is not None
+    assert (await office.vault.reveal(key.secret_id)).reveal() == mac
+    assert key.names == ("*.example.internal",)
+    [listed] = await do(office, "eab.list")
+    assert "mac" not in listed
+    assert listed["state"] == "free"
+    assert ("local:alice", "eab_key_created", made["kid"]) in await audited(db)
+
+
+async def test_an_eab_key_lets_exactly_one_account_in(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    kid = (await do(office, "eab.create", ca="ca1"))["kid"]
+    first, second = await an_account(db, "acct_1"), await an_account(db, "acct_2")
+    assert await db.write(lambda tx: eab_keys.bind(tx, kid, first))
+    assert not await db.write(lambda tx: eab_keys.bind(tx, kid, second))
+    [listed] = await do(office, "eab.list")
+    assert (listed["state"], listed["account"]) == ("bound", first)
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+async def test_a_key_that_was_revoked_or_expired_lets_nobody_in(db: Database, tmp_path: Path, end: str) -> None:
+    office, _ = await an_office(db, tmp_path)
+    kid = (await do(office, "eab.create", ca="ca1", lives_for_s=60))["kid"]
+    if end == "revoked":
+        await do(office, "eab.revoke", kid=kid)
+    else:
+        past = "UPDATE acme_eab_keys SET expires_at = now_us() - 1"
+        await db.write(lambda tx: tx.run(past))
+    account = await an_account(db)
+    key, now = await db.read(lambda tx: (eab_keys.get(tx, kid), tx.now()))
+    assert key is not None
+    assert not key.usable_at(now)
+    assert not await db.write(lambda tx: eab_keys.bind(tx, kid, account))
+
+
+async def test_keys_are_listed_by_ca_and_in_pages(db: Database, tmp_path: Path) -> None:
+    office, opened = await an_office(db, tmp_path)
+    await do(office, "ca.create", ca="ca2", name="Other", key="ec-p256", permit=[], options={})
+    kids = [(await do(office, "eab.create", ca="ca1"))["kid"] for _ in range(3)]
+    await do(office, "eab.create", ca="ca2")
+    assert [each["kid"] for each in await do(office, "eab.list", ca="ca1", limit=2)] == kids[:2]
+    assert [each["kid"] for each in await do(office, "eab.list", ca="ca1", after=kids[1])] == kids[2:]
+    assert opened.authorities.get("ca2") is not None
+
+
+async def test_what_is_not_there_is_told_with_a_way_on(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    for verb, args in {
+        "eab.revoke": {"kid": "eab_x"},
+        "account.revoke": {"account": "acct_x"},
+        "pause.remove": {"account": "acct_x", "name": "a.example"},
+        "pause.add": {"account": "acct_x", "name": "a.example"},
+        "certificate.revoke": {"ca": "ca1", "serial": "ab"},
+    }.items():
+        with pytest.raises(NotFound) as refusal:
+            await do(office, verb, **args)
+        assert refusal.value.status == 404
+        assert refusal.value.hint
+    for verb in ("ca.show", "ca.chain", "ca.close", "ca.open", "eab.create", "certificate.list"):
+        with pytest.raises(NoSuchCa):
+            await do(office, verb, ca="nope")
+    assert await db.read(lambda tx: tx.rows("SELECT id FROM secrets WHERE id NOT IN (SELECT key_secret FROM cas)"))
+    assert len(await db.read(lambda tx: tx.rows("SELECT id FROM secrets"))) == 2  # no MAC was left behind
+
+
+# ── Accounts and pauses ──
+
+
+async def test_an_account_is_ended_once_and_for_good(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    account = await an_account(db)
+    await do(office, "account.revoke", account=account)
+    [listed] = await do(office, "account.list", ca="ca1")
+    assert listed["state"] == "revoked"
+    with pytest.raises(AlreadySo):
+        await do(office, "account.revoke", account=account)
+    assert [entry for entry in await audited(db) if entry[1] == "account_revoked"] == [
+        ("local:alice", "account_revoked", account)
+    ]
+
+
+async def test_a_pause_is_listed_and_lifted_and_both_are_audited(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    account = await an_account(db)
+    await do(office, "pause.add", account=account, name="A.example")
+    [listed] = await do(office, "pause.list")
+    assert (listed["account"], listed["name"]) == (account, "a.example")
+    assert await db.read(lambda tx: acme_limits.paused_names(tx, account, ["a.example"])) == ["a.example"]
+    await do(office, "pause.remove", account=account, name="a.example")
+    assert await do(office, "pause.list") == []
+    actions = [action for _, action, _ in await audited(db)]
+    assert actions[-2:] == ["name_paused", "name_unpaused"]
+
+
+# ── Revoking and blocking ──
+
+
+def _with_colons(serial: str) -> str:
+    padded = serial.zfill(42)  # with the octet of zeros that some programs show before a high bit
+    return ":".join(padded[at : at + 2] for at in range(0, 42, 2))
+
+
+async def test_a_certificate_is_revoked_by_its_serial_however_it_is_written(db: Database, tmp_path: Path) -> None:
+    office, opened = await an_office(db, tmp_path)
+    for number, write in enumerate((str, str.upper, _with_colons)):
+        issued = await issue(db, opened.ca, number=number + 1)
+        told = await do(office, "certificate.revoke", ca="ca1", serial=write(issued.serial), reason="superseded")
+        assert (told["serial"], told["reason"]) == (issued.serial, "superseded")
+        with pytest.raises(AlreadySo):
+            await do(office, "certificate.revoke", ca="ca1", serial=issued.serial)
+    rows = await do(office, "certificate.list", ca="ca1")
+    assert all(each["revoked"] for each in rows)
+    job, now = await db.read(lambda tx: (jobs.live(tx, "ca.crl", "ca1/0"), tx.now()))
+    assert job is not None
+    assert job.due_at <= now + timedelta(seconds=60)
+
+
+async def test_a_key_that_was_compromised_is_blocked_with_its_certificate(db: Database, tmp_path: Path) -> None:
+    office, opened = await an_office(db, tmp_path)
+    issued = await issue(db, opened.ca)
+    await do(office, "certificate.revoke", ca="ca1", serial=issued.serial, reason="key-compromise")
+    assert await db.read(lambda tx: ca_certificates.blocked(tx, issued.spki_sha256))
+
+
+async def test_a_key_is_blocked_by_its_digest_its_certificate_or_itself(db: Database, tmp_path: Path) -> None:
+    office, opened = await an_office(db, tmp_path)
+    one, two, three = (a_key(number=n).public_key() for n in (11, 12, 13))
+    issued = await issue(db, opened.ca, number=12)
+    pem = x509.load_der_x509_certificate(issued.der).public_bytes(Encoding.PEM).decode()
+    itself = three.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+    for content in (keys.spki_sha256(one).hex().upper(), pem, itself):
+        await do(office, "key.block", key=content, why="found on the street")
+    for key in (one, two, three):
+        digest = keys.spki_sha256(key).hex()
+        assert await db.read(lambda tx, digest=digest: ca_certificates.blocked(tx, digest))  # type: ignore[misc]
+    with pytest.raises(AlreadySo):
+        await do(office, "key.block", key=pem, why="again")
+    with pytest.raises(CaRefused):
+        await do(office, "key.block", key="-----BEGIN NOTHING-----", why="no key")
+
+
+@pytest.mark.parametrize("serial", ["", "xyz", "0x", "a" * 43, "12 34"])
+async def test_what_is_no_serial_is_refused(db: Database, tmp_path: Path, serial: str) -> None:
+    office, _ = await an_office(db, tmp_path)
+    with pytest.raises(CaRefused, match="no serial"):
+        await do(office, "certificate.revoke", ca="ca1", serial=serial)
+
+
+# ── Verbs ──
+
+
+async def test_options_are_changed_by_name_and_profiles_by_theirs(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    changes = {
+        "mode": "trust",
+        "challenges": ["dns-01"],
+        "profiles": [{"name": "short", "lifetime_s": 86400}, {"name": "default", "client_auth": True}],
+    }
+    told = await do(office, "ca.set", ca="ca1", changes=changes)
+    options = CaOptions.from_json(told["options"])
+    assert (str(options.mode), options.challenges) == ("trust", ("dns-01",))
+    assert [(each.name, each.lifetime_s, each.client_auth) for each in options.profiles] == [
+        ("default", 90 * 86400, True),
+        ("short", 86400, False),
+    ]
+    told = await do(office, "ca.set", ca="ca1", changes={"without_profiles": ["short"]})
+    assert [each["name"] for each in told["options"]["profiles"]] == ["default"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"mode": "hope"},
+        {"colour": "red"},
+        {"shards": "2"},
+        {"eab_required": 1},
+        {"profiles": [{"lifetime_s": 5}]},
+        {"profiles": [{"name": "a", "lifetime_s": "1d"}]},
+        {"profiles": [{"name": "a", "colour": "red"}]},
+        {"profiles": ["a"]},
+        {"without_profiles": ["default"]},
+        {"without_profiles": ["none"]},
+    ],
+)
+async def test_changes_that_make_no_sense_are_refused_and_nothing_is_changed(
+    db: Database, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    office, opened = await an_office(db, tmp_path)
+    with pytest.raises(UserError):
+        await do(office, "ca.set", ca="ca1", changes=changes)
+    await opened.authorities.refresh()
+    assert opened.authorities.get("ca1") == opened.ca
+
+
+@pytest.mark.parametrize(("verb", "args"), [("ca.eat", {}), ("ca.show", {}), ("ca.list", {"colour": "red"})])
+async def test_a_verb_or_argument_that_there_is_not_is_refused(
+    db: Database, tmp_path: Path, verb: str, args: dict[str, Any]
+) -> None:
+    office, _ = await an_office(db, tmp_path)
+    with pytest.raises(NoSuchVerb):
+        await do(office, verb, **args)
+
+
+async def test_what_is_shown_of_a_ca_holds_no_secret(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    told = await do(office, "ca.show", ca="ca1")
+    assert told["directory"] == "https://localhost:8631/acme/ca1/directory"
+    assert "secret" not in str(told)
+    assert "PRIVATE" not in str(told)
+
+
+async def test_why_a_ca_cannot_sign_is_shown(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    sick = replace(office, problem=lambda ca: "The PIN is locked.")
+    assert (await do(sick, "ca.show", ca="ca1"))["problem"] == "The PIN is locked."

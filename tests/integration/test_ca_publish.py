@@ -1,0 +1,120 @@
+"""What everyone may fetch of a CA: lists, certificates, chains; at the addresses that certificates name."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import httpx2
+import pytest
+from cryptography import x509
+from starlette.applications import Starlette
+from tests.support.ca import Opened, issue, opened_ca
+from tests.support.engine import eventually, working
+
+from holdfast.engine import ca_crl
+from holdfast.errors import StoreUnavailable
+from holdfast.operations import publishing
+from holdfast.operations.publishing import Published
+from holdfast.store import crls
+from holdfast.store.database import Database
+from holdfast.web import publish
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def asking(db: Database) -> AsyncIterator[httpx2.AsyncClient]:
+    async def fetch(ca: str, name: str) -> Published | None:
+        return await publishing.fetch(db, ca, name)
+
+    transport = httpx2.ASGITransport(app=Starlette(routes=[*publish.routes(fetch)]))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8630") as client:
+        yield client
+
+
+async def listed(db: Database, opened: Opened) -> None:
+    async with working(db, [ca_crl.kind(db, opened.authorities, opened.watch.telemetry)]):
+        await eventually(lambda: db.read(lambda tx: crls.get(tx, "ca1", 0)))
+
+
+async def test_the_addresses_in_a_certificate_lead_to_its_list_and_its_issuer(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    await listed(db, opened)
+    leaf = x509.load_der_x509_certificate((await issue(db, opened.ca)).der)
+    places = leaf.extensions.get_extension_for_class(x509.CRLDistributionPoints).value[0].full_name
+    access = leaf.extensions.get_extension_for_class(x509.AuthorityInformationAccess).value
+    assert places is not None
+    async with asking(db) as client:
+        crl = await client.get(places[0].value)
+        issuer = await client.get(access[0].access_location.value)
+    assert (crl.status_code, crl.headers["content-type"]) == (200, "application/pkix-crl")
+    assert x509.load_der_x509_crl(crl.content).is_signature_valid(opened.ca.issuer.public_key)
+    assert (issuer.status_code, issuer.headers["content-type"]) == (200, "application/pkix-cert")
+    leaf.verify_directly_issued_by(x509.load_der_x509_certificate(issuer.content))
+
+
+async def test_chain_and_root_are_there_in_pem(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    async with asking(db) as client:
+        chain, root = await client.get("/pki/ca1/chain.pem"), await client.get("/pki/ca1/root.pem")
+    assert chain.content == opened.ca.chain_pem
+    assert root.content == opened.ca.root_pem
+
+
+async def test_whoever_has_the_newest_list_is_not_sent_it_again(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    await listed(db, opened)
+    async with asking(db) as client:
+        first = await client.get("/pki/ca1/0.crl")
+        tag = first.headers["etag"]
+        again = await client.get("/pki/ca1/0.crl", headers={"If-None-Match": f'"other", W/{tag}'})
+        other = await client.get("/pki/ca1/0.crl", headers={"If-None-Match": '"other"'})
+        head = await client.head("/pki/ca1/0.crl")
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
+    assert other.status_code == 200
+    assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", str(len(first.content)))
+
+
+async def test_a_list_is_never_kept_beyond_its_end(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    await listed(db, opened)
+    found = await publishing.fetch(db, "ca1", "0.crl")
+    assert found is not None
+    assert found.fresh_for == publishing.CRL_FRESH_FOR
+    ending = "UPDATE crls SET next_update = now_us() + :left"
+    for left, fresh in ((timedelta(seconds=30), 30), (timedelta(seconds=-30), 0)):
+        await db.write(lambda tx, left=left: tx.run(ending, left=left))  # type: ignore[misc]
+        found = await publishing.fetch(db, "ca1", "0.crl")
+        assert found is not None
+        assert abs(found.fresh_for - fresh) <= 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "ca1/1.crl",
+        "ca2/0.crl",
+        "ca1/00.crl",
+        "ca1/-1.crl",
+        "ca1/x.crl",
+        "ca1/key.pem",
+        "ca2/root.pem",
+        "ca1/9999999.crl",
+    ],
+)
+async def test_what_is_not_there_is_not_found(db: Database, tmp_path: Path, path: str) -> None:
+    await listed(db, await opened_ca(db, tmp_path))
+    async with asking(db) as client:
+        assert (await client.get(f"/pki/{path}")).status_code == 404
+
+
+async def test_while_the_store_is_away_clients_are_told_to_come_back() -> None:
+    async def away(ca: str, name: str) -> Published | None:
+        raise StoreUnavailable("gone fishing")
+
+    transport = httpx2.ASGITransport(app=Starlette(routes=[*publish.routes(away)]))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://x") as client:
+        answer = await client.get("/pki/ca1/0.crl")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "fishing" not in answer.text

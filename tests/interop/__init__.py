@@ -1,0 +1,1 @@
+"""Other people's ACME clients against our server: `make interop`."""
