@@ -153,7 +153,7 @@ class Acme:
     failures_per_identifier: int = setting(60, "Failed proofs of one name of an account in 1 hour; 0: any.", COUNT)
     pause_after: int = setting(30, "Failures in a row that pause a name of an account; 0: never.", COUNT)
     uncollected_after: timedelta = setting("15m", "When a certificate nobody fetched is reported.", duration("1m"))
-    chaos_nonces: int = setting(0, "Per cent of good nonces to refuse, to try clients out.", whole(0, 100))
+    chaos_nonces: int = setting(0, "Per cent of requests whose nonce is refused at first, to try clients out.", whole(0, 100))
     repeat_finalize: bool = setting(False, "Answer a repeated finalize with the order, not an error.", YES_NO)
     lint: str = setting("own", "Rules that certificates must pass before they are signed.", choice("own", "pkilint"))
 

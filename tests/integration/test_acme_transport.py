@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -302,11 +303,18 @@ async def test_nonces_are_good_for_every_client_and_every_resource(front: Front)
     assert (await one.get(one.kid or "", header={"nonce": await other.nonce()})).status_code == 200
 
 
-async def test_chaos_refuses_good_nonces_now_and_then(db: Database, tmp_path: Path) -> None:
+async def test_chaos_refuses_good_nonces_now_and_then_but_never_twice_in_a_row(db: Database, tmp_path: Path) -> None:
     async with open_front(db, tmp_path, policy=limits(chaos_nonces=50)) as front:
         client = await front.stranger()
         outcomes = [(await client.register()).status_code for _ in range(40)]
         assert {200, 400} <= set(outcomes)
+        assert (400, 400) not in set(pairwise(outcomes))
+
+
+async def test_a_refused_nonce_is_told_in_the_words_that_clients_look_for(front: Front) -> None:
+    client = await front.client()
+    reply = await client.get(client.kid or "", header={"nonce": "AAAA"})
+    assert "JWS has an invalid anti-replay nonce" in reply.json()["detail"]
 
 
 # ── §6.7: errors; §7.1: links ──

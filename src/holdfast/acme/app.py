@@ -11,6 +11,7 @@ from holdfast.acme import body, gate, routes
 from holdfast.acme.account_keys import AccountKeys
 from holdfast.acme.answer import Answer, Header, Refusal, problem_answer
 from holdfast.acme.call import Call, Face, Signed
+from holdfast.acme.chaos import Chaos
 from holdfast.acme.place import Place, place_of
 from holdfast.acme.replay import Nonces
 from holdfast.acme.routes import Route
@@ -26,7 +27,8 @@ AWAY_RETRY_AFTER: Final = 5  # seconds
 
 
 def site(desk: Desk, nonces: Nonces, clock: Clock, telemetry: Telemetry) -> AcmeSite:
-    return AcmeSite(Face(desk=desk, nonces=nonces, clock=clock, telemetry=telemetry, keys=AccountKeys(desk)))
+    keys, chaos = AccountKeys(desk), Chaos(desk.policy.chaos_nonces)
+    return AcmeSite(Face(desk=desk, nonces=nonces, clock=clock, telemetry=telemetry, keys=keys, chaos=chaos))
 
 
 class Target(NamedTuple):

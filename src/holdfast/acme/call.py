@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from holdfast.acme import jws
 from holdfast.acme.account_keys import AccountKeys
 from holdfast.acme.answer import Answer
+from holdfast.acme.chaos import Chaos
 from holdfast.acme.jwk import AccountKey
 from holdfast.acme.jws import Unverified
 from holdfast.acme.place import Place
@@ -28,6 +29,7 @@ class Face:
     clock: Clock
     telemetry: Telemetry
     keys: AccountKeys
+    chaos: Chaos
 
 
 class Signed(NamedTuple):

@@ -15,6 +15,7 @@ from holdfast.errors import StoreError
 from holdfast.operations import acme_certificates
 
 Signer = Literal["account", "key", "either", "nobody"]
+INVALID: Final = "JWS has an invalid anti-replay nonce"  # acme.sh knows badNonce only by these words of Boulder's
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,120}")  # every id that we ever gave out
 
 
@@ -50,9 +51,8 @@ async def _checked(face: Face, place: Place, signer: Signer, url: str, claim: Un
 async def _redeem(face: Face, signed: Signed) -> None:
     minted = await face.nonces.redeem(signed.jws.nonce)
     if minted is None:
-        raise AcmeError.bad_nonce("The nonce is not one of ours, too old, or was used before.")
+        raise AcmeError.bad_nonce(f"{INVALID}: not one of ours, too old, or used before.")
     if minted.note and signed.who is not None:  # the nonce of a download has come back
         acme_certificates.acknowledged(face.desk, signed.who.account, minted.note)
-    chaos = face.desk.policy.chaos_nonces
-    if chaos and chaos > face.desk.random.uniform(0, 100):
-        raise AcmeError.bad_nonce("The nonce is refused, to see what the client does.")
+    if face.chaos.refuses(signed.key.thumbprint, signed.jws.url, face.desk.random):
+        raise AcmeError.bad_nonce(f"{INVALID}: refused to see what the client does.")

@@ -91,7 +91,7 @@ class Policy:
     terms_url: str = ""
     website: str = ""
     caa_identities: tuple[str, ...] = ()
-    chaos_nonces: int = 0  # per cent of good nonces that are refused, to try clients out
+    chaos_nonces: int = 0  # per cent of requests whose nonce is refused at first, to try clients out
     repeat_finalize: bool = False  # answer a repeated finalize with the order, for clients that cannot take a 403
 
     def acme_url(self, ca: str, *path: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -104,6 +105,7 @@ class Worker:
     _epoch: int = 0
     _time: _DatabaseTime = field(default_factory=_DatabaseTime)
     _draining: bool = False
+    _full: frozenset[str] = frozenset()  # kinds of which more may be due than there were slots
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until stop, then drain: nothing of ours is left running when this returns."""
@@ -120,7 +122,7 @@ class Worker:
             while not stop.is_set():
                 woken.clear()
                 try:
-                    more = await self._round(settler, woken)
+                    more = await self._round(settler, woken, stop)
                     failures = 0
                 except StoreError as error:
                     more, failures = False, failures + 1
@@ -143,7 +145,7 @@ class Worker:
 
     # ── claiming ──
 
-    async def _round(self, settler: Settler, woken: asyncio.Event) -> bool:
+    async def _round(self, settler: Settler, woken: asyncio.Event, stop: asyncio.Event) -> bool:
         """Claim what is due into the free slots. True if there may be more."""
         free = self.free()
         asked_at = self.clock.monotonic()
@@ -164,7 +166,8 @@ class Worker:
             trusted = self._time_is_plausible(now, expected, asked_at)
             if trusted and now is not None:
                 sweeps.take_back_expired(tx, self.ttl)
-            claims = jobs.claim(tx, holder=self.identity.holder, free=free, ttl=self.ttl) if trusted else []
+            wanted = trusted and not stop.is_set()  # told to stop since: what we took now, we would only hand back
+            claims = jobs.claim(tx, holder=self.identity.holder, free=free, ttl=self.ttl) if wanted else []
             return claims, tx.epoch, failed_over, now
 
         claims, self._epoch, failed_over, now = await self.db.write(claim)
@@ -172,9 +175,15 @@ class Worker:
         self._note_time(now, expected, asked_at)
         if failed_over:
             self.telemetry.log.error("store.failover", epoch=self._epoch, what="leases dropped, work will be rechecked")
+        self._full = _full(free, claims)
         for claimed in claims:
             self.start(claimed, asked_at, settler, woken)
         return bool(claims) and any(self.free().values())
+
+    def _slot_freed(self, kind: str, woken: asyncio.Event) -> None:
+        """Look for more of this kind, if the last look stopped for want of slots; new work wakes us by itself."""
+        if kind in self._full or self._draining:
+            woken.set()
 
     def stray(self) -> None:
         """A lease of ours may be unknown to us: the next round finds it, and lets it go."""
@@ -206,7 +215,7 @@ class Worker:
                 del self._running[claim.id]
             if not task.cancelled() and (error := task.exception()) is not None:
                 self.telemetry.log.error("job.not_settled", job=claim.id, kind=claim.kind, exc_info=error)
-            woken.set()
+            self._slot_freed(claim.kind, woken)
 
         entry.task.add_done_callback(ended)
 
@@ -222,7 +231,7 @@ class Worker:
             self._report_lost(claim)
             return
         entry.settling = True
-        woken.set()  # its slot is free: the next claim travels while this result is written
+        self._slot_freed(claim.kind, woken)  # the next claim travels while this result is written
         self.points("job.settling")
         outcome, written = await self._settle(entry, outcome, settler)
         self.points("job.settled")
@@ -439,6 +448,12 @@ class _Taker:
     def lost_sight(self) -> None:
         self.worker.stray()
         self.woken.set()
+
+
+def _full(free: Mapping[str, int], claims: Sequence[Claim]) -> frozenset[str]:
+    """The kinds whose slots were used up, so that nobody knows what is behind."""
+    taken = Counter(claim.kind for claim in claims)
+    return frozenset(kind for kind, slots in free.items() if taken[kind] >= slots)
 
 
 async def _wake_when(stop: asyncio.Event, woken: asyncio.Event) -> None:

@@ -47,5 +47,4 @@ CLIENT: Final = Client(
     "certbot",
     Pip("certbot==5.8.0"),
     {ISSUE: issue, RENEW: renew, REVOKE: revoke, WILDCARD: wildcard},
-    nonces="it tries a refused request once more, not twice",
 )

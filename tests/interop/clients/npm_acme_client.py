@@ -37,5 +37,4 @@ CLIENT: Final = Client(
     "npm-acme-client",
     Npm("acme-client@5.4.0"),
     {ISSUE: issue, RENEW: issue, REVOKE: revoke, WILDCARD: wildcard},
-    nonces="it tries a refused request five times more, not six",
 )

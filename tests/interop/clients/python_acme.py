@@ -32,5 +32,4 @@ CLIENT: Final = Client(
     "python-acme",
     Pip("acme==5.9.0"),
     {ISSUE: issue, RENEW: issue, REVOKE: revoke, WILDCARD: wildcard},
-    nonces="it tries a refused request once more, not twice",
 )

@@ -77,5 +77,4 @@ CLIENT: Final = Client(
     "uacme",
     Debian(("uacme",)),
     {ISSUE: issue, RENEW: renew, REVOKE: revoke, WILDCARD: wildcard, ALPN: alpn},
-    nonces="it tries a refused request twice more, not three times",
 )
