@@ -8,7 +8,7 @@ DATA   ?= data
 .PHONY: run test check sim kill bench bench-acme interop docs lock clean
 
 run: $(VENV)/.run
-	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast serve $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
+	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
 
 # The suite starts its own PostgreSQL, from a package and without root.
 test: $(VENV)/.dev check

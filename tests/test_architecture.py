@@ -30,16 +30,19 @@ MAY_IMPORT: Final = {
     "core": "",
     "pki": "core ports secret",
     "validators": "core pki ports",
+    "importing": "core pki ports secret",
     "issuers": "core operations pki ports secret",
     "solvers": "core issuers pki ports secret validators",
     "store": "core keyring ports secret",
     "operations": "config core keyfile keyring pki ports secret store telemetry",
-    "engine": "core issuers operations pki ports solvers store telemetry validators",
+    "engine": "core issuers operations pki ports secret solvers store telemetry validators",
     "acme": "core operations pki ports secret telemetry",
+    "api": "core operations pki secret telemetry",
     "web": "core operations secret telemetry",
     "ca_server": "acme config core engine network operations pki ports store telemetry validators web",
-    "app": "ca_server config core engine operations ports secret store telemetry web world",
-    "cli": "app config core operations pki ports secret setting_kinds store world",
+    "certificate_keeper": "ca_server config core engine network operations ports secret solvers store telemetry world",
+    "app": "api ca_server certificate_keeper config core engine operations ports secret store telemetry web world",
+    "cli": "app config core importing operations pki ports secret setting_kinds store world",
     "simulation": "config core engine keyring operations ports secret store telemetry world",
 }
 
@@ -202,6 +205,8 @@ DOORS: Final = {
     "cli/reaching.py": Door(
         "os httpx2 .exists", "It asks the server of this machine, by a socket in its data folder, as this user."
     ),
+    "cli/client.py": Door("os httpx2 .exists", "It asks the server of this machine, or the one that is named."),
+    "cli/terminal.py": Door("os", "Whether colours are wanted is said by the environment."),
     "cli/opening.py": Door(".exists", "A command must not make a new database by mistake."),
     "cli/pki.py": Door("os", "Passphrases come from the environment."),
     "pki/aside.py": Door("asyncio.to_thread", "Arithmetic that would hold the loop up, such as making an RSA key."),

@@ -6,20 +6,27 @@ import asyncio
 import contextlib
 import platform
 import signal
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
+from starlette.routing import Mount
+
+from holdfast.api.app import mount
 from holdfast.ca_server import CaServer
+from holdfast.certificate_keeper import CertificateKeeper
 from holdfast.config import SOCKET_NAME, Settings
 from holdfast.core.backoff import STORE
 from holdfast.core.ca import Policy
 from holdfast.engine import selfcheck
 from holdfast.engine.loop import wait_for
 from holdfast.engine.replica import Pace, Replica
-from holdfast.engine.worker import Identity, Kind
+from holdfast.engine.worker import Identity
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
-from holdfast.operations import keys, observe, publishing
+from holdfast.operations import keys, observe, publishing, tokens
+from holdfast.operations.front import Front
 from holdfast.operations.policy import policy
 from holdfast.operations.publishing import Published
 from holdfast.operations.vault import Vault
@@ -28,12 +35,13 @@ from holdfast.store import migrate
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.telemetry import Metrics, Phase, Telemetry, make_log
-from holdfast.web import local, publish
+from holdfast.web import challenges, local, publish
 from holdfast.web.health import site
 from holdfast.web.serve import Line, bind, bind_local, serving
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
 CERTIFICATE_WITHIN: Final = 30.0  # seconds that the start waits for our own certificate; without a CA there is none
+Started = Callable[[], Coroutine[Any, Any, None]]  # what to do once all is up, beside it
 Step = Callable[[Database], Awaitable[None]]  # of the start; one that was cut off may be done again
 
 
@@ -58,7 +66,8 @@ def _engine(settings: Settings, clock: Clock) -> Engine:
 class App:
     """One process: the probes answer first, then the store, the schema, the keys and the engine come up."""
 
-    def __init__(self, settings: Settings, *, points: Points = no_points) -> None:
+    def __init__(self, settings: Settings, *, points: Points = no_points, started: Started | None = None) -> None:
+        self._started = started
         self._settings = settings
         self._points = points
         self._clock, self._random, self._files = SystemClock(), SystemRandom(), LocalFiles()
@@ -70,6 +79,7 @@ class App:
         self._db: Database | None = None
         self._policy = Policy()  # the settings', once the ports are known
         self._ca: CaServer | None = None
+        self._keeper: CertificateKeeper | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until stop, then drain. Raises UserError when a person must act first."""
@@ -78,7 +88,7 @@ class App:
         acme_line = bind(*self._settings.acme.address, setting="acme.listen")
         where = "http://{}:{}".format(*line.getsockname()[:2])
         self._policy = policy(self._settings, acme_port=acme_line.getsockname()[1], publish_port=line.getsockname()[1])
-        more = publish.routes(self._published)
+        more = [*publish.routes(self._published), *challenges.routes(self._proof), self._api(local=False)]
         pages = site(health, self._telemetry.metrics, look=self._look, scrape=self._scrape, more=more)
         async with serving(pages, line):
             health.enter("settings")
@@ -92,19 +102,23 @@ class App:
 
     async def _work(self, db: Database, acme_line: Line, where: str, stop: asyncio.Event) -> None:
         """From here on the engine runs: the certificate of our own ACME server is one of its jobs."""
-        ca = self._ca
-        if ca is None:
+        ca, keeper = self._ca, self._keeper
+        if ca is None or keeper is None:
             raise AssertionError("the keys come before the engine")
-        engine = asyncio.create_task(self._engine(db, ca).run(stop), name="engine")
+        engine = asyncio.create_task(self._engine(db, ca, keeper).run(stop), name="engine")
         draining = asyncio.create_task(self._note_stop(stop))
         try:
             async with ca.serving(acme_line), self._answering_commands(ca):
                 self._health.enter("engine")
                 await self._either(ca.ready(CERTIFICATE_WITHIN), engine)
                 self._health.enter("serving")
+                await self._let_somebody_in(db)
                 acme = self._policy.base_url
                 self._telemetry.log.info("holdfast.serving", url=where, acme=acme, store=db.engine.name)
+                showing = None if self._started is None else asyncio.ensure_future(self._started())
                 await engine
+                if showing is not None:
+                    showing.cancel()
         finally:
             draining.cancel()
             await _ended(engine)
@@ -119,8 +133,25 @@ class App:
             self._telemetry.log.warning("local.not_listening", path=str(path), error=str(error))
             yield
             return
-        async with serving(local.site(ca.do, self._telemetry.log), line):
+        async with serving(local.site(ca.do, self._telemetry.log, [self._api(local=True)]), line):
             yield
+
+    def _api(self, *, local: bool) -> Mount:
+        new_id = partial(self._random.new_id, "req")
+        return mount(self._front, self._telemetry.log, new_id=new_id, local=local)
+
+    def _front(self) -> Front | None:
+        return None if self._keeper is None else self._keeper.front
+
+    async def _proof(self, token: str) -> str | None:
+        if self._keeper is None:
+            raise StoreUnavailable("the store is not open yet")
+        return await self._keeper.http01(token)
+
+    async def _let_somebody_in(self, db: Database) -> None:
+        """At a terminal, while nobody has a token: show one that makes an admin, there and in no log."""
+        if sys.stderr.isatty() and (first := await tokens.first(db, self._random)) is not None:
+            print(f"The first token, for a day and one use (POST /api/v1/tokens): {first.reveal()}", file=sys.stderr)
 
     async def _either(self, wait: Coroutine[Any, Any, object], engine: asyncio.Task[None]) -> None:
         """Wait for one thing, but not longer than the engine runs."""
@@ -170,34 +201,38 @@ class App:
         keyring = await keys.unlock(db, self._settings, self._files, self._random)
         if note := keys.owed(self._settings, keyring):
             self._telemetry.log.warning("keys.owed", note=note)
+        vault = Vault(db=db, settings=self._settings, files=self._files, keyring=keyring)
         self._ca = CaServer(
             db,
-            Vault(db=db, settings=self._settings, files=self._files, keyring=keyring),
+            vault,
             self._policy,
             clock=self._clock,
             random=self._random,
             telemetry=self._telemetry,
         )
         await self._ca.prepare()
+        self._keeper = CertificateKeeper(
+            db, vault, self._ca, clock=self._clock, random=self._random, telemetry=self._telemetry
+        )
+        await self._keeper.prepare()
 
-    def _engine(self, db: Database, ca: CaServer) -> Replica:
+    def _engine(self, db: Database, ca: CaServer, keeper: CertificateKeeper) -> Replica:
         settings = self._settings
+        check = selfcheck.kind(db, settings.scheduler.selfcheck_interval, self._telemetry)
+        kinds = [check, *ca.kinds(), *keeper.kinds()]
         return Replica(
             db=db,
             identity=self._identity,
             pace=_pace(settings),
-            kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in self._kinds(db, ca)],
-            families=[selfcheck.owed(self._random), *ca.families()],
-            duties=ca.duties(),
+            kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in kinds],
+            families=[selfcheck.owed(self._random), *ca.families(), *keeper.families()],
+            duties=[*ca.duties(), *keeper.duties()],
             handover=ca.desk.handover,
             clock=self._clock,
             random=self._random,
             points=self._points,
             telemetry=self._telemetry,
         )
-
-    def _kinds(self, db: Database, ca: CaServer) -> list[Kind]:
-        return [selfcheck.kind(db, self._settings.scheduler.selfcheck_interval, self._telemetry), *ca.kinds()]
 
     async def _published(self, ca: str, name: str) -> Published | None:
         if self._db is None or "schema" not in self._health.passed:
@@ -239,11 +274,11 @@ def _pace(settings: Settings) -> Pace:
     )
 
 
-async def serve(settings: Settings, *, stop_after: float | None = None) -> None:
+async def serve(settings: Settings, *, stop_after: float | None = None, started: Started | None = None) -> None:
     """Run the product until SIGTERM or SIGINT; a second signal ends it without waiting for the drain."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    running = asyncio.create_task(App(settings).run(stop), name="app")
+    running = asyncio.create_task(App(settings, started=started).run(stop), name="app")
 
     def asked() -> None:
         if stop.is_set():

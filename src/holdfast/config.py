@@ -40,6 +40,8 @@ from holdfast.setting_kinds import (
 
 Source = Literal["default", "file", "environment", "secret file"]
 CONFIG_VARIABLE: Final = "HOLDFAST_CONFIG"  # names the TOML file; read by the command line, not by load()
+SERVER_VARIABLE: Final = "HOLDFAST_SERVER_URL"  # of commands: a server elsewhere, and the token for it
+TOKEN_VARIABLE: Final = "HOLDFAST_TOKEN"  # noqa: S105  (its name, not its value)
 SQLITE_NAME: Final = "holdfast.sqlite"
 KEY_NAME: Final = "holdfast.key"
 SOCKET_NAME: Final = "holdfast.sock"
@@ -110,6 +112,7 @@ class Scheduler:
     timeout_interval: timedelta = setting("10m", "How often overdue jobs are ended.", INTERVAL)
     cleanup_interval: timedelta = setting("1h", "How often rows that nobody needs are removed.", INTERVAL)
     selfcheck_interval: timedelta = setting("1m", "How often the replica checks itself.", INTERVAL)
+    renewal_interval: timedelta = setting("1m", "How often to look which certificates are due.", INTERVAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +156,9 @@ class Acme:
     failures_per_identifier: int = setting(60, "Failed proofs of one name of an account in 1 hour; 0: any.", COUNT)
     pause_after: int = setting(30, "Failures in a row that pause a name of an account; 0: never.", COUNT)
     uncollected_after: timedelta = setting("15m", "When a certificate nobody fetched is reported.", duration("1m"))
-    chaos_nonces: int = setting(0, "Per cent of requests whose nonce is refused at first, to try clients out.", whole(0, 100))
+    chaos_nonces: int = setting(
+        0, "Per cent of requests whose nonce is refused at first, to try clients out.", whole(0, 100)
+    )
     repeat_finalize: bool = setting(False, "Answer a repeated finalize with the order, not an error.", YES_NO)
     lint: str = setting("own", "Rules that certificates must pass before they are signed.", choice("own", "pkilint"))
 
@@ -161,6 +166,11 @@ class Acme:
     def address(self) -> tuple[str, int]:
         """Host, without brackets, and port."""
         return _host_and_port(self.listen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeping:
+    solvers_file: Path | None = setting(None, "TOML file of [[solver]] tables: how names are proved to CAs.", PATH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +188,7 @@ class Settings:
     scheduler: Scheduler = field(default_factory=Scheduler)
     engine: Engine = field(default_factory=Engine)
     acme: Acme = field(default_factory=Acme)
+    keeping: Keeping = field(default_factory=Keeping)
     log: Log = field(default_factory=Log)
     # Where each value that is no default came from: names, never values.
     provenance: tuple[tuple[str, Source], ...] = field(default=(), repr=False, compare=False)
@@ -279,7 +290,7 @@ SERVICE_LINK: Final = re.compile(
 
 
 def _refuse_unknown_variables(env: Mapping[str, str]) -> None:
-    known = sorted([CONFIG_VARIABLE, *map(variable, KINDS)])
+    known = sorted([CONFIG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE, *map(variable, KINDS)])
     for name in sorted(name for name in env if name.startswith("HOLDFAST_")):
         if name not in known and not SERVICE_LINK.match(f"{name}={env[name]}"):
             raise SettingRefused(name, "there is no such setting", _meant(name, known))

@@ -139,6 +139,23 @@ class Files(Protocol):
         """Run a program without a shell; its exit code and its output, capped at 64 KiB."""
 
 
+class Unreadable(Exception):
+    """A file or folder of somebody else's that cannot be read, or must not be; the text says why."""
+
+
+class Tree(Protocol):
+    """A folder of somebody else's, to be read only. Paths are relative to it; nothing outside it is ever opened."""
+
+    def shown(self, path: str) -> str:
+        """The path as its owner knows it, for messages."""
+
+    def names(self, folder: str) -> list[str] | None:
+        """What is in a folder, sorted; None if there is no such folder. Unreadable if it may not be looked at."""
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        """A file; None if there is none. Unreadable: no permission, no plain file, a link that leads out, too long."""
+
+
 class Points(Protocol):
     """Named places where a crash is interesting. A no-op in production; harnesses kill or fail there."""
 

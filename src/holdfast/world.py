@@ -8,18 +8,19 @@ import os
 import secrets
 import signal
 import ssl
+import stat
 import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 import httpx2
 
 from holdfast.errors import TryLater
-from holdfast.ports import Request, Response
+from holdfast.ports import Request, Response, Unreadable
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u
 _PAIRS: Final = tuple(first + second for first in _ALPHABET for second in _ALPHABET)  # two characters at a time
@@ -193,6 +194,57 @@ class LocalFiles:
                     await output.ended.wait()
 
 
+_MOST_NAMES: Final = 50_000  # in one folder
+
+
+class LocalTree:
+    """A folder of this machine. What a path leads to is looked at once it is open, so that no link can be swapped."""
+
+    def __init__(self, root: Path) -> None:
+        self._given, self._root = root, os.path.realpath(root)
+
+    def shown(self, path: str) -> str:
+        return str(self._given / path)
+
+    def names(self, folder: str) -> list[str] | None:
+        with self._open(folder, os.O_DIRECTORY) as handle:
+            if handle is None:
+                return None
+            found = os.listdir(handle)
+        if len(found) > _MOST_NAMES:
+            raise Unreadable(f"it holds more than {_MOST_NAMES} files")
+        return sorted(found)
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        with self._open(path, 0) as handle:
+            if handle is None:
+                return None
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise Unreadable("it is not a plain file")
+            with os.fdopen(os.dup(handle), "rb") as file:
+                content = file.read(limit + 1)
+        if len(content) > limit:
+            raise Unreadable(f"it is longer than {limit} bytes")
+        return content
+
+    @contextlib.contextmanager
+    def _open(self, path: str, flags: int) -> Iterator[int | None]:
+        try:  # O_NONBLOCK: a pipe that somebody left there must not hold us up
+            handle = os.open(os.path.join(self._root, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+        except (FileNotFoundError, NotADirectoryError):
+            yield None
+            return
+        except (OSError, ValueError) as error:
+            raise Unreadable(getattr(error, "strerror", None) or "its name cannot be used") from None
+        try:
+            real = os.readlink(f"/proc/self/fd/{handle}")
+            if os.path.commonpath([real, self._root]) != self._root:
+                raise Unreadable("it is a link that leads out of the folder")
+            yield handle
+        finally:
+            os.close(handle)
+
+
 def _parts(name: str) -> list[str]:
     parts = name.split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
@@ -233,9 +285,7 @@ class _Output(asyncio.SubprocessProtocol):
 
 def _feed(program: asyncio.SubprocessTransport, stdin: bytes) -> None:
     """Hand over the input. It flows while the output does, so that neither side waits for the other."""
-    line = program.get_pipe_transport(0)
-    if not isinstance(line, asyncio.WriteTransport):
-        raise AssertionError("stdin is a pipe")
+    line = cast(asyncio.WriteTransport, program.get_pipe_transport(0))  # uvloop's is one only by its methods
     line.write(stdin)
     line.write_eof()
 

@@ -110,6 +110,30 @@ async def test_a_name_that_would_not_fit_into_an_address_is_refused(db: Database
             await ca.create(vault, ca=name, plan=PLAN, options=CaOptions(), actor="system")
 
 
+async def test_the_next_ca_under_the_same_root_is_trusted_by_the_same_clients(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    plan = Plan(name="Example", permit=("example.internal",))
+    await ca.create_under(opened.vault, ca="ca2", under="ca1", plan=plan, options=CaOptions(), actor="local:test")
+    await opened.authorities.refresh()
+    second = opened.authorities.get("ca2")
+    assert second is not None
+    assert second.root_pem == opened.ca.root_pem
+    assert second.issuer.public_key != opened.ca.issuer.public_key
+    [root] = chain.parse_bundle(second.root_pem)
+    assert chain.issued_by(second.issuer.certificate, root)
+    await ca.create_under(opened.vault, ca="ca3", under="ca2", plan=PLAN, options=CaOptions(), actor="local:test")
+    with pytest.raises(CaExists):
+        await ca.create_under(opened.vault, ca="ca2", under="ca1", plan=plan, options=CaOptions(), actor="local:test")
+    assert await _audited(db, "ca_created") == [("local:test", name) for name in ("ca1", "ca2", "ca3")]
+
+
+async def test_nothing_is_made_under_a_root_whose_key_is_elsewhere(db: Database, tmp_path: Path) -> None:
+    vault, result = await a_vault(db, tmp_path), await _ceremony()
+    await ca.adopt(vault, ca="old", brought=_brought(result), options=CaOptions(), actor="local:test")
+    with pytest.raises(CaRefused, match="not kept here"):
+        await ca.create_under(vault, ca="new", under="old", plan=PLAN, options=CaOptions(), actor="local:test")
+
+
 # ── Bringing one along ──
 
 

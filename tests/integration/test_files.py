@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import uvloop
 from tests.support.engine import eventually
 
 from holdfast.errors import TryLater
@@ -264,3 +265,7 @@ async def test_a_program_whose_caller_is_cancelled_is_killed(tmp_path: Path) -> 
 async def test_a_program_that_is_not_there_says_which() -> None:
     with pytest.raises(FileNotFoundError, match="/no/such/program"):
         await FILES.run(["/no/such/program"])
+
+
+def test_a_program_runs_as_well_on_the_loop_that_the_product_uses() -> None:
+    assert uvloop.run(FILES.run(["/bin/cat"], stdin=b"hello")) == (0, b"hello")

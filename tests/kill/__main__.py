@@ -1,4 +1,7 @@
-"""`make kill`: kill at every passage of every named point on both stores, measure takeovers, print the figures."""
+"""`make kill`: kill at every passage of every named point on both stores, measure takeovers, print the figures.
+
+Two parts: the engine with jobs of all kinds, then the CA with clients whose orders are in flight.
+"""
 
 import argparse
 import sys
@@ -10,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from tests.kill import takeover
+from tests.kill import ca_part, takeover
 from tests.kill.harness import Harness, Tally
 from tests.support.ca_server import Ca, CaServer
 from tests.support.child import Strike
@@ -27,11 +30,28 @@ def main() -> int:
     parser.add_argument("--ttl", type=float, default=30.0, help="lease time of the takeovers, seconds")
     parser.add_argument("--repeats", type=int, default=2, help="how often each takeover is measured")
     parser.add_argument("--quick", action="store_true", help="only the first and last passage of each point")
+    parser.add_argument("--part", choices=["engine", "ca", "all"], default="all", help="which part to run")
+    parser.add_argument("--every", action="store_true", help="of the CA's part, every passage: it takes long")
     args = parser.parse_args()
+    if args.part in ("engine", "all"):
+        engine(args)
+    if args.part in ("ca", "all"):
+        with tempfile.TemporaryDirectory(prefix="hfkill-") as folder, _cluster() as cluster:
+            most = None if args.every else 2 if args.quick else ca_part.MOST
+            ca_part.part(Path(folder), cluster, figure, most=most)
+    return 0
+
+
+def _cluster() -> Cluster:
+    return Cluster(tmpfs=True).start(settings={"max_connections": 400})  # five for each replica
+
+
+def engine(args: argparse.Namespace) -> None:
+    """The engine's part: jobs, leases, keys and the schema."""
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="hfkill-") as folder,
-        Cluster(tmpfs=True).start(settings={"max_connections": 400}) as cluster,  # five for each replica
+        _cluster() as cluster,
         CaServer() as server,
         ThreadPoolExecutor(thread_name_prefix="kill", max_workers=64) as threads,
     ):
@@ -41,7 +61,7 @@ def main() -> int:
         found = [tally.result() for tally in tallies]
         measured = {name: [each.result() for each in futures] for name, futures in waits.items()}
     say(f"took {time.monotonic() - began:.0f} s")
-    return figures(found, measured, args.ttl)
+    figures(found, measured, args.ttl)
 
 
 def strike(harness: Harness, *, quick: bool) -> Tally:
@@ -90,7 +110,7 @@ def measure(
     }
 
 
-def figures(tallies: list[Tally], measured: Measured, ttl: float) -> int:
+def figures(tallies: list[Tally], measured: Measured, ttl: float) -> None:
     for tally in tallies:
         figure(f"kill_points_fired_{tally.engine}", tally.percent, "percent", 100, met=not tally.unfired)
     bad = sum(len(tally.bad) for tally in tallies)
@@ -100,7 +120,6 @@ def figures(tallies: list[Tally], measured: Measured, ttl: float) -> int:
     figure("takeover_after_sigterm", slowest["sigterm"], "s", SIGTERM_GOAL, met=slowest["sigterm"] <= SIGTERM_GOAL)
     zombies = sum(measured["sigstop"])
     figure("zombie_writes_after_sigstop", zombies, "writes", 0, met=zombies == 0)
-    return 0
 
 
 def figure(name: str, value: float, unit: str, goal: float, *, met: bool) -> None:

@@ -5,7 +5,7 @@ import ssl
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count, repeat
 from typing import Any, Final
 
 import httpx2
@@ -18,12 +18,13 @@ from tests.support.acme_client import AcmeClient, Signer, b64, problem
 from tests.support.acme_desk import a_csr
 from tests.support.acme_replica import Answerer
 
-PAUSE: Final = 0.1  # seconds before asking again
+PAUSE: Final = 0.25  # seconds before making a request again
+PAUSES: Final = (0.05, 0.1, 0.2, 0.4)  # seconds before looking again
 OVER: Final = ("valid", "invalid")
 
 
 class Routes(httpx2.AsyncBaseTransport):
-    """All replicas have one base URL; requests go to each of these addresses in turn."""
+    """All replicas have one base URL; requests go to each of these addresses in turn, or to the next that is there."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self.addresses = list(addresses)
@@ -31,11 +32,17 @@ class Routes(httpx2.AsyncBaseTransport):
         self._inner: httpx2.AsyncHTTPTransport | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        address = self.addresses[next(self._turns) % len(self.addresses)]
-        request.url = request.url.copy_with(host=address)
         if self._inner is None:
             self._inner = _transport()
-        return await self._inner.handle_async_request(request)
+        for left in reversed(range(len(self.addresses))):
+            address = self.addresses[next(self._turns) % len(self.addresses)]
+            request.url = request.url.copy_with(host=address)
+            try:
+                return await self._inner.handle_async_request(request)
+            except httpx2.ConnectError:
+                if not left:
+                    raise
+        raise AssertionError("there is an address")
 
     async def aclose(self) -> None:
         if self._inner is not None:
@@ -67,6 +74,7 @@ class Held:
     name: str
     url: str
     key: ec.EllipticCurvePrivateKey
+    known_at: float = field(default_factory=time.monotonic)
     status: str = "pending"
     decided_at: float = 0.0
     certificate: x509.Certificate | None = None
@@ -82,6 +90,7 @@ class Patient:
     held: dict[str, Held] = field(default_factory=dict)
     bad_nonces: int = 0
     lost: int = 0  # requests without an answer
+    failed: int = 0  # answers that say that the server is to blame
 
     def __post_init__(self) -> None:
         self._client = AcmeClient(self._http(), DIRECTORY, self.signer)
@@ -111,14 +120,21 @@ class Patient:
             elif reply.status_code < 500:
                 return reply
             else:
+                self.failed += 1
                 await asyncio.sleep(PAUSE)
 
+    def complaints(self) -> list[str]:
+        """What should not happen to a client while every replica lives."""
+        counts = {"without an answer": self.lost, "refused for a good nonce": self.bad_nonces, "failed": self.failed}
+        return [f"requests {what}: {number}" for what, number in counts.items() if number]
+
     async def until(self, url: str, *states: str) -> dict[str, Any]:
-        while True:
+        for pause in chain(PAUSES, repeat(PAUSES[-1])):
             found: dict[str, Any] = (await self._good(url)).json()
             if found["status"] in states:
                 return found
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(pause)
+        raise AssertionError("it repeats for ever")
 
     async def _good(self, url: str, payload: Any = None, *, jwk: bool = False) -> httpx2.Response:
         reply = await self.post(url, payload, jwk=jwk)
@@ -129,10 +145,11 @@ class Patient:
     # ── going on ──
 
     async def answered_by(self, address: str) -> None:
-        """Wait until this replica serves."""
+        """Wait until this replica serves, and take a nonce of it: the first one decides on the key of all."""
         every, self.routes.addresses = self.routes.addresses, [address]
         self._client.urls = {}
         await self._look_up()
+        self._client.nonces.append(await self._client.nonce())
         self.routes.addresses = every
 
     async def _look_up(self) -> None:

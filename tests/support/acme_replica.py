@@ -1,4 +1,4 @@
-"""Replicas of the product in processes of their own, seen from outside, and the web server their validations look at."""
+"""Replicas of the product in processes of their own, seen from outside, and the web server that they validate."""
 
 import secrets
 import socket
@@ -36,6 +36,11 @@ class AcmeReplica(Child):
         with _guard:
             self._process = FORKS.Process(target=acme_child.main, args=(argv,), name=name, daemon=True)
             self._process.start()
+
+    @property
+    def sentinel(self) -> int:
+        """A file handle that can be read once it is dead."""
+        return self._process.sentinel
 
 
 class Answerer:

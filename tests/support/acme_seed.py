@@ -127,6 +127,3 @@ def _hurt(tx: Tx, orphan: str, failed: str, challenge: str) -> None:
 
 def _url(order: Order) -> str:
     return f"{BASE_URL}/acme/{CA}/order/{order.id}"
-
-
-

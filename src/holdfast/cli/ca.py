@@ -63,6 +63,9 @@ def create(
     confine: Annotated[
         list[str] | None, typer.Option("--confine", help="A domain or network its certificate is confined to.")
     ] = None,
+    under: Annotated[
+        str | None, typer.Option("--under", help="Under the root of this CA, which clients trust already.")
+    ] = None,
     mode: ModeOption = None,
     eab_required: EabOption = None,
     challenge: ChallengeOption = None,
@@ -75,7 +78,8 @@ def create(
 ) -> None:
     """Make a CA: a root, whose key is put away, and an intermediate that signs."""
     options = _options(mode, eab_required, challenge, permit, shards, crl_lifetime, profile)
-    show_one(_ask(config, "ca.create", ca=ca, name=name, key=key, permit=confine or [], options=options), output)
+    given = {"ca": ca, "name": name, "key": key, "permit": confine or [], "under": under}
+    show_one(_ask(config, "ca.create", options=options, **given), output)
 
 
 @app.command()

@@ -22,7 +22,30 @@ if TYPE_CHECKING:
     from typer._click import Command, Context
 
 COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
+    "dev": ("holdfast.cli.dev", "Run everything on this machine, and get a first certificate."),
     "serve": ("holdfast.cli.serve", "Run a replica until it is told to stop."),
+    "issue": ("holdfast.cli.issue", "Ask for a certificate, which is kept renewed from then on."),
+    "ls": ("holdfast.cli.ls", "List certificates."),
+    "get": ("holdfast.cli.ls", "Show one certificate in full."),
+    "status": ("holdfast.cli.ls", "Say how a certificate stands, or all of them."),
+    "explain": ("holdfast.cli.ls", "Say why a certificate is, or is not, renewed."),
+    "renew": ("holdfast.cli.issue", "Renew a certificate now."),
+    "wait": ("holdfast.cli.issue", "Wait until a certificate is issued."),
+    "revoke": ("holdfast.cli.issue", "Revoke a certificate, and replace it."),
+    "pause": ("holdfast.cli.issue", "Do nothing about a certificate until it is resumed."),
+    "resume": ("holdfast.cli.issue", "Look after a paused certificate again."),
+    "archive": ("holdfast.cli.issue", "Stop keeping a certificate, for good."),
+    "fetch": ("holdfast.cli.fetch", "Fetch a certificate, its chain and its key as files."),
+    "retry": ("holdfast.cli.issue", "Give a dead job back its attempts."),
+    "cancel": ("holdfast.cli.issue", "Stop what is under way for a certificate, or a job."),
+    "events": ("holdfast.cli.events", "Show what happened, or follow what happens."),
+    "approvals": ("holdfast.cli.approvals", "Approve or deny what waits for a second person."),
+    "issuer": ("holdfast.cli.issuer", "Add, test and pause the CAs that certificates come from."),
+    "token": ("holdfast.cli.token", "Let people and programs in, and shut them out."),
+    "plan": ("holdfast.cli.plan", "Show what a document of certificates would change."),
+    "apply": ("holdfast.cli.plan", "Make the certificates what a document says."),
+    "export": ("holdfast.cli.plan", "Print the certificates as such a document."),
+    "import": ("holdfast.cli.importing", "Adopt what certbot, acme.sh or lego keep, or PEM files."),
     "audit": ("holdfast.cli.audit", "Check that no audit row was altered, removed or added."),
     "config": ("holdfast.cli.config", "Show the settings in force, and where each came from."),
     "key": ("holdfast.cli.key", "Show or rotate the key that encrypts what the store keeps secret."),
@@ -31,7 +54,7 @@ COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
 }
 # 0 done or nothing to do; 1 failed; 2 usage; 3 still in progress at timeout; 4 authentication; 5 conflict or
 # stale; 6 not found; 10 findings or changes; 130 interrupted.
-EXIT_OF_STATUS: Final = {401: 4, 404: 6, 409: 5, 412: 5}
+EXIT_OF_STATUS: Final = {401: 4, 403: 4, 404: 6, 409: 5, 412: 5}
 # Typer 0.29 imports pydantic (0.1 s) to convert any option that is not a bool, even a --help nobody gave.
 # With this default it is a bool, so that every help page and every command without options stays quick.
 QUICK: Final = {"default_map": {"help": False}}

@@ -19,7 +19,7 @@ from holdfast.operations.revocation import CRL
 from holdfast.operations.vault import Vault
 from holdfast.pki import bundle, keys, names
 from holdfast.pki.aside import aside
-from holdfast.pki.ceremony import Plan, make
+from holdfast.pki.ceremony import Plan, make, make_intermediate
 from holdfast.pki.chain import issued_by, ordered, parse_bundle, without_root
 from holdfast.pki.device import place_of
 from holdfast.pki.hsm import Pkcs11Signer
@@ -88,6 +88,34 @@ async def create(vault: Vault, *, ca: str, plan: Plan, options: CaOptions, actor
 
     sealed = [keys.to_pem(made.intermediate_key), keys.to_pem(made.root_key)]
     return await _kept(vault, ca, sealed, owner)
+
+
+async def create_under(vault: Vault, *, ca: str, under: str, plan: Plan, options: CaOptions, actor: str) -> CaRow:
+    """The next intermediate of a root that was made here: clients trust it already. The root's key is opened once."""
+    check_name(ca)
+    check_options(options)
+    older = await get(vault.db, under)
+    if older.root_secret is None:
+        hint = "'holdfast pki intermediate' makes the next one, and 'holdfast ca adopt' takes it over."
+        raise CaRefused(f"The key of the root of CA {under!r} is not kept here.", hint)
+    root = x509.load_pem_x509_certificate(older.root.encode())
+    root_key = keys.from_pem(await vault.reveal(older.root_secret))
+    now = await vault.db.read(lambda tx: tx.now())
+    made, key = await make_intermediate(plan, root, root_key, now=now, random=vault.keyring.random)
+
+    def owner(tx: Tx, ids: list[str]) -> CaRow:
+        row = CaRow(
+            id=ca,
+            certificate=made.public_bytes(Encoding.DER),
+            root=older.root,
+            key_secret=ids[0],
+            root_secret=older.root_secret,
+            options=options,
+            created_at=tx.now(),
+        )
+        return _insert(tx, row, vault, actor, "ca_created")
+
+    return await _kept(vault, ca, [keys.to_pem(key)], owner)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

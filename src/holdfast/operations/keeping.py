@@ -126,14 +126,15 @@ async def adopt(
 
 
 def _adopted(keeper: Keeper, wanted: Wanted, key: PublicKey, pem: bytes, account: str | None) -> Version:
-    leaf = parse_bundle(pem)[0]
+    found = parse_bundle(pem)
+    leaf = found[0]
     return Version(
         id=keeper.random.new_id("version"),
         certificate=keeper.random.new_id("certificate"),
         generation=1,
         state=VersionState.IMPORTED,
         key_secret="",
-        chain_pem=pem.decode("ascii"),
+        chain_pem=bundle.certificates_pem(found).decode(),
         serial=f"{leaf.serial_number:x}",
         not_before=leaf.not_valid_before_utc,
         not_after=leaf.not_valid_after_utc,

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes
 from holdfast.core.ca import CaOptions, Policy
 from holdfast.errors import UserError
 from holdfast.operations import ca as cas
-from holdfast.operations import ca_clients, ca_options, publishing
+from holdfast.operations import ca_clients, ca_options, publishing, verbs_certificates
 from holdfast.operations.ca import Brought, CaRefused
 from holdfast.operations.vault import Vault
 from holdfast.pki import keys
@@ -62,11 +62,22 @@ async def dispatch(office: Office, verb: str, args: Mapping[str, Json], *, actor
 
 
 async def create(
-    office: Office, actor: str, *, ca: str, name: str, key: str, permit: Sequence[str], options: Mapping[str, Json]
+    office: Office,
+    actor: str,
+    *,
+    ca: str,
+    name: str,
+    key: str,
+    permit: Sequence[str],
+    options: Mapping[str, Json],
+    under: str | None = None,
 ) -> Json:
     plan = Plan(name=name, key_kind=KeyKind(key), permit=tuple(permit))
     chosen = ca_options.changed(CaOptions(), options)
-    row = await cas.create(office.vault, ca=ca, plan=plan, options=chosen, actor=actor)
+    if under is None:
+        row = await cas.create(office.vault, ca=ca, plan=plan, options=chosen, actor=actor)
+    else:
+        row = await cas.create_under(office.vault, ca=ca, under=under, plan=plan, options=chosen, actor=actor)
     return await _changed(office, row)
 
 
@@ -312,4 +323,5 @@ VERBS: Final[Mapping[str, Callable[..., Awaitable[Json]]]] = {
     "pause.add": pause,
     "pause.remove": unpause,
     "key.block": block_key,
+    **verbs_certificates.VERBS,
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from holdfast.core import budget
@@ -28,6 +29,22 @@ def define(tx: Tx, key: str, limit: Limit) -> None:
         every=limit.every,
         reserve=limit.reserve,
     )
+
+
+def define_all(tx: Tx, limits: Mapping[str, Limit]) -> None:
+    """Make or change those that are not so already. Looking takes no lock, and claims lock in an order of their own."""
+    if not limits:
+        return
+    text, values = value_list([(key,) for key in limits])
+    rows = tx.rows(f"SELECT key, burst, every, reserve FROM budgets WHERE key IN ({text})", **values)
+    same = {
+        row["key"]
+        for row in rows
+        if Limit(burst=row["burst"], every=timedelta(microseconds=row["every"]), reserve=row["reserve"])
+        == limits[row["key"]]
+    }
+    for key in sorted(limits.keys() - same):
+        define(tx, key, limits[key])
 
 
 def hold(tx: Tx, key: str, until: datetime) -> None:
@@ -114,6 +131,18 @@ def _budget(row: Row) -> Budget:
         lost_tail=instant(row["lost_tail"]),
         urgent_lost_tail=instant(row["urgent_lost_tail"]),
     )
+
+
+def spend(tx: Tx, key: str, limit: Limit) -> datetime | None:
+    """Count something that has happened. None while more of it is allowed; else when the next one will be."""
+    define(tx, key, limit)
+    now = tx.now()
+    [held] = load(tx, [key])
+    after = replace(held, tat=max(held.tat, now) + limit.every)
+    _save(tx, after)
+    if budget.remaining(after, now, urgent=True):
+        return None
+    return after.tat - limit.every * (limit.burst - 1)
 
 
 def charge(tx: Tx, job: str, keys: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from holdfast import __version__
 from holdfast.telemetry import Health, Metrics
@@ -15,7 +15,7 @@ from holdfast.telemetry import Health, Metrics
 Look = Callable[[], Awaitable[None]]  # brings health or metrics up to date before they are shown
 
 
-def site(health: Health, metrics: Metrics, *, look: Look, scrape: Look, more: Sequence[Route] = ()) -> Starlette:
+def site(health: Health, metrics: Metrics, *, look: Look, scrape: Look, more: Sequence[BaseRoute] = ()) -> Starlette:
     """What is served without TLS: probes, metrics, and `more`."""
 
     async def live(request: Request) -> Response:

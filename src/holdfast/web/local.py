@@ -5,13 +5,13 @@ While a server runs on SQLite it alone holds the database, so a command asks it 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from holdfast.errors import StoreError, UserError
 from holdfast.telemetry import Log
@@ -19,7 +19,7 @@ from holdfast.telemetry import Log
 Do = Callable[[str, Mapping[str, Any], str], Awaitable[Any]]  # verb, arguments, actor
 
 
-def site(do: Do, log: Log) -> Starlette:
+def site(do: Do, log: Log, more: Sequence[BaseRoute] = ()) -> Starlette:
     async def local(request: Request) -> Response:
         try:
             asked = await request.json()
@@ -36,7 +36,7 @@ def site(do: Do, log: Log) -> Starlette:
             log.error("local.failed", exc_info=error)
             return _error(500, "internal", "Something went wrong in the server, which logged it.", "")
 
-    return Starlette(routes=[Route("/local", local, methods=["POST"])])
+    return Starlette(routes=[Route("/local", local, methods=["POST"]), *more])
 
 
 def _error(status: int, code: str, message: str, hint: str) -> Response:

@@ -1,0 +1,111 @@
+"""/issuers: the CAs that certificates come from; add, change, pause, test them, and see what their limits leave."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path
+
+from holdfast.api import render, shapes
+from holdfast.api.call import Call, Caller, Changer
+from holdfast.operations import inventory, issuers
+from holdfast.operations.access import Action
+from holdfast.operations.inventory import anywhere
+from holdfast.operations.issuers import PRESETS, IssuerRefused
+from holdfast.secret import Secret
+
+router = APIRouter(prefix="/issuers", tags=["issuers"])
+Name = Annotated[str, Path(max_length=100)]
+
+
+@router.get("")
+async def listed(call: Caller) -> list[shapes.Issuer]:
+    call.demand(Action.SEE_ISSUERS)
+    now = await inventory.now(call.keeper)
+    return [render.issuer(row, now) for row in await issuers.all_issuers(call.keeper)]
+
+
+@router.get("/{name}")
+async def get(call: Caller, name: Name) -> shapes.Issuer:
+    call.demand(Action.SEE_ISSUERS)
+    return render.issuer(await issuers.get(call.keeper, name), await inventory.now(call.keeper))
+
+
+@router.post("", status_code=201)
+async def add(call: Changer, asked: shapes.NewIssuer) -> shapes.Issuer:
+    """Add a CA. Its credentials are sealed, and never shown again."""
+    settings = dict(asked.settings)
+    if asked.preset is not None:
+        if asked.preset not in PRESETS:
+            raise IssuerRefused(f"There is no preset {asked.preset!r:.40}.", f"There are: {', '.join(PRESETS)}.")
+        settings["directory"] = PRESETS[asked.preset]
+    credentials = {name: Secret(each.get_secret_value().encode()) for name, each in asked.credentials.items()}
+    reply = await call.change(
+        lambda keeper: issuers.add(
+            keeper,
+            asked.name,
+            kind=asked.kind,
+            kinds=call.front.issuer_kinds,
+            settings=settings,
+            credentials=credentials,
+            actor=call.actor,
+        ),
+        check=anywhere(call.principal, Action.CHANGE_ISSUERS),
+        render=_shown,
+    )
+    return shapes.Issuer.model_validate(reply)
+
+
+def _shown(tx: Any, row: Any) -> dict[str, Any]:
+    return render.issuer(row, tx.now()).model_dump(mode="json")
+
+
+@router.put("/{name}/settings")
+async def change(call: Changer, name: Name, asked: shapes.IssuerSettings) -> shapes.Issuer:
+    """New settings instead of the old; they hold from the next step of whatever is under way."""
+    reply = await call.change(
+        lambda keeper: issuers.change(keeper, name, asked.settings, actor=call.actor),
+        check=anywhere(call.principal, Action.CHANGE_ISSUERS),
+        render=_shown,
+    )
+    return shapes.Issuer.model_validate(reply)
+
+
+async def _moved(call: Call, name: str, *, paused: bool) -> shapes.Issuer:
+    verb = issuers.pause if paused else issuers.resume
+    reply = await call.change(
+        lambda keeper: verb(keeper, name, actor=call.actor),
+        check=anywhere(call.principal, Action.CHANGE_ISSUERS),
+        render=_shown,
+    )
+    return shapes.Issuer.model_validate(reply)
+
+
+@router.post("/{name}/pause")
+async def pause(call: Changer, name: Name) -> shapes.Issuer:
+    """No new attempt begins there; those under way go on."""
+    return await _moved(call, name, paused=True)
+
+
+@router.post("/{name}/resume")
+async def resume(call: Changer, name: Name) -> shapes.Issuer:
+    return await _moved(call, name, paused=False)
+
+
+@router.post("/{name}/test")
+async def test(call: Caller, name: Name) -> shapes.Probed:
+    """Whether it can be reached and knows us. Nothing is ordered."""
+    call.demand(Action.CHANGE_ISSUERS)
+    try:
+        return shapes.Probed(ok=True, detail=await issuers.test(call.keeper, name, call.front.probe))
+    except IssuerRefused as why:
+        return shapes.Probed(ok=False, detail=f"{why} {why.hint}".strip())
+
+
+@router.get("/{name}/budget")
+async def budget(call: Caller, name: Name) -> list[shapes.BudgetLeft]:
+    """What the CA's limits, as far as they are known, leave for now."""
+    call.demand(Action.SEE_ISSUERS)
+    await issuers.get(call.keeper, name)
+    now = await inventory.now(call.keeper)
+    return [render.budget(each, now) for each in await issuers.left(call.keeper, name)]

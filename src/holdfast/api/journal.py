@@ -1,0 +1,84 @@
+"""/events, as pages or as a stream that resumes anywhere, and /audit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Query
+from fastapi.responses import StreamingResponse
+from starlette.responses import Response
+
+from holdfast.api import render, shapes
+from holdfast.api.call import BadHeader, Call, Caller
+from holdfast.api.certificates import Cursor, Limit
+from holdfast.operations import inventory, watching
+from holdfast.operations.access import Action
+
+router = APIRouter()
+STREAM: Final = "text/event-stream"
+EVENTS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "A page, or a stream (server-sent events)",
+        "content": {STREAM: {"schema": {"type": "string"}}},
+    }
+}
+Subject = Annotated[str | None, Query(max_length=300, description="Only about this certificate, CA, job or token.")]
+
+
+@router.get("/events", tags=["events"], responses=EVENTS, response_model=shapes.EventPage)
+async def events(
+    call: Caller,
+    after: Annotated[int | None, Query(ge=0, lt=2**63, description="The id of the last event that is known.")] = None,
+    subject: Subject = None,
+    limit: Limit = 100,
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+    last_event_id: Annotated[str | None, Header()] = None,
+) -> Response | shapes.EventPage:
+    """What happened, the oldest first. With Accept: text/event-stream, a stream from Last-Event-ID on, or from now."""
+    who = call.principal
+    call.demand_somewhere(Action.SEE)
+    if STREAM in accept:
+        start = await _start(call, last_event_id, after)
+        return StreamingResponse(_stream(call, start, subject), media_type=STREAM)
+    found, end = await inventory.events(call.keeper, who, after=after or 0, subject=subject, limit=limit)
+    return shapes.EventPage(items=[render.event(each) for each in found], next=end)
+
+
+async def _start(call: Call, last: str | None, after: int | None) -> int:
+    if last is None:
+        return await inventory.newest_event(call.keeper) if after is None else after
+    if not last.isascii() or not last.isdigit() or len(last) > 18:
+        raise BadHeader("Last-Event-ID is the number of an event.")
+    return int(last)
+
+
+async def _stream(call: Call, after: int, subject: str | None) -> AsyncIterator[str]:
+    yield "retry: 2000\n\n"  # and the headers leave at once
+    async for event in watching.follow(call.keeper, call.principal, after=after, subject=subject):
+        if event is None:
+            yield ": still here\n\n"
+        else:
+            shown = json.dumps(render.event(event).model_dump(mode="json"))
+            yield f"id: {event.id}\nevent: {event.name}\ndata: {shown}\n\n"
+
+
+@router.get("/audit", tags=["audit"])
+async def audit(
+    call: Caller,
+    actor: Annotated[str | None, Query(max_length=200)] = None,
+    action: Annotated[str | None, Query(max_length=100)] = None,
+    subject: Annotated[str | None, Query(max_length=300)] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> shapes.Page[shapes.AuditEntry]:
+    """Every change and who made it, the newest first."""
+    call.demand(Action.SEE_AUDIT)
+    before = render.place(cursor, int)
+    filters = {"actor": actor, "action": action, "subject": subject}
+    found = await inventory.audit(
+        call.keeper, before=None if before is None else before[0], limit=limit, filters=filters
+    )
+    end = (found[-1].seq,) if len(found) == limit else None
+    return shapes.Page[shapes.AuditEntry](items=[render.audit(each) for each in found], next=render.cursor(end))

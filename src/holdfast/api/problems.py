@@ -1,0 +1,145 @@
+"""Errors become answers in one place: problem+json (RFC 9457) with a code, whether to try again, the request's id."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
+
+from holdfast.errors import OutcomeUnknown, StoreError, UserError
+from holdfast.operations.certificates import Stale
+from holdfast.telemetry import Log
+
+MEDIA_TYPE: Final = "application/problem+json"
+METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
+RETRY_AFTER: Final = {"Retry-After": "5"}
+
+
+class Mistake(BaseModel):
+    pointer: str = Field(description="Where in the request, as a JSON pointer.")
+    detail: str
+
+
+class Problem(BaseModel):
+    """What went wrong, for programs and for people."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    code: str = Field(description="Stable: programs decide by it.")
+    hint: str = ""
+    retryable: bool = Field(description="Whether the same request may succeed later.")
+    retry_at: datetime | None = None
+    doc: str = Field(default="", description="Where the code is explained.")
+    request_id: str
+    errors: list[Mistake] = []
+
+
+TITLES: Final = {
+    400: "Bad request", 401: "Not authenticated", 403: "Forbidden", 404: "Not found", 405: "Method not allowed",
+    409: "Conflict", 412: "Changed since", 413: "Too large", 415: "Unsupported media type", 422: "Not acceptable",
+    428: "Precondition required", 429: "Too many requests", 500: "Internal error", 503: "Unavailable",
+}  # fmt: skip
+# What any route may answer, for the OpenAPI document.
+RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    status: {
+        "description": TITLES[status],
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    for status in (400, 401, 403, 404, 405, 409, 412, 413, 422, 428, 429, 500, 503)
+}
+
+
+def problem(
+    request: Request,
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    hint: str = "",
+    retryable: bool = False,
+    errors: list[Mistake] | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    body = Problem(
+        title=TITLES.get(status, "Error"),
+        status=status,
+        code=code,
+        detail=detail,
+        hint=hint,
+        retryable=retryable,
+        doc=f"problems.md#{code}",
+        request_id=str(request.scope.get("request_id", "")),
+        errors=errors or [],
+    )
+    return JSONResponse(body.model_dump(mode="json"), status, headers=headers, media_type=MEDIA_TYPE)
+
+
+def install(app: FastAPI, log: Log) -> None:
+    async def of_user(request: Request, error: Exception) -> Response:
+        if not isinstance(error, UserError):
+            raise error
+        headers = {"WWW-Authenticate": 'Bearer realm="holdfast"'} if error.status == 401 else None
+        if error.status in (429, 503):
+            headers = RETRY_AFTER
+        return problem(
+            request, error.status, error.code, str(error), hint=error.hint, retryable=error.status in (429, 503),
+            headers=headers,
+        )  # fmt: skip
+
+    async def stale(request: Request, error: Exception) -> Response:
+        return problem(request, 412, "stale", str(error), hint=getattr(error, "hint", ""))
+
+    async def of_store(request: Request, error: Exception) -> Response:
+        unknown = isinstance(error, OutcomeUnknown)
+        code = "outcome-unknown" if unknown else "store-unavailable"
+        hint = "It may have happened: look before you repeat it, or repeat it with the same Idempotency-Key."
+        return problem(
+            request, 503, code, f"The store cannot answer now: {error}.", hint=hint if unknown else "Try again.",
+            retryable=True, headers=RETRY_AFTER,
+        )  # fmt: skip
+
+    async def of_shape(request: Request, error: Exception) -> Response:
+        found = error.errors() if isinstance(error, RequestValidationError) else []
+        errors = [Mistake(pointer=_pointer(each["loc"]), detail=str(each["msg"])) for each in found[:20]]
+        detail = "; ".join(f"{each.pointer}: {each.detail}" for each in errors[:3]) or "The request cannot be read."
+        return problem(request, 422, "invalid-request", detail, errors=errors)
+
+    async def of_http(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 500
+        headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+        if status == 405:
+            headers["Allow"] = ", ".join(sorted(_methods(app, request)))
+        code = TITLES.get(status, "error").lower().replace(" ", "-")
+        return problem(request, status, code, f"{TITLES.get(status, 'Error')}.", headers=headers)
+
+    async def of_us(request: Request, error: Exception) -> Response:
+        log.error("api.failed", exc_info=error, path=request.url.path, request=request.scope.get("request_id", ""))
+        return problem(request, 500, "internal", "Something went wrong here; it was logged under the request's id.")
+
+    app.add_exception_handler(Stale, stale)
+    app.add_exception_handler(UserError, of_user)
+    app.add_exception_handler(StoreError, of_store)
+    app.add_exception_handler(RequestValidationError, of_shape)
+    app.add_exception_handler(HTTPException, of_http)
+    app.add_exception_handler(Exception, of_us)
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    """Of all routes with this path: the router names only those of the first."""
+    return {method for method in METHODS if _would_answer(app, {**request.scope, "method": method})}
+
+
+def _would_answer(app: FastAPI, scope: dict[str, Any]) -> bool:
+    return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
+
+
+def _pointer(place: Any) -> str:
+    return "/" + "/".join(str(each).replace("~", "~0").replace("/", "~1") for each in place)

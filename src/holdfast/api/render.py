@@ -1,0 +1,254 @@
+"""Core values as the wire shows them; nothing here decides anything."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from holdfast.api import shapes
+from holdfast.core import budget as budgets
+from holdfast.core.budget import Budget
+from holdfast.core.certificate import Version
+from holdfast.core.chain import Entry
+from holdfast.core.issuance import Issuance
+from holdfast.core.status import Explanation
+from holdfast.errors import UserError
+from holdfast.operations.access import Principal
+from holdfast.operations.certificates import View
+
+# Rows of the store come through operations; their fields are read, their classes are not named here.
+Row = Any
+
+
+class BadCursor(UserError):
+    code = "bad-cursor"
+    hint = "Use `next` of the last page as it was, with the same filters; or begin again without it."
+
+
+def cursor(place: Sequence[Any] | None) -> str | None:
+    if place is None:
+        return None
+    return base64.urlsafe_b64encode(json.dumps(list(place)).encode()).rstrip(b"=").decode()
+
+
+def place(text: str | None, *kinds: type) -> tuple[Any, ...] | None:
+    """Where a cursor points: values of these kinds."""
+    if text is None:
+        return None
+    try:
+        found = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, UnicodeError, RecursionError):
+        raise BadCursor("This is not a cursor of ours.") from None
+    if not isinstance(found, list) or [type(each) for each in found] != list(kinds):
+        raise BadCursor("This is not a cursor of this list.")
+    if any("\0" in each if isinstance(each, str) else abs(each) >= 2**63 for each in found):
+        raise BadCursor("This is not a cursor of this list.")
+    return tuple(found)
+
+
+# ── Certificates ──
+
+
+def certificate(view: View, issuance: Issuance | None = None) -> shapes.Certificate:
+    """`issuance` is the attempt to show, when it is over; otherwise the one under way."""
+    row, wanted, held = view.certificate, view.certificate.wanted, view.current
+    attempt = issuance or view.issuance
+    return shapes.Certificate(
+        id=row.id,
+        name=row.name,
+        names=[each.value for each in wanted.identifiers],
+        issuers=list(wanted.issuers),
+        key=wanted.key_kind,
+        profile=wanted.profile,
+        preferred_chain=wanted.preferred_chain,
+        lifetime_s=None if wanted.lifetime is None else wanted.lifetime.total_seconds(),
+        reuse_key=wanted.reuse_key,
+        renewal=shapes.RenewalRule.model_construct(**wanted.rule.to_json()),
+        windows=[shapes.MaintenanceWindow.model_construct(**each.to_json()) for each in wanted.windows],
+        owner=wanted.owner,
+        labels=dict(wanted.labels),
+        approval_required=wanted.approval_required,
+        state=row.state,
+        generation=row.generation,
+        version=row.version,
+        created_at=row.created_at,
+        changed_by=row.changed_by,
+        serial=None if held is None else held.serial,
+        not_before=None if held is None else held.not_before,
+        not_after=None if held is None else held.not_after,
+        issuer=None if held is None else held.issuer,
+        status=status(view),
+        operation=None if attempt is None else operation(attempt),
+    )
+
+
+def status(view: View) -> shapes.StatusBlock:
+    block = view.status
+    return shapes.StatusBlock(**{name: getattr(block, name) for name in block.__slots__})
+
+
+def operation(attempt: Issuance) -> shapes.Operation:
+    return shapes.Operation(
+        id=attempt.id,
+        kind="issuance",
+        state=attempt.state,
+        done=attempt.state.over,
+        error=attempt.error,
+        reason_code=attempt.reason,
+    )
+
+
+def version(held: Version) -> shapes.Version:
+    return shapes.Version(
+        id=held.id,
+        generation=held.generation,
+        state=held.state,
+        serial=held.serial,
+        not_before=held.not_before,
+        not_after=held.not_after,
+        issuer=held.issuer,
+        key_sha256=held.spki_sha256,
+        issued_at=held.issued_at,
+        revoked_at=held.revoked_at,
+        revocation_asked_at=held.revoke_asked_at,
+        revocation_reason=held.revoke_reason,
+        chain_pem=held.chain_pem,
+    )
+
+
+def explanation(found: Explanation) -> shapes.Explanation:
+    return shapes.Explanation(
+        at=found.at,
+        verdict=found.verdict,
+        checks=[shapes.Check(**asdict(each)) for each in found.checks],
+        blocking=found.blocking,
+        would_change_it=found.would_change_it,
+    )
+
+
+def issuance(attempt: Issuance) -> shapes.Issuance:
+    return shapes.Issuance(
+        id=attempt.id,
+        certificate=attempt.certificate,
+        generation=attempt.generation,
+        state=attempt.state,
+        issuer=attempt.issuer,
+        cause=attempt.cause,
+        urgent=attempt.urgent,
+        names=[each.value for each in attempt.identifiers],
+        requested_by=attempt.requested_by,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        polls=attempt.polls,
+        failures=attempt.failures,
+        error=attempt.error,
+        reason_code=attempt.reason,
+    )
+
+
+# ── The rest ──
+
+
+def job(row: Row) -> shapes.Job:
+    return shapes.Job(
+        id=row.id,
+        kind=row.kind,
+        subject=row.subject,
+        state=row.state,
+        priority=int(row.priority),
+        due_at=row.due_at,
+        attempt=row.attempts,
+        max_attempts=row.max_attempts,
+        crashes=row.crashes,
+        holder=row.holder,
+        lease_until=row.lease_until,
+        reason_code=row.reason,
+        last_error=row.last_error,
+    )
+
+
+def issuer(row: Row, now: datetime) -> shapes.Issuer:
+    return shapes.Issuer(
+        name=row.name,
+        kind=row.kind,
+        state=row.state,
+        settings=dict(row.settings),
+        credentials=sorted(row.credentials),
+        breaker_open=row.breaker.open_at(now),
+        breaker_error=row.breaker.error,
+        version=row.version,
+        created_at=row.created_at,
+    )
+
+
+def budget(held: Budget, now: datetime) -> shapes.BudgetLeft:
+    return shapes.BudgetLeft(
+        key=held.key,
+        left=budgets.remaining(held, now, urgent=True),
+        burst=held.limit.burst,
+        every_s=held.limit.every.total_seconds(),
+        held_until=held.not_before,
+    )
+
+
+def approval(row: Row) -> shapes.Approval:
+    return shapes.Approval(
+        id=row.id,
+        certificate=row.certificate,
+        issuance=row.issuance,
+        state=row.state,
+        requested_by=row.requested_by,
+        asked_at=row.asked_at,
+        expires_at=row.expires_at,
+    )
+
+
+def event(row: Row) -> shapes.Event:
+    return shapes.Event(id=row.id, at=row.at, name=row.name, subject=row.subject, job=row.job, details=row.details)
+
+
+def audit(entry: Entry) -> shapes.AuditEntry:
+    return shapes.AuditEntry(
+        seq=entry.seq,
+        at=datetime.fromtimestamp(entry.at / 1_000_000, UTC),
+        actor=entry.actor,
+        action=entry.action,
+        subject=entry.subject,
+        details=json.loads(entry.details),
+        hash=entry.hash,
+    )
+
+
+def token(row: Row) -> shapes.Token:
+    return shapes.Token(**_token(row))
+
+
+def made_token(row: Row, text: str) -> shapes.MadeToken:
+    return shapes.MadeToken(**_token(row), token=text)
+
+
+def _token(row: Row) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "name": row.name,
+        "kind": row.kind,
+        "role": row.role,
+        "rights": sorted(row.rights),
+        "owners": list(row.owners),
+        "labels": dict(row.labels),
+        "created_by": row.created_by,
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+        "last_used_at": row.last_used_at,
+        "revoked_at": row.revoked_at,
+    }
+
+
+def principal(who: Principal) -> shapes.Self:
+    return shapes.Self(
+        actor=who.actor, role=who.role, rights=sorted(who.rights), owners=list(who.owners), labels=dict(who.labels)
+    )

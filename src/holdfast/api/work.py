@@ -1,0 +1,134 @@
+"""/issuances, /jobs, /approvals: what is under way, and what a person may say about it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+
+from holdfast.api import render, shapes
+from holdfast.api.call import Caller, Changer
+from holdfast.api.certificates import Cursor, Limit
+from holdfast.operations import approvals, inventory, jobs, watching
+from holdfast.operations.access import Action
+from holdfast.operations.inventory import anywhere, on_approval
+
+router = APIRouter()
+Id = Annotated[str, Path(max_length=100)]
+Step = Literal[
+    "awaiting_approval", "requested", "key_stored", "ordered", "proving", "finalizing", "waiting", "issued", "failed",
+    "cancelled",
+]  # fmt: skip
+
+
+# ── Attempts ──
+
+
+@router.get("/issuances", tags=["issuances"])
+async def attempts(
+    call: Caller,
+    certificate: Annotated[str | None, Query(max_length=300)] = None,
+    state: Step | None = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> shapes.Page[shapes.Issuance]:
+    """Attempts to obtain a certificate, the newest first."""
+    who = call.principal
+    call.demand_somewhere(Action.SEE)
+    after = render.place(cursor, int, str)
+    page = await inventory.attempts(call.keeper, who, certificate=certificate, state=state, after=after, limit=limit)
+    items = [render.issuance(each) for each in page.items]
+    return shapes.Page[shapes.Issuance](items=items, next=render.cursor(page.next))
+
+
+@router.get("/issuances/{issuance}", tags=["issuances"])
+async def attempt(call: Caller, issuance: Id, response: Response) -> shapes.Issuance:
+    """One attempt. With Prefer: wait=30, when it is over, or after that time."""
+    who = call.principal
+    call.demand_somewhere(Action.SEE)
+    found = await watching.until_over(call.keeper, who, issuance, call.wait)
+    if not found.state.over:
+        response.headers["Retry-After"] = "1"
+    return render.issuance(found)
+
+
+# ── Jobs ──
+
+
+@router.get("/jobs", tags=["jobs"])
+async def job_list(
+    call: Caller,
+    kind: Annotated[str | None, Query(max_length=60)] = None,
+    state: Literal["ready", "running", "failed", "dead"] | None = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> shapes.Page[shapes.Job]:
+    """Jobs that are not finished, in the order in which they were made."""
+    call.demand(Action.SEE_JOBS)
+    after = render.place(cursor, str)
+    found = await inventory.job_list(
+        call.keeper, kind=kind, state=state, after="" if after is None else after[0], limit=limit
+    )
+    end = (found[-1].id,) if len(found) == limit else None
+    return shapes.Page[shapes.Job](items=[render.job(each) for each in found], next=render.cursor(end))
+
+
+@router.get("/jobs/{job}", tags=["jobs"])
+async def get_job(call: Caller, job: Id) -> shapes.Job:
+    call.demand(Action.SEE_JOBS)
+    return render.job(await inventory.job(call.keeper, job))
+
+
+@router.post("/jobs/{job}/retry", status_code=204, tags=["jobs"])
+async def retry(call: Changer, job: Id) -> None:
+    """Give a dead job back all its attempts."""
+    await call.change(
+        lambda keeper: jobs.requeue(keeper.db, job, actor=call.actor),
+        check=anywhere(call.principal, Action.CHANGE_JOBS),
+        render=_nothing,
+    )
+
+
+@router.post("/jobs/{job}/cancel", status_code=204, tags=["jobs"])
+async def cancel(call: Changer, job: Id, asked: shapes.Cancellation) -> None:
+    """Take a job that nobody runs out of the queue."""
+    await call.change(
+        lambda keeper: jobs.cancel(keeper.db, job, actor=call.actor, why=asked.why),
+        check=anywhere(call.principal, Action.CHANGE_JOBS),
+        render=_nothing,
+    )
+
+
+def _nothing(tx: Any, result: Any) -> None:
+    """There is nothing to show."""
+
+
+# ── Approvals ──
+
+
+@router.get("/approvals", tags=["approvals"])
+async def pending(call: Caller) -> list[shapes.Approval]:
+    """What waits for a second person, the most pressing first."""
+    who = call.principal
+    call.demand_somewhere(Action.SEE)
+    return [render.approval(each) for each in await inventory.pending(call.keeper, who)]
+
+
+@router.post("/approvals/{approval}/approve", status_code=204, tags=["approvals"])
+async def approve(call: Changer, approval: Id, word: shapes.Word) -> None:
+    """The attempt goes on. Whoever asked for it may not say this."""
+    await call.change(
+        lambda keeper: approvals.approve(keeper, approval, actor=call.actor, note=word.note),
+        check=on_approval(call.principal, approval),
+        render=_nothing,
+    )
+
+
+@router.post("/approvals/{approval}/reject", status_code=204, tags=["approvals"])
+async def reject(call: Changer, approval: Id, word: shapes.Word) -> None:
+    """The attempt is over, and counts as a failure."""
+    await call.change(
+        lambda keeper: approvals.reject(keeper, approval, actor=call.actor, note=word.note),
+        check=on_approval(call.principal, approval),
+        render=_nothing,
+    )

@@ -1,0 +1,130 @@
+"""Builds from Settings what keeps certificates: the CAs they come from, the solvers, the jobs and duties."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.ca_server import CaServer, system_resolvers
+from holdfast.config import Settings
+from holdfast.engine import lifecycle, proving
+from holdfast.engine.issue import Tools
+from holdfast.engine.proving import SolverRule
+from holdfast.engine.replica import Every
+from holdfast.engine.sweep import Owed
+from holdfast.engine.upstream import KINDS, Upstream
+from holdfast.engine.worker import Kind
+from holdfast.errors import SettingRefused
+from holdfast.network import SystemNet
+from holdfast.operations import issuers, proofs
+from holdfast.operations.front import Front
+from holdfast.operations.issuers import IssuerExists
+from holdfast.operations.issuing import Keeper
+from holdfast.operations.vault import Vault
+from holdfast.ports import Clock, Files, Random
+from holdfast.secret import Secret
+from holdfast.solvers import configured
+from holdfast.solvers.configured import SolverTools
+from holdfast.store.database import Store
+from holdfast.telemetry import Telemetry
+from holdfast.world import HttpTransport
+
+OWN: Final = "own"  # the name of our own CA among those that certificates can come from
+SETTING: Final = "keeping.solvers_file"
+
+
+class CertificateKeeper:
+    """One replica's part in keeping certificates. `prepare` before the engine starts."""
+
+    def __init__(
+        self, db: Store, vault: Vault, ca: CaServer, *, clock: Clock, random: Random, telemetry: Telemetry
+    ) -> None:
+        self._settings: Settings = vault.settings
+        self.keeper = Keeper(db=db, random=random, vault=vault)
+        upstream = Upstream(keeper=self.keeper, desk=ca.desk, transport=HttpTransport(), clock=clock)
+        self._tools = Tools(
+            keeper=self.keeper,
+            make_issuer=upstream.make,
+            solver_for=proving.by_rules(self._rules(vault.files, random)),
+            telemetry=telemetry,
+        )
+        self.front = Front(keeper=self.keeper, issuer_kinds=KINDS, probe=upstream.probe, default_issuers=(OWN,))
+
+    async def prepare(self) -> None:
+        """Our own CA is there from the first start; others are added by their operators."""
+        first = self._settings.acme.first_ca
+        if first and not await issuers.all_issuers(self.keeper):
+            with contextlib.suppress(IssuerExists):  # another replica was quicker
+                await issuers.add(
+                    self.keeper, OWN, kind="local", kinds=KINDS, settings={"ca": first}, actor="system"
+                )  # fmt: skip
+
+    def kinds(self) -> list[Kind]:
+        return lifecycle.kinds(self._tools)
+
+    def families(self) -> list[Owed]:
+        return lifecycle.families(self.keeper)
+
+    def duties(self) -> list[Every]:
+        return lifecycle.duties(self.keeper, renewal=self._settings.scheduler.renewal_interval)
+
+    async def http01(self, token: str) -> str | None:
+        return await proofs.http01(self.keeper.db, token)
+
+    # ── Solvers ──
+
+    def _rules(self, files: Files, random: Random) -> list[SolverRule]:
+        """Those of the operator's file, in its order; then, for every name, proofs that this server answers itself."""
+        put, delete = proving.in_store(self.keeper)
+        tools = SolverTools(
+            files=files,
+            net=SystemNet(),
+            random=random,
+            resolvers=self._settings.acme.resolvers or system_resolvers(files),
+            python=sys.executable,
+            put=put,
+            delete=delete,
+        )
+        path = self._settings.keeping.solvers_file
+        named = [] if path is None else [_rule(each, path, files, tools) for each in _tables(path, files)]
+        return [*named, SolverRule(names=("*",), solver=configured.make("http", {}, {}, tools))]
+
+
+def _tables(path: Path, files: Files) -> list[Mapping[str, Any]]:
+    try:
+        content = files.read(path)
+        tables = tomllib.loads((content or b"").decode()).get("solver", [])
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingRefused(SETTING, f"{path} cannot be read: {error}") from None
+    if content is None:
+        raise SettingRefused(SETTING, f"there is no file {path}")
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        raise SettingRefused(SETTING, f"{path}: expected tables called [[solver]]")
+    return tables
+
+
+def _rule(table: Mapping[str, Any], path: Path, files: Files, tools: SolverTools) -> SolverRule:
+    """One [[solver]]: kind, names, the kind's own options, and the files of its secrets."""
+    options = {name: value for name, value in table.items() if name not in ("kind", "names", "secret_files")}
+    try:
+        names = tuple(str(each).lower() for each in table["names"])
+        secrets = {name: _secret(files, Path(file)) for name, file in table.get("secret_files", {}).items()}
+        return SolverRule(names=names, solver=configured.make(str(table["kind"]), options, secrets, tools))
+    except KeyError as missing:
+        raise SettingRefused(SETTING, f"{path}: a [[solver]] has no {missing.args[0]!r}") from None
+    except (TypeError, ValueError) as error:
+        raise SettingRefused(SETTING, f"{path}: {error}") from None
+
+
+def _secret(files: Files, path: Path) -> Secret[str]:
+    try:
+        content = files.read(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not content:
+        raise ValueError(f"there is no secret in {path}")
+    return Secret(content.decode().rstrip("\r\n"))

@@ -1,0 +1,53 @@
+"""`holdfast events`: what happened, and with -f what happens, from any id on."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli.calling import ServerOption, connected
+from holdfast.cli.config import ConfigOption
+from holdfast.cli.following import DETACHED
+from holdfast.cli.terminal import Column, FormatOption, emit, say
+
+app = typer.Typer()
+_COLUMNS = [
+    Column("ID", lambda row: str(row["id"])),
+    Column("AT", lambda row: str(row["at"])[:19] + "Z"),
+    Column("EVENT", lambda row: str(row["name"])),
+    Column("ABOUT", lambda row: str(row["subject"])),
+    Column("DETAILS", lambda row: _details(row)),
+]
+
+
+@app.command("events")
+def events(
+    certificate: Annotated[str | None, typer.Argument(metavar="[CERT]", help="Only about this one.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as things happen.")] = False,
+    after: Annotated[int | None, typer.Option("--after", min=0, help="Those after this id.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=500)] = 100,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
+) -> None:
+    """Show what happened; with -f, what happens from now on, or from --after on."""
+    with connected(config, server) as client:
+        if not follow:
+            page = client.get("/events", after=after or 0, subject=certificate, limit=limit)
+            emit(page["items"], _COLUMNS, output, name="id", empty="Nothing happened.")
+            return
+        last = after
+        try:
+            for event in client.events(after=after, subject=certificate):
+                last = event["id"]
+                line = json.dumps(event) if output in ("json", "jsonl") else "  ".join(c.cell(event) for c in _COLUMNS)
+                print(line, flush=True)
+        except KeyboardInterrupt:
+            say(f"\nGo on from here: holdfast events -f --after {last}" if last is not None else "")
+            raise typer.Exit(DETACHED) from None
+
+
+def _details(row: Any) -> str:
+    return " ".join(f"{name}={value}" for name, value in row["details"].items() if value not in (None, ""))

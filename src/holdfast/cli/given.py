@@ -1,0 +1,43 @@
+"""What people give to commands as files and labels: read within bounds, refused in words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import UserError
+
+STDIN: Final = "-"
+
+
+class NotGiven(UserError):
+    code = "file-refused"
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem)
+        self.hint = hint
+
+
+def content(file: Path, limit: int, *, hint: str = "Check the path.") -> bytes:
+    """A file that was named, wherever its links lead; '-' is stdin."""
+    from holdfast.ports import Unreadable
+    from holdfast.world import LocalTree
+
+    if str(file) == STDIN:
+        return sys.stdin.buffer.read(limit + 1)
+    place = file.expanduser().resolve()
+    try:
+        found = LocalTree(place.parent).read(place.name, limit)
+    except Unreadable as why:
+        raise NotGiven(f"{file} cannot be read: {why}.") from None
+    if found is None:
+        raise NotGiven(f"There is no file {file}.", hint)
+    return found
+
+
+def label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise NotGiven(f"{text!r:.60} is no label.", "For example: --label team=web")
+    return name, value

@@ -1,0 +1,333 @@
+"""`holdfast import`: take over what certbot, acme.sh or lego keep, or loose PEM files, without issuing anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import typer
+
+from holdfast.cli.config import ConfigOption, settings
+from holdfast.cli.given import content
+from holdfast.cli.given import label as label_of
+from holdfast.cli.showing import OutputOption, table
+from holdfast.cli.terminal import exact, say
+from holdfast.errors import UserError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from holdfast.importing.found import Found, FoundAccount, FoundCertificate
+
+app = typer.Typer(name="import", help="Adopt certificates, keys and accounts of another client; nothing is issued.")
+CHANGES, FAILED = 10, 1  # exit codes
+_BATCH: Final = 50  # certificates in one request
+Tool = Literal["certbot", "acme.sh", "lego", "pem"]
+PlanOption = Annotated[bool, typer.Option("--plan", help="Only show what would be adopted; exit code 10 if anything.")]
+OwnerOption = Annotated[str, typer.Option("--owner", help="Whose they are.")]
+LabelOption = Annotated[
+    list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="A label for all; may be repeated.")
+]
+RootsOption = Annotated[
+    Path | None, typer.Option("--roots", help="PEM: who vouches for a CA that this system does not trust.")
+]
+
+
+@app.command("certbot")
+def certbot(
+    path: Annotated[Path, typer.Argument(help="certbot's configuration folder.")] = Path("/etc/letsencrypt"),
+    plan: PlanOption = False,
+    owner: OwnerOption = "",
+    label: LabelOption = None,
+    roots: RootsOption = None,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Adopt what certbot renews: everything in renewal/, with the accounts."""
+    from holdfast.importing import certbot
+    from holdfast.world import LocalTree
+
+    found = _read(lambda now: certbot.read(LocalTree(path.expanduser()), now))
+    _Import("certbot", plan, owner, label, roots, None, config, output).carry_out(found)
+
+
+@app.command("acme.sh")
+def acme_sh(
+    path: Annotated[Path, typer.Argument(help="acme.sh's home.")] = Path("~/.acme.sh"),
+    plan: PlanOption = False,
+    owner: OwnerOption = "",
+    label: LabelOption = None,
+    roots: RootsOption = None,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Adopt what acme.sh renews, with the accounts."""
+    from holdfast.importing import acme_sh
+    from holdfast.world import LocalTree
+
+    found = _read(lambda now: acme_sh.read(LocalTree(path.expanduser()), now))
+    _Import("acme.sh", plan, owner, label, roots, None, config, output).carry_out(found)
+
+
+@app.command("lego")
+def lego(
+    path: Annotated[Path, typer.Argument(help="lego's folder, the one of its --path.")] = Path(".lego"),
+    directory: Annotated[
+        str | None, typer.Option("--directory", help="Of the CA, if it is none that is widely known.")
+    ] = None,
+    plan: PlanOption = False,
+    owner: OwnerOption = "",
+    label: LabelOption = None,
+    roots: RootsOption = None,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Adopt the certificates of lego, with the accounts."""
+    from holdfast.importing import lego
+    from holdfast.operations.issuers import PRESETS
+    from holdfast.world import LocalTree
+
+    tree, known = LocalTree(path.expanduser()), list(PRESETS.values())
+    found = _read(lambda now: lego.read(tree, now, directory=directory, known=known))
+    _Import("lego", plan, owner, label, roots, None, config, output).carry_out(found)
+
+
+@app.command("pem")
+def pem(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH", help="Folders, or files with certificates and keys.")],
+    issuer: Annotated[str | None, typer.Option("--issuer", help="The CA that is to renew them, by its name.")] = None,
+    plan: PlanOption = False,
+    owner: OwnerOption = "",
+    label: LabelOption = None,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Adopt loose PEM files: certificates and keys find each other, chains are put together."""
+    from holdfast.importing import pem
+    from holdfast.world import LocalTree
+
+    folders = [each for each in paths if LocalTree(each).names("") is not None]
+    files = [each.resolve() for each in paths if each not in folders]
+    sources: list[pem.Source] = [(LocalTree(each), None) for each in folders]
+    sources += [(LocalTree(each.parent), [each.name]) for each in files]
+    found = _read(lambda now: pem.read(sources, now))
+    _Import("pem", plan, owner, label, None, issuer, config, output).carry_out(found)
+
+
+def _read(reader: Callable[[datetime], Found]) -> Found:
+    from holdfast.importing.found import Trouble
+    from holdfast.world import SystemClock
+
+    try:
+        return reader(SystemClock().now())
+    except Trouble as trouble:
+        raise Unusable(trouble.problem.file, trouble.problem.problem, trouble.problem.next_step) from None
+
+
+class Unusable(UserError):
+    code = "import-refused"
+
+    def __init__(self, file: str, problem: str, next_step: str) -> None:
+        super().__init__(f"{file}: {problem}")
+        self.hint = next_step
+
+
+class _Import:
+    """One import: what it adopts into, and how it tells."""
+
+    def __init__(
+        self,
+        tool: Tool,
+        plan: bool,
+        owner: str,
+        label: Sequence[str] | None,
+        roots: Path | None,
+        issuer: str | None,
+        config: Path | None,
+        output: str,
+    ) -> None:
+        self._tool, self._plan, self._config, self._output = tool, plan, config, output
+        self._roots = "" if roots is None else _roots(roots)
+        self._wishes = {"issuer": issuer, "owner": owner, "labels": dict(map(label_of, label or ()))}
+
+    def carry_out(self, found: Found) -> None:
+        outcomes = self._certificates(found.certificates, dry_run=True)
+        wanted = [each for each in found.certificates if outcomes[each.name]["verdict"] == "adopt"]
+        accounts = self._accounts(wanted)
+        if not self._plan:
+            outcomes |= self._certificates(wanted, dry_run=False)
+        report = {
+            "certificates": [_told(each, outcomes[each.name]) for each in found.certificates],
+            "accounts": accounts,
+            "problems": [
+                {"file": each.file, "problem": each.problem, "next_step": each.next_step} for each in found.problems
+            ]
+            + [_refused(each, outcomes[each.name]) for each in found.certificates if _is_refused(outcomes[each.name])],
+            "notes": [*found.notes, *_notes(found.certificates)],
+            "old_timer": _timer(self._tool),
+        }
+        _show(report, self._output, planned=self._plan)
+        raise typer.Exit(self._exit_code(report))
+
+    def _exit_code(self, report: Mapping[str, Any]) -> int:
+        if self._plan and any(each["verdict"] == "adopt" for each in report["certificates"]):
+            return CHANGES
+        return FAILED if report["problems"] else 0
+
+    # ── Asking ──
+
+    def _certificates(self, found: Sequence[FoundCertificate], *, dry_run: bool) -> dict[str, Any]:
+        outcomes: dict[str, Any] = {}
+        for at in range(0, len(found), _BATCH):
+            offered = [_offer(each) for each in found[at : at + _BATCH]]
+            answer = self._ask("import.certificates", certificates=offered, dry_run=dry_run, **self._wishes)
+            outcomes |= {each["name"]: each for each in answer}
+        return outcomes
+
+    def _accounts(self, found: Sequence[FoundCertificate]) -> list[dict[str, Any]]:
+        """The CA of each directory; of several accounts there, the one that most certificates came from."""
+        told = []
+        for directory in dict.fromkeys(each.directory for each in found if each.directory is not None):
+            used = [each.account for each in found if each.directory == directory and each.account is not None]
+            account = max(used, key=used.count, default=None)
+            answer = self._ask("import.account", dry_run=self._plan, **self._account_offer(directory, account))
+            others = {each.file for each in used if each != account}
+            told.append({**answer, "url": None if account is None else account.url, "others": sorted(others)})
+        return told
+
+    def _account_offer(self, directory: str, account: FoundAccount | None) -> dict[str, Any]:
+        offer: dict[str, Any] = {"directory": directory, "roots": self._roots}
+        if account is not None:
+            offer |= {"key": account.key.reveal().decode(), "url": account.url, "contacts": list(account.contacts)}
+        return offer
+
+    def _ask(self, verb: str, **args: Any) -> Any:
+        import asyncio
+
+        from holdfast.cli.reaching import ask
+
+        return asyncio.run(ask(settings(self._config), verb, **args))
+
+
+def _offer(found: FoundCertificate) -> dict[str, Any]:
+    """For the socket in the data folder, which only its owner may open."""
+    return {
+        "name": found.name,
+        "names": list(found.names),
+        "chain": found.chain.decode(),
+        "key": found.key.reveal().decode(),
+        "key_kind": found.key_kind,
+        "directory": found.directory,
+        "account_url": None if found.account is None else found.account.url,
+        "reuse_key": found.reuse_key,
+        "preferred_chain": found.preferred_chain,
+        "profile": found.profile,
+    }
+
+
+def _roots(file: Path) -> str:
+    from holdfast.pki.chain import MAX_BUNDLE, parse_bundle
+
+    given = content(file, MAX_BUNDLE)
+    parse_bundle(given)
+    return given.decode()
+
+
+# ── Telling ──
+
+
+def _told(found: FoundCertificate, outcome: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "names": list(found.names),
+        "issuer": outcome["issuer"],
+        "key": found.key_kind,
+        "serial": found.serial,
+        "expires_at": found.not_after.isoformat(),
+        "renewal_at": outcome["renewal_at"],
+        "verdict": outcome["verdict"],
+        "file": found.file,
+        "proved_by": found.proved_by,
+    }
+
+
+def _is_refused(outcome: Mapping[str, Any]) -> bool:
+    return bool(outcome["verdict"] == "refused")
+
+
+def _refused(found: FoundCertificate, outcome: Mapping[str, Any]) -> dict[str, str]:
+    return {"file": found.file, "problem": outcome["why"], "next_step": outcome["next_step"]}
+
+
+def _notes(found: Iterable[FoundCertificate]) -> list[str]:
+    return [f"{each.name}: {note}." for each in found for note in each.notes]
+
+
+def _timer(tool: Tool) -> list[str]:
+    from holdfast.importing.timers import STEPS
+
+    return list(STEPS[tool])
+
+
+def _show(report: Mapping[str, Any], output: str, *, planned: bool) -> None:
+    if output == "json":
+        print(json.dumps(report, indent=2))
+        return
+    rows = [
+        {
+            "name": each["name"],
+            "names": len(each["names"]),
+            "CA": each["issuer"] or "-",
+            "key": each["key"],
+            "expires": exact(each["expires_at"]),
+            "next renewal": _renewal(each, planned=planned),
+            "proved by": each["proved_by"] or "-",
+            "": each["verdict"],
+        }
+        for each in report["certificates"]
+    ]
+    print(table(rows) if rows else "There is nothing to adopt.")
+    for each in report["accounts"]:
+        say(_account_line(each, planned=planned))
+    for note in report["notes"]:
+        say(f"note: {note}")
+    for each in report["problems"]:
+        say(f"not adopted: {each['file']}: {each['problem']}\n  next: {each['next_step']}")
+    _show_end(report, planned=planned)
+
+
+def _renewal(told: Mapping[str, Any], *, planned: bool) -> str:
+    """Before it is here, only the day is near the truth: the moment is spread by an id that it does not have yet."""
+    if told["renewal_at"] is None:
+        return "-"
+    at = exact(told["renewal_at"])
+    return f"about {at.partition('T')[0]}" if planned and told["verdict"] == "adopt" else at
+
+
+def _account_line(account: Mapping[str, Any], *, planned: bool) -> str:
+    would = "would be " if planned else ""
+    ca = f"CA {account['issuer']} ({account['directory']})" + (f" {would}added" if account["added"] else "")
+    if account["account"]:
+        known = account["url"] or "looked up by its key when first used"
+        return f"{ca}; its account {would}adopted: {known}" + _others(account)
+    return f"{ca}; no account {would}adopted: {'the one here is kept' if account['url'] else 'none was found'}"
+
+
+def _others(account: Mapping[str, Any]) -> str:
+    return f"; left out: {', '.join(account['others'])}" if account["others"] else ""
+
+
+def _show_end(report: Mapping[str, Any], *, planned: bool) -> None:
+    count = sum(each["verdict"] in ("adopt", "adopted") for each in report["certificates"])
+    if planned:
+        say(f"\n{count} would be adopted; nothing was changed, here or there. Without --plan it is done.")
+        say("Then switch off what renews them now:" if count else "")
+    elif count:
+        say(f"\n{count} adopted; nothing was issued, and the files are as they were. See them: holdfast ls")
+        say("Now switch off what renewed them until now:")
+    if count:
+        for line in report["old_timer"]:
+            say(f"  {line}")
+        say("To undo it: holdfast archive NAME, and switch the timer on again.")

@@ -1,0 +1,94 @@
+"""`holdfast token`: let people and programs in, see who may, and shut them out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import typer
+
+from holdfast.cli.calling import ServerOption, clock, connected
+from holdfast.cli.config import ConfigOption
+from holdfast.cli.issue import label_of
+from holdfast.cli.ls import span
+from holdfast.cli.terminal import Column, FormatOption, emit, emit_one, pairs, say, when
+
+app = typer.Typer(name="token", help="Make, list and revoke tokens of the API.")
+Role = Literal["admin", "operator", "viewer", "auditor", "agent"]
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="Who will use it.")],
+    role: Annotated[Role, typer.Option("--role", help="What it may do.")] = "viewer",
+    kind: Annotated[Literal["human", "robot", "agent"], typer.Option("--kind", help="Who that is.")] = "human",
+    owner: Annotated[list[str] | None, typer.Option("--owner", help="Only for certificates of this owner.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="Only for those with this label.")
+    ] = None,
+    export: Annotated[bool, typer.Option("--export", help="With the right to export private keys.")] = False,
+    expires: Annotated[str, typer.Option("--expires", metavar="SPAN", help="Such as 90d, or never.")] = "90d",
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
+) -> None:
+    """Make a token. It is printed once, to stdout: only a hash of it is kept."""
+    asked = {
+        "name": name, "role": role, "kind": kind, "rights": ["export"] if export else [], "owners": owner or [],
+        "labels": dict(map(label_of, label or ())),
+        "expires_in_s": None if expires == "never" else int(span(expires).total_seconds()),
+    }  # fmt: skip
+    with connected(config, server) as client:
+        made = client.post("/tokens", asked)
+    emit_one(made, output, text=lambda row: str(row["token"]), name="token")
+    say(f"Token {made['id']} of {made['name']} ({made['role']}). It is not shown again: set HOLDFAST_TOKEN to it.")
+
+
+@app.command("ls")
+def ls(config: ConfigOption = None, server: ServerOption = None, output: FormatOption = "table") -> None:
+    """List tokens, without what would let anybody in."""
+    now = clock().now()
+    with connected(config, server) as client:
+        rows = client.pages("/tokens", limit=500)
+    columns = [
+        Column("ID", lambda row: str(row["id"])),
+        Column("NAME", lambda row: f"{row['kind']}:{row['name']}"),
+        Column("ROLE", lambda row: "+".join([row["role"], *row["rights"]])),
+        Column("STATE", lambda row: _state(row, now)),
+        Column("LAST USED", lambda row: when(row["last_used_at"], now)),
+        Column("ONLY", lambda row: _scope(row), wide=True),
+        Column("MADE", lambda row: f"{when(row['created_at'], now)} by {row['created_by']}", wide=True),
+    ]
+    emit(
+        rows, columns, output, name="id", empty="There are no tokens. Make one: holdfast token create NAME --role admin"
+    )
+
+
+def _state(row: Any, now: Any) -> str:
+    if row["revoked_at"]:
+        return "revoked"
+    return "good for ever" if row["expires_at"] is None else f"expires {when(row['expires_at'], now)}"
+
+
+def _scope(row: Any) -> str:
+    return ", ".join([*row["owners"], *(f"{name}={value}" for name, value in row["labels"].items())]) or "everything"
+
+
+@app.command("revoke")
+def revoke(
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as 'token ls' shows it.")],
+    config: ConfigOption = None,
+    server: ServerOption = None,
+) -> None:
+    """Shut a token out, for good."""
+    with connected(config, server) as client:
+        client.post(f"/tokens/{token}/revoke")
+    say(f"Revoked: {token}.")
+
+
+@app.command("whoami")
+def whoami(config: ConfigOption = None, server: ServerOption = None, output: FormatOption = "table") -> None:
+    """Say whom the server takes you for."""
+    with connected(config, server) as client:
+        me = client.get("/self")
+    facts = [("actor", me["actor"]), ("role", "+".join([me["role"], *me["rights"]])), ("only", _scope(me))]
+    emit_one(me, output, text=lambda row: pairs(facts), name="actor")

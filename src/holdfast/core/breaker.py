@@ -1,0 +1,61 @@
+"""The breaker of a remote: after some failures in a row nobody asks for a while, then one does, and decides for all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from holdfast.core.backoff import Ladder, spread
+
+OPENS_AFTER: Final = 5  # failures in a row, of whatever certificate
+LADDER: Final = Ladder(first=timedelta(minutes=1), factor=2, cap=timedelta(minutes=15))
+LIMITED: Final = Ladder(first=timedelta(seconds=30), factor=2, cap=timedelta(minutes=15))
+PROBE_FOR: Final = timedelta(minutes=5)  # a probe that was not heard of for so long has died
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """Closed while `until` is None."""
+
+    failures: int = 0
+    until: datetime | None = None
+    probe: str | None = None  # who tries for all, once `until` has passed
+    probe_until: datetime | None = None
+    error: str | None = None
+    limits: int = 0  # times in a row that it said "too many requests", and nothing else
+
+    def open_at(self, now: datetime) -> bool:
+        return self.until is not None and now < self.until
+
+
+def failed(breaker: Breaker, now: datetime, error: str) -> Breaker:
+    failures = breaker.failures + 1
+    if failures < OPENS_AFTER:
+        return replace(breaker, failures=failures, error=error, probe=None, probe_until=None)
+    if breaker.open_at(now):
+        return replace(breaker, error=error)  # asked before it opened: no news
+    wait = LADDER.rung(failures - OPENS_AFTER + 1)
+    return replace(breaker, failures=failures, until=now + wait, error=error, probe=None, probe_until=None)
+
+
+def succeeded(breaker: Breaker) -> Breaker:
+    return Breaker()
+
+
+def limited(breaker: Breaker, now: datetime, until: datetime, error: str) -> Breaker:
+    """It named a time; when that is over, one asks for all. If it says so again and again, we come more seldom."""
+    limits = breaker.limits + 1
+    until = max(until, now + LIMITED.rung(limits))
+    return replace(breaker, limits=limits, until=until, error=error, probe=None, probe_until=None)
+
+
+def admit(breaker: Breaker, who: str, now: datetime) -> tuple[Breaker, datetime | None]:
+    """Whether `who` may ask now, or when to come back. Once the time is over the first becomes the probe."""
+    if breaker.until is None or breaker.probe == who:
+        return breaker, None
+    if now < breaker.until:
+        return breaker, breaker.until + LADDER.first * spread(who)
+    if breaker.probe is not None and breaker.probe_until is not None and now < breaker.probe_until:
+        return breaker, now + LADDER.first * (1 + spread(who)) / 2
+    return replace(breaker, probe=who, probe_until=now + PROBE_FOR), None

@@ -1,0 +1,155 @@
+"""What public CAs are known to allow (as of 2026-08), which of it one order uses up, and which a refusal is about."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from holdfast.core.acme import Identifier
+from holdfast.core.budget import Limit
+from holdfast.core.registered_domain import registered_domain
+
+_MINUTE: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaLimits:
+    """One CA's limits; None where it has none, or none is known."""
+
+    requests: Limit | None = field(default=Limit(burst=20, every=timedelta(milliseconds=100)))  # any, by account
+    orders: Limit | None = None  # new ones, by account
+    per_domain: Limit | None = None  # certificates, by registered domain
+    per_set: Limit | None = None  # certificates for exactly the same names
+    failures: Limit | None = None  # validations that failed, by account and name
+    renewals_exempt: bool = False  # the same names again: only per_set and failures count
+    ari_exempt: bool = False  # in its ARI window: no limit counts
+    max_names: int = 100
+
+
+LETS_ENCRYPT: Final = CaLimits(
+    requests=Limit(burst=20, every=timedelta(milliseconds=50)),
+    orders=Limit(burst=300, every=timedelta(seconds=36)),
+    per_domain=Limit(burst=50, every=202 * _MINUTE),
+    per_set=Limit(burst=5, every=timedelta(hours=34)),
+    failures=Limit(burst=5, every=12 * _MINUTE),
+    renewals_exempt=True,
+    ari_exempt=True,
+)
+LETS_ENCRYPT_STAGING: Final = CaLimits(
+    requests=Limit(burst=20, every=timedelta(milliseconds=50)),
+    orders=Limit(burst=1500, every=timedelta(seconds=7.2)),
+    per_domain=Limit(burst=30000, every=timedelta(seconds=20)),
+    per_set=Limit(burst=30000, every=timedelta(seconds=20)),
+    failures=Limit(burst=200, every=timedelta(seconds=18)),
+    renewals_exempt=True,
+    ari_exempt=True,
+)
+GOOGLE: Final = CaLimits(
+    requests=Limit(burst=10, every=timedelta(seconds=1)), orders=Limit(burst=30, every=timedelta(seconds=2))
+)
+ZEROSSL: Final = CaLimits(
+    requests=Limit(burst=10, every=timedelta(milliseconds=500)), orders=Limit(burst=30, every=timedelta(seconds=10))
+)
+DIGICERT: Final = CaLimits(requests=Limit(burst=100, every=timedelta(milliseconds=180)))
+UNKNOWN: Final = CaLimits(
+    requests=Limit(burst=10, every=timedelta(milliseconds=500)), orders=Limit(burst=50, every=timedelta(seconds=2))
+)
+OWN: Final = CaLimits(requests=None)  # it limits itself
+
+_BY_HOST: Final[Mapping[str, CaLimits]] = {
+    "acme-v02.api.letsencrypt.org": LETS_ENCRYPT,
+    "acme-staging-v02.api.letsencrypt.org": LETS_ENCRYPT_STAGING,
+    "dv.acme-v02.api.pki.goog": GOOGLE,
+    "dv.acme-v02.test-api.pki.goog": GOOGLE,
+    "acme.zerossl.com": ZEROSSL,
+    "acme.digicert.com": DIGICERT,
+    "one.digicert.com": DIGICERT,
+}
+
+
+def known_limits(kind: str, directory: str | None) -> CaLimits:
+    """What holds for a CA where its operator's settings say nothing."""
+    if kind == "local":
+        return OWN
+    return _BY_HOST.get(urlsplit(directory or "").hostname or "", UNKNOWN)
+
+
+def limits_of(kind: str, settings: Mapping[str, object]) -> CaLimits:
+    """The known ones, with what the settings of this CA say otherwise: {"limits": {"orders": [300, 36]}}."""
+    known = known_limits(kind, str(settings.get("directory") or ""))
+    own = settings.get("limits")
+    if not isinstance(own, Mapping):
+        return known
+    return replace(known, **{name: _limit(own[name]) for name in BY_KEY if name in own})
+
+
+BY_KEY: Final = ("requests", "orders", "per_domain", "per_set", "failures")
+
+
+def _limit(raw: object) -> Any:
+    """[burst, seconds]; nothing for no limit. ValueError for anything else."""
+    if raw is None:
+        return None
+    if not isinstance(raw, list | tuple) or len(raw) != 2:
+        raise ValueError("a limit is [burst, seconds for each further one]")
+    return Limit(burst=int(raw[0]), every=timedelta(seconds=float(raw[1])))
+
+
+# ── Which budgets an order uses ──
+
+
+def request_key(issuer: str) -> str:
+    return f"ca/{issuer}/requests"
+
+
+def order_key(issuer: str) -> str:
+    return f"ca/{issuer}/orders"
+
+
+def domain_key(issuer: str, name: str) -> str:
+    return f"ca/{issuer}/domain/{registered_domain(name)}"
+
+
+def set_key(issuer: str, identifiers: Iterable[Identifier]) -> str:
+    text = "\n".join(sorted(f"{each.type}:{each.value}" for each in identifiers))
+    return f"ca/{issuer}/names/{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+
+
+def failure_key(issuer: str, name: str) -> str:
+    return f"ca/{issuer}/failures/{name}"
+
+
+def budgets_of_order(
+    limits: CaLimits, issuer: str, identifiers: tuple[Identifier, ...], *, renewal: bool, in_ari_window: bool
+) -> dict[str, Limit]:
+    """What a new order pays for, with the limit of each; what it pays for all its requests comes first."""
+    keys = {} if limits.requests is None else {request_key(issuer): limits.requests}
+    if limits.ari_exempt and in_ari_window:
+        return keys
+    if limits.per_set is not None:
+        keys[set_key(issuer, identifiers)] = limits.per_set
+    if limits.renewals_exempt and renewal:
+        return keys
+    if limits.orders is not None:
+        keys[order_key(issuer)] = limits.orders
+    if limits.per_domain is not None:
+        keys |= {domain_key(issuer, each.base): limits.per_domain for each in identifiers}
+    return keys
+
+
+def refused_key(issuer: str, identifiers: tuple[Identifier, ...], why: str, budgets: Iterable[str]) -> str:
+    """Which budget a rate limit is about, by the CA's own words; a wider one if it does not say, or none is kept."""
+    text, kept = why.lower(), set(budgets)
+    if any(word in text for word in ("exact set", "identical", "duplicate", "failed authorizations", "consecutive")):
+        return set_key(issuer, identifiers)  # its own affair: where no such budget is kept, this one waits alone
+    if "already issued for" in text or "registered domain" in text:
+        named = [each for each in identifiers if registered_domain(each.base) in text]
+        domain = domain_key(issuer, (named or list(identifiers))[0].base)
+        if domain in kept:
+            return domain
+    orders = order_key(issuer)
+    return orders if orders in kept and ("order" in text or "issued" in text) else request_key(issuer)

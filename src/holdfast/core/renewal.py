@@ -1,0 +1,230 @@
+"""When a certificate is due, and what it waits for: one decision, with the checks that led to it.
+
+Everything that decides comes in as values, and every spread is derived from an id: the sweep, the status page and
+`explain --at` ask the same function and get the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from holdfast.core.backoff import issuance_next_at, issuance_wait, spread
+from holdfast.core.certificate import Ari, Certificate, Failing, State, Version, Window
+from holdfast.core.reasons import Reason
+
+FRACTION: Final = 2 / 3  # of its life, after which a certificate is renewed
+SHORT_FRACTION: Final = 1 / 2
+SHORT_LIFE: Final = timedelta(days=10)
+SPREAD: Final = 1 / 15  # of its life: those issued together are renewed over this stretch, and never after the fraction
+EMERGENCY: Final = 1 / 20  # of its life left: nothing but back-off holds it any more
+WINDOWS_END: Final = 1 / 6  # of its life left: maintenance windows do not count any more
+ATTEMPT_FOR: Final = timedelta(hours=1)  # what an attempt may take, with polls and slow DNS
+LOOP_GUARD: Final = timedelta(hours=24)  # between two renewals that a CA asks for early
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One rule: what it looked at, what it found, and whether it is the one that holds things up."""
+
+    rule: str
+    saw: str
+    verdict: str
+    blocks: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """Act when `at` has come; None: not before somebody changes something."""
+
+    at: datetime | None
+    cause: Reason  # what makes it due
+    waits_for: Reason | None = None  # what decides about `at`, if it is not the cause itself
+    urgent: bool = False
+    checks: tuple[Check, ...] = ()
+
+    def due(self, now: datetime) -> bool:
+        return self.at is not None and self.at <= now
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    at: datetime
+    cause: Reason
+    urgent: bool = False
+    any_time: bool = False  # maintenance windows do not hold it
+
+
+def decide(certificate: Certificate, current: Version | None, now: datetime) -> Decision:
+    """Say when to get a new certificate next, and why then. A wish to renew now is not asked here: it is just done."""
+    if certificate.state is not State.ACTIVE:
+        reason = Reason.PAUSED if certificate.state is State.PAUSED else Reason.ARCHIVED
+        check = Check(rule="state", saw=certificate.state, verdict="nothing is done", blocks=True)
+        return Decision(at=None, cause=reason, waits_for=reason, checks=(check,))
+    checks = [Check(rule="state", saw="active", verdict="go on")]
+    due = _due(certificate, current, now, checks)
+    at, by = due.at, checks[-1].rule
+    waits_for: Reason | None = None
+    if certificate.failing is not None:
+        again = _after_failure(certificate.failing, current, now, checks)
+        if again > max(at, now):
+            at, waits_for = again, Reason.BACKOFF
+    if certificate.wanted.windows and current is not None and not due.any_time:
+        opens = _in_window(certificate.wanted.windows, max(at, now), current, checks)
+        if opens > max(at, now):
+            at, waits_for = opens, Reason.WINDOW
+    blocker = (_BLOCKERS[waits_for] if waits_for else by) if at > now else ""
+    trace = tuple(replace(each, blocks=each.rule == blocker) for each in checks)
+    return Decision(at=at, cause=due.cause, waits_for=waits_for, urgent=due.urgent, checks=trace)
+
+
+_BLOCKERS: Final = {Reason.BACKOFF: "back-off", Reason.WINDOW: "windows"}
+
+
+# ── Why it is due ──
+
+
+def _due(certificate: Certificate, current: Version | None, now: datetime, checks: list[Check]) -> _Due:
+    if current is None:
+        checks.append(Check(rule="certificate", saw="none yet", verdict="due at once"))
+        return _Due(certificate.created_at, Reason.FIRST, any_time=True)
+    if current.revoked:
+        at = current.revoked_at or current.revoke_asked_at or now
+        checks.append(Check(rule="revoked", saw=_shown(at), verdict="due at once, urgent"))
+        return _Due(at, Reason.REVOKED, urgent=True, any_time=True)
+    if current.generation < certificate.generation:
+        saw = f"version is of generation {current.generation}, wanted is {certificate.generation}"
+        checks.append(Check(rule="inputs", saw=saw, verdict="due at once"))
+        return _Due(now, Reason.INPUT_CHANGED, any_time=True)
+    emergency = emergency_at(current)
+    planned = _by_ari(certificate, current, now, checks) or _by_lifetime(certificate, current, checks)
+    if max(planned.at, now) >= emergency:
+        verdict = "due at once, urgent" if now >= emergency else "due then, urgent"
+        checks.append(Check(rule="emergency", saw=f"a twentieth is left at {_shown(emergency)}", verdict=verdict))
+        return _Due(min(planned.at, emergency), Reason.EMERGENCY, urgent=True, any_time=True)
+    return planned
+
+
+def emergency_at(current: Version) -> datetime:
+    return current.not_after - current.life * EMERGENCY
+
+
+def _by_lifetime(certificate: Certificate, current: Version, checks: list[Check]) -> _Due:
+    at = lifetime_due(certificate, current)
+    checks.append(Check(rule="lifetime", saw=_rule_shown(certificate, current), verdict=f"due at {_shown(at)}"))
+    return _Due(at, Reason.DUE_LIFETIME)
+
+
+def lifetime_due(certificate: Certificate, current: Version) -> datetime:
+    """Where the CA does not say: after a share of its life, a little earlier by an amount of its own."""
+    rule, life = certificate.wanted.rule, current.life
+    if rule.before is not None:
+        latest = max(current.not_after - rule.before, current.not_before + life / 10)
+    else:
+        latest = current.not_before + life * (rule.fraction or default_fraction(life))
+    return latest - life * SPREAD * spread(current.id)
+
+
+def default_fraction(life: timedelta) -> float:
+    return SHORT_FRACTION if life < SHORT_LIFE else FRACTION
+
+
+def _rule_shown(certificate: Certificate, current: Version) -> str:
+    rule = certificate.wanted.rule
+    if rule.before is not None:
+        return f"{rule.before} before {_shown(current.not_after)}"
+    return f"{rule.fraction or default_fraction(current.life):.0%} of {current.life}, spread earlier by its id"
+
+
+# ── ARI (RFC 9773) ──
+
+
+def pick(start: datetime, end: datetime, version: str) -> datetime:
+    """One instant in [start, end), the same for whoever asks; another one only if the window moves."""
+    return start + (end - start) * spread(f"{version}:{start.timestamp()}:{end.timestamp()}")
+
+
+def _by_ari(certificate: Certificate, current: Version, now: datetime, checks: list[Check]) -> _Due | None:
+    ari = certificate.ari
+    if ari is None or not certificate.wanted.rule.ari:
+        checks.append(Check(rule="ari", saw="no window" if ari is None else "switched off", verdict="not used"))
+        return None
+    saw = f"{_shown(ari.start)} to {_shown(ari.end)}" + (f", see {ari.explanation}" if ari.explanation else "")
+    early = ari_is_early(certificate, ari, current)
+    free_from = _guarded_until(certificate, current) if early else None
+    if free_from is not None and free_from > ari.pick:
+        checks.append(Check(rule="ari", saw=saw, verdict=f"early again so soon: not before {_shown(free_from)}"))
+        return _Due(min(free_from, lifetime_due(certificate, current)), Reason.DUE_ARI, urgent=True)
+    checks.append(Check(rule="ari", saw=saw, verdict=f"due at {_shown(ari.pick)}{', urgent' if early else ''}"))
+    return _Due(ari.pick, Reason.DUE_ARI, urgent=early and ari.pick <= now, any_time=early)
+
+
+def ari_is_early(certificate: Certificate, ari: Ari, current: Version) -> bool:
+    """Whether the CA hurries us: the whole window lies before the time at which we would renew by ourselves."""
+    life = current.life
+    natural = current.not_before + life * (certificate.wanted.rule.fraction or default_fraction(life))
+    return ari.end < natural - life * SPREAD
+
+
+def _guarded_until(certificate: Certificate, current: Version) -> datetime | None:
+    """A CA that hurries every new certificate at once must not send us round in circles."""
+    if certificate.ari_forced_at is None:
+        return None
+    return certificate.ari_forced_at + max(LOOP_GUARD, current.life / 10)
+
+
+# ── What it waits for ──
+
+
+def time_left(failing: Failing, current: Version | None) -> timedelta | None:
+    """How long the certificate had to live when it began to fail: what its ladder is made for."""
+    return None if current is None else current.not_after - (failing.first_at or failing.last_at)
+
+
+def _after_failure(failing: Failing, current: Version | None, now: datetime, checks: list[Check]) -> datetime:
+    left = time_left(failing, current)
+    again = issuance_next_at(failing.last_at, failing.attempts, left_at_first_failure=left)
+    wait = issuance_wait(failing.attempts, left_at_first_failure=left)
+    saw = f"failure {failing.attempts or 'of an unknown number'} at {_shown(failing.last_at)}: {failing.reason}"
+    last_chance = None if current is None else safe_until(current)
+    if last_chance is not None and failing.last_at < last_chance < again and now <= last_chance:
+        checks.append(Check(rule="back-off", saw=saw, verdict=f"at {_shown(last_chance)}, the last safe moment"))
+        return last_chance
+    checks.append(Check(rule="back-off", saw=saw, verdict=f"{wait} after it: {_shown(again)}"))
+    return again
+
+
+def safe_until(current: Version) -> datetime:
+    """The last moment at which an attempt still fits before the certificate ends."""
+    return current.not_after - min(ATTEMPT_FOR, current.life * EMERGENCY)
+
+
+def _in_window(windows: Sequence[Window], at: datetime, current: Version, checks: list[Check]) -> datetime:
+    """The first moment from `at` on that lies in a window, unless waiting for it would be unsafe."""
+    ignored_from = current.not_after - current.life * WINDOWS_END
+    if at >= ignored_from:
+        checks.append(Check(rule="windows", saw=f"ignored from {_shown(ignored_from)} on", verdict="not waited for"))
+        return at
+    opens = min(_opening(window, at) for window in windows)
+    if opens > ignored_from:
+        verdict = f"the next opens at {_shown(opens)}, too late: waits until {_shown(ignored_from)} only"
+        checks.append(Check(rule="windows", saw=f"{len(windows)} windows", verdict=verdict))
+        return ignored_from
+    verdict = "open" if opens == at else f"opens at {_shown(opens)}"
+    checks.append(Check(rule="windows", saw=f"{len(windows)} windows", verdict=verdict))
+    return opens
+
+
+def _opening(window: Window, at: datetime) -> datetime:
+    midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
+    for day in range(-1, 8):
+        opens = midnight + timedelta(days=day, minutes=window.opens)
+        if opens.weekday() in window.days and at < opens + window.length:
+            return max(at, opens)
+    raise AssertionError("a window opens every week")
+
+
+def _shown(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"

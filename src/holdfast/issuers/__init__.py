@@ -1,0 +1,1 @@
+"""CAs that we get certificates from: base.py is the contract, then a file each."""

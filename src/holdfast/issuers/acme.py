@@ -1,0 +1,293 @@
+"""CAs that speak ACME (RFC 8555): ours and others', with profiles, renewal information (RFC 9773) and other chains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, timedelta
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from holdfast.core import backoff
+from holdfast.core.reasons import Reason
+from holdfast.errors import Refused
+from holdfast.issuers import acme_certificate, acme_order, acme_reading
+from holdfast.issuers.acme_account import key_authorization
+from holdfast.issuers.acme_jws import Account, b64
+from holdfast.issuers.acme_order import Authorization, Order
+from holdfast.issuers.acme_wire import Reply, Wire
+from holdfast.issuers.base import (
+    Failed,
+    Issued,
+    Look,
+    NeedsProof,
+    Pending,
+    Placed,
+    Proof,
+    Ready,
+    RenewalWindow,
+    Wish,
+)
+from holdfast.pki import chain
+from holdfast.pki.refused import ChainRefused
+
+_MOST_ALTERNATES: Final = 8
+_MOST_PAGES: Final = 5  # of the list of orders
+_MOST_ORDERS: Final = 20  # that are looked at, to find one again
+_LATE: Final = timedelta(minutes=5)  # by which clocks may differ
+_WINDOW_LOW, _WINDOW_HIGH = timedelta(minutes=1), timedelta(days=1)
+_ASK_AGAIN_S: Final = 6 * 3600.0
+_POLL_LOW: Final = timedelta(seconds=1)
+
+
+class AcmeIssuer:
+    """One account at one CA. It remembers nothing: what it needs again is in the `ref` that it hands out."""
+
+    kind = "acme"
+
+    def __init__(self, wire: Wire, account: Account) -> None:
+        self._wire = wire
+        self._place = wire.place
+        self._account = account
+
+    # ── Ordering ──
+
+    async def find(self, wish: Wish) -> Placed | None:
+        """An open order for the same names. It cannot be another's: one that was finalized is not open any more."""
+        for url in (await self._orders())[-_MOST_ORDERS:][::-1]:
+            reply = await self._wire.fetch(url, self._account, "an order of ours")
+            if 400 <= reply.status < 500 and reply.word != "rateLimited":  # forgotten, or put away
+                continue
+            order = acme_order.read_order(reply.json(), self._place)
+            if order.status in ("pending", "ready") and _serves(order, wish):
+                return _placed(url, order)
+        return None
+
+    async def _orders(self) -> list[str]:
+        """The account's orders, as far as the CA lists them (§7.1.2.1); most do not."""
+        shown = (await self._wire.fetch(self._account.url, self._account, "our account")).json()
+        page: object = shown.get("orders")
+        found: list[str] = []
+        for _ in range(_MOST_PAGES):
+            if not isinstance(page, str):
+                break
+            reply = await self._wire.fetch(page, self._account, "our orders")
+            if reply.status in (404, 405, 501):  # an address that leads nowhere, as some CAs give
+                break
+            listed = acme_reading.items(
+                reply.json(), "orders", f"The list of orders of {self._place.name}", most=10_000
+            )
+            found += [self._place.checked(each, "an order") for each in listed]
+            page = next(iter(acme_reading.links(reply.response.headers.get("link", ""), "next")), None)
+        return found
+
+    async def place(self, wish: Wish) -> Placed:
+        directory = await self._wire.directory()
+        payload: dict[str, Any] = {"identifiers": [each.to_json() for each in wish.identifiers]}
+        if wish.profile is not None and directory.profiles:  # a CA without profiles has one kind of certificate
+            if wish.profile not in directory.profiles:
+                raise _no_such_profile(self._place.name, wish.profile, directory.profiles)
+            payload["profile"] = wish.profile
+        if wish.not_after is not None:
+            payload["notAfter"] = wish.not_after.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        if wish.replaces is not None and directory.renewal_info is not None:
+            payload["replaces"] = wish.replaces
+        reply = await self._wire.post(directory.new_order, payload, self._account, "a new order")
+        if "replaces" in payload and _is_about_replacing(reply):
+            raise Refused(f"{self._place.name}: {reply.problem}", reason=Reason.REPLACES_REJECTED)
+        return _placed(reply.location(self._place), acme_order.read_order(reply.json(), self._place))
+
+    # ── Looking ──
+
+    async def look(self, ref: Mapping[str, Any], wish: Wish) -> Look:
+        reply = await self._wire.fetch(ref["order"], self._account, "our order")
+        if reply.status == 404:
+            return Failed(why=f"{self._place.name} does not know the order any more.", reason=Reason.ORDER_EXPIRED)
+        order = acme_order.read_order(reply.json(), self._place)
+        if order.identifiers != {*wish.identifiers}:
+            return Failed(why=f"{self._place.name} has other names in our order.", reason=Reason.WRONG_CERTIFICATE)
+        match order.status:
+            case "pending":
+                return await self._look_at_proofs(order, reply)
+            case "ready":
+                return self._expired(order) or Ready()
+            case "processing":
+                return Pending(why=f"{self._place.name} is at work.", after_s=self._after(reply), word=order.status)
+            case "valid":
+                return await self._download(order, wish)
+            case "invalid":
+                return acme_order.why_failed(order, await self._authorizations(order), self._place)
+        raise acme_reading.unreadable(f"The state of an order of {self._place.name}")
+
+    def _expired(self, order: Order) -> Failed | None:
+        if order.expires_at is None or self._wire.clock.now() < order.expires_at + _LATE:
+            return None
+        return Failed(why=f"The order at {self._place.name} has expired.", reason=Reason.ORDER_EXPIRED)
+
+    async def _look_at_proofs(self, order: Order, reply: Reply) -> Look:
+        if (expired := self._expired(order)) is not None:
+            return expired
+        authorizations = await self._authorizations(order)
+        if any(each.status not in ("pending", "valid") or each.disproved for each in authorizations):
+            return acme_order.why_failed(order, authorizations, self._place)
+        untold = [each for each in authorizations if each.status == "pending" and not _is_told(each)]
+        choices = tuple(self._proofs(each) for each in untold)
+        if not all(choices):
+            name = next(each.identifier.value for each, proofs in zip(untold, choices, strict=True) if not proofs)
+            why = f"{self._place.name} offers no kind of proof for {name} that is known here."
+            return Failed(why=why, reason=Reason.NO_SOLVER, retryable=False)
+        if choices:
+            return NeedsProof(choices=choices)
+        return Pending(why=f"{self._place.name} checks the proofs.", after_s=self._after(reply), word=order.status)
+
+    async def _authorizations(self, order: Order) -> tuple[Authorization, ...]:
+        found = []
+        for url in order.authorizations:
+            reply = await self._wire.fetch(url, self._account, "an authorization")
+            found.append(acme_order.read_authorization(reply.json(), self._place, url, order.identifiers))
+        return tuple(found)
+
+    def _proofs(self, authorization: Authorization) -> tuple[Proof, ...]:
+        return tuple(
+            Proof(
+                type=each.type,
+                identifier=authorization.identifier,
+                token=each.token,
+                key_authorization=key_authorization(each.token, self._account),
+                ref={"challenge": each.url, "authorization": authorization.url},
+            )
+            for each in authorization.challenges
+            if each.status == "pending"
+        )
+
+    def _after(self, reply: Reply) -> float | None:
+        header = reply.response.headers.get("retry-after")
+        asked = backoff.retry_after(header, self._wire.clock.now(), low=_POLL_LOW)
+        return None if asked is None else asked.total_seconds()
+
+    # ── The certificate ──
+
+    async def _download(self, order: Order, wish: Wish) -> Look:
+        if order.certificate is None:
+            raise acme_reading.unreadable(f"A finished order of {self._place.name}, which names no certificate,")
+        reply = (await self._wire.fetch(order.certificate, self._account, "the certificate")).good()
+        first, wanted = reply.response.body, wish.preferred_chain
+        try:
+            preferred = wanted is None or acme_certificate.leads_to(first, wanted)
+            chain.parse_bundle(first)
+        except ChainRefused as why:
+            said = f"{self._place.name} sent no chain of certificates. {why}"
+            return Failed(why=said, reason=Reason.WRONG_CERTIFICATE)
+        return Issued(chain_pem=first if preferred else await self._alternate(reply, wanted or "") or first)
+
+    async def _alternate(self, reply: Reply, wanted: str) -> bytes | None:
+        """Another chain of the same certificate (§7.4.2), if one leads there. It is a wish: odd ones are passed by."""
+        offered = acme_reading.links(reply.response.headers.get("link", ""), "alternate")
+        for url in [each for each in offered if self._place.allows(each)][:_MOST_ALTERNATES]:
+            other = (await self._wire.fetch(url, self._account, "another chain")).good().response.body
+            with suppress(ChainRefused):
+                if acme_certificate.leads_to(other, wanted):
+                    return other
+        return None
+
+    # ── Telling ──
+
+    async def answer(self, ref: Mapping[str, Any], proof: Proof) -> None:
+        reply = await self._wire.post(
+            proof.ref["challenge"], {}, self._account, f"{proof.type} of {proof.identifier.value}"
+        )
+        if reply.word in ("malformed", "unauthorized") and await self._is_decided(proof):
+            return  # it was told before, and what came of it shows at the next look
+        reply.good()
+
+    async def _is_decided(self, proof: Proof) -> bool:
+        shown = (await self._wire.fetch(proof.ref["authorization"], self._account, "an authorization")).json()
+        return shown.get("status") != "pending"
+
+    async def finalize(self, ref: Mapping[str, Any], wish: Wish) -> None:
+        reply = await self._wire.post(ref["finalize"], {"csr": b64(wish.csr)}, self._account, "the request for it")
+        if not 200 <= reply.status < 300 and reply.word != "rateLimited" and await self._is_finalized(ref):
+            return
+        reply.good()
+
+    async def _is_finalized(self, ref: Mapping[str, Any]) -> bool:
+        """Whether the CSR got there before; then it is the same one, for it was stored first."""
+        shown = (await self._wire.fetch(ref["order"], self._account, "our order")).json()
+        return acme_order.read_order(shown, self._place).status in ("processing", "valid")
+
+    async def cancel(self, ref: Mapping[str, Any]) -> None:
+        """ACME cannot cancel orders; giving up what is not proved yet ends them. Proofs that hold are kept."""
+        reply = await self._wire.fetch(ref["order"], self._account, "our order")
+        if reply.status == 404:
+            return
+        order = acme_order.read_order(reply.json(), self._place)
+        if order.status == "pending":
+            for each in await self._authorizations(order):
+                if each.status == "pending":
+                    await self._wire.post(each.url, {"status": "deactivated"}, self._account, "an authorization")
+
+    async def revoke(self, certificate: bytes, reason: int) -> None:
+        """By the account that ordered it (§7.6). One that is revoked already is what was wanted."""
+        payload = {"certificate": b64(acme_certificate.leaf(certificate).public_bytes(Encoding.DER)), "reason": reason}
+        url = (await self._wire.directory()).revoke_cert
+        reply = await self._wire.post(url, payload, self._account, "a revocation")
+        if reply.word != "alreadyRevoked":
+            reply.good()
+
+    # ── Asking ──
+
+    async def renewal_window(self, certificate: bytes) -> RenewalWindow | None:
+        base = (await self._wire.directory()).renewal_info
+        name = acme_certificate.renewal_name(acme_certificate.leaf(certificate))
+        if base is None or name is None:
+            return None
+        reply = await self._wire.get(f"{base.rstrip('/')}/{name}", "renewal information")
+        if reply.status in (400, 404, 409):  # it does not know this certificate
+            return None
+        return acme_certificate.window(reply.json(), self._ask_again(reply))
+
+    def _ask_again(self, reply: Reply) -> float:
+        header, now = reply.response.headers.get("retry-after"), self._wire.clock.now()
+        asked = backoff.retry_after(header, now, low=_WINDOW_LOW, high=_WINDOW_HIGH)
+        return _ASK_AGAIN_S if asked is None else asked.total_seconds()
+
+    async def probe(self) -> str:
+        directory = await self._wire.directory()
+        shown = (await self._wire.fetch(self._account.url, self._account, "our account")).json()
+        if shown.get("status") != "valid":
+            said = acme_reading.words(shown.get("status"), 40)
+            raise Refused(f"{self._place.name}: our account is {said}.", reason=Reason.ACCOUNT_REFUSED)
+        profiles = ", ".join(sorted(directory.profiles)) or "none"
+        window = "yes" if directory.renewal_info else "no"
+        return f"{self._place.name} answers and knows our account; profiles: {profiles}; renewal information: {window}."
+
+
+def _placed(url: str, order: Order) -> Placed:
+    return Placed(ref={"order": url, "finalize": order.finalize})
+
+
+def _serves(order: Order, wish: Wish) -> bool:
+    """Few CAs show the profile of an order; where it is shown it must be the right one."""
+    return order.identifiers == {*wish.identifiers} and (
+        None in (wish.profile, order.profile) or wish.profile == order.profile
+    )
+
+
+def _is_told(authorization: Authorization) -> bool:
+    return any(each.status in ("processing", "valid") for each in authorization.challenges)
+
+
+def _no_such_profile(ca: str, wanted: str, offered: Mapping[str, str]) -> Refused:
+    return Refused(
+        f"{ca} has no profile {acme_reading.words(wanted, 80)!r}; it has {', '.join(sorted(offered))}.",
+        reason=Reason.PROFILE_UNKNOWN,
+    )
+
+
+def _is_about_replacing(reply: Reply) -> bool:
+    """RFC 9773 §5 has a word for one case only; for the others CAs use several, and say what they mean."""
+    if reply.word == "alreadyReplaced" or reply.status == 409:
+        return True
+    said = reply.problem.detail.lower() if reply.problem else ""
+    return reply.word in ("malformed", "unauthorized", "") and 400 <= reply.status < 500 and "replace" in said

@@ -1,0 +1,101 @@
+"""Accounts at ACME servers (RFC 8555 §7.3): made once, found again after a crash, given new keys, and closed.
+
+Whoever calls commits the key before the first call that uses it, and the address that comes back before the next. So
+every function here can be repeated: the CA knows the key, and answers as it did before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core.reasons import Reason
+from holdfast.errors import Refused
+from holdfast.issuers import acme_jws
+from holdfast.issuers.acme_jws import Account, Eab
+from holdfast.issuers.acme_wire import Directory, Wire
+from holdfast.pki import keys
+from holdfast.pki.keys import KeyKind, PrivateKey
+from holdfast.pki.thumbprint import thumbprint
+from holdfast.secret import Secret
+
+
+async def new_key() -> Secret[bytes]:
+    """A key for a new account, or for an old one: to be stored before anything else is done with it."""
+    return keys.to_pem(await keys.generate(KeyKind.EC_P256))
+
+
+async def find_account(wire: Wire, key: PrivateKey) -> Account | None:
+    """The account that the CA knows this key by (§7.3.1); None if it knows none."""
+    url = (await wire.directory()).new_account
+    reply = await wire.post(url, {"onlyReturnExisting": True}, key, "our account")
+    if reply.word == "accountDoesNotExist":
+        return None
+    return Account(reply.location(wire.place), key)
+
+
+async def ensure_account(
+    wire: Wire, key: PrivateKey, *, contacts: Sequence[str] = (), terms_agreed: bool, eab: Eab | None = None
+) -> Account:
+    """The account of this key, made if there is none. Looked for first: a binding can often be used only once."""
+    if (found := await find_account(wire, key)) is not None:
+        return found
+    directory = await wire.directory()
+    _check_wishes(wire, directory, terms_agreed=terms_agreed, eab=eab)
+    payload: dict[str, Any] = {"contact": [_contact(each) for each in contacts]} if contacts else {}
+    if terms_agreed:
+        payload["termsOfServiceAgreed"] = True
+    if eab is not None:
+        payload["externalAccountBinding"] = acme_jws.binding(eab, key, url=directory.new_account)
+    reply = await wire.post(directory.new_account, payload, key, "a new account")
+    return Account(reply.location(wire.place), key)
+
+
+def _check_wishes(wire: Wire, directory: Directory, *, terms_agreed: bool, eab: Eab | None) -> None:
+    if directory.terms is not None and not terms_agreed:
+        raise Refused(
+            f"{wire.place.name} asks for agreement to its terms of service: {directory.terms}.",
+            reason=Reason.ACCOUNT_REFUSED,
+        )
+    if directory.eab_required and eab is None:
+        raise Refused(f"{wire.place.name} wants an external account binding.", reason=Reason.EAB_REQUIRED)
+
+
+def _contact(address: str) -> str:
+    return address if ":" in address else f"mailto:{address}"
+
+
+async def set_contacts(wire: Wire, account: Account, contacts: Sequence[str]) -> None:
+    wish = {"contact": [_contact(each) for each in contacts]}
+    (await wire.post(account.url, wish, account, "our contact addresses")).good()
+
+
+async def change_key(wire: Wire, account: Account, new: PrivateKey) -> Account:
+    """The account with its new key (§7.3.5), which is stored already. The old one is of no use once this returns."""
+    url = (await wire.directory()).key_change
+    if url is None:
+        raise Refused(f"{wire.place.name} offers no change of account keys.", reason=Reason.CA_REFUSED)
+    changed = Account(account.url, new)
+    reply = await wire.post(url, acme_jws.key_change(account, new, url=url), account, "the change of our key")
+    if not 200 <= reply.status < 300 and await _is_changed(wire, changed):
+        return changed
+    reply.good()
+    return changed
+
+
+async def _is_changed(wire: Wire, changed: Account) -> bool:
+    """Whether an earlier try got through although we never heard of it."""
+    found = await find_account(wire, changed.key)
+    return found is not None and found.url == changed.url
+
+
+async def deactivate(wire: Wire, account: Account) -> None:
+    """Close it, for good (§7.3.6). Closing it again is harmless."""
+    reply = await wire.post(account.url, {"status": "deactivated"}, account, "the end of our account")
+    if reply.word not in ("unauthorized", "accountDoesNotExist"):
+        reply.good()
+
+
+def key_authorization(token: str, account: Account) -> str:
+    """What proves that a challenge is answered by this account (§8.1)."""
+    return f"{token}.{thumbprint(account.key.public_key())}"

@@ -1,0 +1,139 @@
+"""Who may do what to which object: one pure function, asked by every route, in the transaction that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from holdfast.core.certificate import Certificate
+from holdfast.errors import UserError
+
+
+class Role(StrEnum):
+    ADMIN = "admin"
+    OPERATOR = "operator"
+    VIEWER = "viewer"
+    AUDITOR = "auditor"
+    AGENT = "agent"  # a program beside the servers that use certificates; always confined to some of them
+    FIRST = "first"  # the one-time token of the first start: it can make one token, and nothing else
+
+
+class Action(StrEnum):
+    SEE = "see certificates"
+    CREATE = "ask for certificates"
+    CHANGE = "change certificates"
+    RENEW = "renew certificates"
+    REVOKE = "revoke certificates"
+    EXPORT = "export keys"
+    APPROVE = "approve requests"
+    SEE_JOBS = "see jobs"
+    CHANGE_JOBS = "change jobs"
+    SEE_ISSUERS = "see CAs"
+    CHANGE_ISSUERS = "change CAs"
+    SEE_AUDIT = "see the audit log"
+    SEE_CLUSTER = "see the cluster"
+    SEE_TOKENS = "see tokens"
+    MAKE_TOKENS = "make tokens"
+    REVOKE_TOKENS = "revoke tokens"
+    SEE_SELF = "see who one is"
+
+
+EXPORT_RIGHT: Final = "export"  # given to a token by name: no role has it by itself
+RIGHTS: Final = frozenset({EXPORT_RIGHT})
+_LOOK: Final = frozenset({Action.SEE, Action.SEE_ISSUERS, Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_SELF})
+_OPERATE: Final = frozenset(
+    {Action.CREATE, Action.CHANGE, Action.RENEW, Action.REVOKE, Action.EXPORT, Action.APPROVE, Action.CHANGE_JOBS}
+)
+MAY: Final[Mapping[Role, frozenset[Action]]] = {
+    Role.ADMIN: frozenset(Action),
+    Role.OPERATOR: _LOOK | _OPERATE,
+    Role.VIEWER: _LOOK,
+    Role.AUDITOR: _LOOK | {Action.SEE_AUDIT, Action.SEE_TOKENS},
+    Role.AGENT: frozenset({Action.SEE, Action.RENEW, Action.EXPORT, Action.SEE_ISSUERS, Action.SEE_SELF}),
+    Role.FIRST: frozenset({Action.MAKE_TOKENS}),
+}
+# What a confined principal may do though no certificate is named.
+_UNOWNED: Final = frozenset({Action.SEE_ISSUERS, Action.SEE_SELF})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Whoever asks. Confined to certificates of these owners and with all of these labels, where there are any."""
+
+    id: str
+    name: str
+    kind: str  # human, robot, agent or local
+    role: Role
+    rights: frozenset[str] = frozenset()
+    owners: tuple[str, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def actor(self) -> str:
+        """By this the audit log knows them; a person with two tokens is one person."""
+        return f"{self.kind}:{self.name}"
+
+    @property
+    def scope(self) -> Owned:
+        """An object as they are confined to."""
+        return Owned(next(iter(self.owners), ""), self.labels)
+
+    @property
+    def confined(self) -> bool:
+        return bool(self.owners or self.labels)
+
+
+def local(user: str) -> Principal:
+    """Whoever may open the socket in the data folder holds the database and its key anyway."""
+    return Principal(id=f"local:{user}", name=user, kind="local", role=Role.ADMIN, rights=RIGHTS)
+
+
+class Owned(NamedTuple):
+    """What decides about an object: whose it is, and what it is labelled."""
+
+    owner: str
+    labels: Mapping[str, str]
+
+    @classmethod
+    def of(cls, certificate: Certificate) -> Owned:
+        return cls(certificate.wanted.owner, certificate.wanted.labels)
+
+
+class Verdict(StrEnum):
+    ALLOWED = "allowed"
+    FORBIDDEN = "forbidden"
+    HIDDEN = "hidden"  # as if it did not exist
+
+
+def allow(principal: Principal, action: Action, resource: Owned | None = None) -> Verdict:
+    """`resource` is None for what belongs to the whole installation."""
+    if action not in MAY[principal.role]:
+        return Verdict.FORBIDDEN
+    if action is Action.EXPORT and EXPORT_RIGHT not in principal.rights:
+        return Verdict.FORBIDDEN
+    if not principal.confined or action in _UNOWNED:
+        return Verdict.ALLOWED
+    if resource is None:
+        return Verdict.FORBIDDEN
+    return Verdict.ALLOWED if _within(principal, resource) else Verdict.HIDDEN
+
+
+def _within(principal: Principal, resource: Owned) -> bool:
+    owned = not principal.owners or resource.owner in principal.owners
+    return owned and all(resource.labels.get(name) == value for name, value in principal.labels.items())
+
+
+class Forbidden(UserError):
+    status, code = 403, "forbidden"
+
+    def __init__(self, principal: Principal, action: Action) -> None:
+        super().__init__(f"{principal.actor} ({principal.role}) may not {action.value} here.")
+        self.hint = "Ask an admin for a token with another role, right or scope: holdfast token create --help"
+
+
+def demand(principal: Principal, action: Action, resource: Owned | None = None) -> None:
+    """Raise Forbidden unless it is allowed."""
+    if allow(principal, action, resource) is not Verdict.ALLOWED:
+        raise Forbidden(principal, action)

@@ -1,0 +1,394 @@
+"""What people may ask about certificates: request, change, pause, archive, renew, cancel, revoke, look."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from holdfast.core import certificate as rules
+from holdfast.core import status as block
+from holdfast.core.acme import Identifier
+from holdfast.core.certificate import MAX_NAMES, Certificate, State, Version, Wanted
+from holdfast.core.issuance import Issuance
+from holdfast.core.job import Priority, Spec
+from holdfast.core.job import State as JobState
+from holdfast.core.reasons import Reason
+from holdfast.core.status import Explanation, Status, Waiting
+from holdfast.errors import UserError
+from holdfast.operations import issuing
+from holdfast.operations.issuing import ISSUE, Keeper
+from holdfast.pki import names
+from holdfast.pki.keys import KeyKind
+from holdfast.store import certificates, issuances, issuers, jobs, journal, versions
+from holdfast.store.tx import Tx
+
+REVOKE: Final = "revoke"  # the job that tells the CA
+REASONS: Final = (0, 1, 3, 4, 5, 9)  # of revocation (RFC 5280 §5.3.1) that a subscriber may give
+
+
+# ── What can be wrong with a wish ──
+
+
+class NoSuchCertificate(UserError):
+    status, code = 404, "no-such-certificate"
+
+    def __init__(self, ref: str) -> None:
+        super().__init__(f"There is no certificate {ref!r:.80}.")
+        self.hint = "Give its name, its id, or a prefix of its id that no other has."
+
+
+class CertificateExists(UserError):
+    status, code = 409, "certificate-exists"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"There is a certificate named {name!r} already.")
+        self.hint = "Change that one, or choose another name."
+
+
+class UnknownIssuer(UserError):
+    status, code = 400, "unknown-issuer"
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"There is no CA named {name!r:.80}.")
+        listed = ", ".join(sorted(known))
+        self.hint = f"There are: {listed}." if listed else "Add one first: holdfast ca add."
+
+
+class WishRefused(UserError):
+    status, code = 400, "wish-refused"
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem)
+        self.hint = hint
+
+
+class NotNow(UserError):
+    status, code = 409, "certificate-state"
+
+    def __init__(self, name: str, state: str, hint: str) -> None:
+        super().__init__(f"Certificate {name!r} is {state}.")
+        self.hint = hint
+
+
+class Stale(UserError):
+    status, code = 409, "stale"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"Certificate {name!r} was changed since you read it.")
+        self.hint = "Read it again, and repeat your change if it is still right."
+
+
+def identifiers_of(texts: Sequence[str]) -> tuple[Identifier, ...]:
+    """Names and addresses in their one spelling, each once, in the order given; NameRefused says what is wrong."""
+    if not texts:
+        raise WishRefused(
+            "A certificate needs at least one name.", "Name what it is for: holdfast issue www.example.com"
+        )
+    found = dict.fromkeys(_identifier(text.strip()) for text in texts[: MAX_NAMES + 1])
+    if len(texts) > MAX_NAMES and len(found) > MAX_NAMES:
+        raise WishRefused(f"A certificate has at most {MAX_NAMES} names; these are {len(texts)}.", "Ask for several.")
+    return tuple(found)
+
+
+def _identifier(text: str) -> Identifier:
+    try:
+        ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        return Identifier("dns", names.dns_name(text))
+    return Identifier("ip", names.ip_address(text.strip("[]")))
+
+
+def _check(tx: Tx, wanted: Wanted) -> None:
+    if wanted.key_kind not in set(KeyKind):
+        raise WishRefused(f"There is no key type {wanted.key_kind!r:.40}.", f"There are: {', '.join(KeyKind)}.")
+    if not wanted.name or len(wanted.name) > 253 or any(char.isspace() for char in wanted.name):
+        raise WishRefused("A certificate's own name has 1 to 253 characters and no spaces.")
+    known = {row.name for row in issuers.all_issuers(tx)}
+    for name in wanted.issuers:
+        if name not in known:
+            raise UnknownIssuer(name, known)
+
+
+# ── Asking for one ──
+
+
+async def request(keeper: Keeper, wanted: Wanted, *, actor: str) -> Certificate:
+    """It exists from now on, and its first attempt is under way when this returns."""
+    certificate_id, ids = keeper.random.new_id("certificate"), keeper.ids()
+
+    def write(tx: Tx) -> Certificate:
+        _check(tx, wanted)
+        now = tx.now()
+        new = Certificate(
+            id=certificate_id,
+            wanted=wanted,
+            state=State.ACTIVE,
+            generation=1,
+            version=1,
+            fingerprint=wanted.fingerprint(),
+            changed_by=actor,
+            created_at=now,
+            next_action_at=now,
+            next_cause=Reason.FIRST.value,
+        )
+        if not certificates.insert(tx, new):
+            raise CertificateExists(wanted.name)
+        journal.audit(tx, "certificate_requested", new.id, actor=actor, **_told(wanted))
+        journal.event(tx, "certificate.requested", new.id, certificate=wanted.name, by=actor)
+        issuing.begin(tx, new, None, ids, cause=Reason.FIRST, urgent=False, requested_by=actor)
+        return _got(tx, new.id)
+
+    return await keeper.db.write(write)
+
+
+def _told(wanted: Wanted) -> dict[str, Any]:
+    return {
+        "name": wanted.name,
+        "names": [each.value for each in wanted.identifiers],
+        "issuers": list(wanted.issuers),
+        "key_kind": wanted.key_kind,
+        "profile": wanted.profile or "",
+        "owner": wanted.owner,
+        "labels": dict(wanted.labels),
+        "approval": wanted.approval_required,
+    }
+
+
+async def change(
+    keeper: Keeper,
+    ref: str,
+    changes: dict[str, Any],
+    *,
+    actor: str,
+    expect_version: int | None = None,
+    may_lift_approval: bool = False,
+) -> Certificate:
+    """Change what is wanted. New inputs are a new generation: failures are forgotten, and it is due at once.
+
+    Whoever may change a certificate must not thereby get rid of the second person: that is a right of its own.
+    """
+    ids = keeper.ids()
+
+    def write(tx: Tx) -> Certificate:
+        found = found_by(tx, ref, lock=True)
+        if expect_version is not None and found.version != expect_version:
+            raise Stale(found.name)
+        _not_archived(found)
+        wanted = replace(found.wanted, **changes)
+        _check(tx, wanted)
+        if found.wanted.approval_required and not wanted.approval_required and not may_lift_approval:
+            raise WishRefused("Approval cannot be given up by a change.", "Ask somebody who may set policy.")
+        if wanted == found.wanted:
+            return found
+        other = certificates.by_name(tx, wanted.name)
+        if other is not None and other.id != found.id:
+            raise CertificateExists(wanted.name)
+        journal.audit(tx, "certificate_changed", found.id, actor=actor, **_told(wanted))
+        journal.event(tx, "certificate.changed", found.id, by=actor, what=sorted(changes))
+        if wanted.fingerprint() == found.fingerprint:
+            return issuing.replan(tx, found, tx.now(), wanted=wanted)
+        return _new_generation(tx, found, wanted, ids, actor)
+
+    return await keeper.db.write(write)
+
+
+def _new_generation(tx: Tx, found: Certificate, wanted: Wanted, ids: issuing.Ids, actor: str) -> Certificate:
+    under_way = issuances.under_way(tx, found.id)
+    if under_way is not None:
+        issuing.cancel(tx, under_way, actor=actor, reason=Reason.INPUT_CHANGED, why="what is wanted was changed")
+    after = issuing.replan(
+        tx,
+        found,
+        tx.now(),
+        wanted=wanted,
+        generation=found.generation + 1,
+        fingerprint=wanted.fingerprint(),
+        failing=None,
+        changed_by=actor,
+    )
+    if after.state is State.ACTIVE:
+        current = versions.get(tx, after.current_version)
+        cause = Reason.FIRST if current is None else Reason.INPUT_CHANGED
+        issuing.begin(tx, after, current, ids, cause=cause, urgent=False, requested_by=actor)
+    return _got(tx, found.id)
+
+
+# ── Pausing, resuming, archiving ──
+
+
+async def set_state(keeper: Keeper, ref: str, event: str, *, actor: str) -> Certificate:
+    """ "paused", "resumed" or "archived". What it holds stays as it is: archiving never revokes."""
+
+    def write(tx: Tx) -> Certificate:
+        found = found_by(tx, ref, lock=True)
+        if (found.state, event) not in rules.MOVES:
+            raise NotNow(found.name, found.state.value, f"It cannot be {event} now.")
+        state = rules.move(found.state, event)
+        under_way = issuances.under_way(tx, found.id)
+        if under_way is not None and state is not State.ACTIVE:
+            reason = Reason.PAUSED if state is State.PAUSED else Reason.ARCHIVED
+            issuing.cancel(tx, under_way, actor=actor, reason=reason, why=f"the certificate was {event}")
+        ask = found.ari_ask_at if state is not State.ARCHIVED else None
+        after = issuing.replan(tx, found, tx.now(), state=state, ari_ask_at=ask)
+        journal.audit(tx, f"certificate_{event}", found.id, actor=actor)
+        journal.event(tx, f"certificate.{event}", found.id, by=actor)
+        tx.wakes = True
+        return after
+
+    return await keeper.db.write(write)
+
+
+def _not_archived(found: Certificate) -> None:
+    if found.state is State.ARCHIVED:
+        raise NotNow(found.name, "archived", "Ask for it anew; archived ones are kept as they were.")
+
+
+# ── Renewing now, cancelling ──
+
+
+async def renew(keeper: Keeper, ref: str, *, actor: str) -> Issuance:
+    """An attempt now: it skips the wait, not the budget; if it fails, that is one failure more."""
+    ids = keeper.ids()
+
+    def write(tx: Tx) -> Issuance:
+        found = found_by(tx, ref, lock=True)
+        if found.state is not State.ACTIVE:
+            raise NotNow(found.name, found.state.value, f"Resume it first: holdfast resume {found.name}")
+        under_way = issuances.under_way(tx, found.id)
+        if under_way is not None:
+            jobs.bring_forward(tx, ISSUE, under_way.id, tx.now())
+            return under_way
+        current = versions.get(tx, found.current_version)
+        begun = issuing.begin(tx, found, current, ids, cause=Reason.MANUAL, urgent=False, requested_by=actor)
+        if begun is None:
+            raise NotNow(found.name, "without a CA that may be asked", "Resume one of its CAs: holdfast ca ls")
+        return begun
+
+    return await keeper.db.write(write)
+
+
+async def cancel(keeper: Keeper, ref: str, *, actor: str, why: str) -> Issuance:
+    """Stop the attempt under way. It does not count as a failure; the next one is planned as if it had not been."""
+
+    def write(tx: Tx) -> Issuance:
+        found = found_by(tx, ref, lock=True)
+        under_way = issuances.under_way(tx, found.id)
+        if under_way is None:
+            raise NotNow(found.name, "not being obtained", "There is nothing to cancel.")
+        issuing.cancel(tx, under_way, actor=actor, reason=Reason.CANCELLED, why=why)
+        now = tx.now()
+        after = issuing.replan(tx, found, now)
+        if after.next_action_at is not None and after.next_action_at <= now:  # or the next sweep would begin it again
+            certificates.save(tx, after, next_action_at=now + CANCELLED_FOR, next_cause=Reason.CANCELLED.value)
+        return under_way
+
+    return await keeper.db.write(write)
+
+
+CANCELLED_FOR: Final = issuing.NO_CA_FOR
+
+
+# ── Revoking ──
+
+
+async def revoke(keeper: Keeper, ref: str, *, reason: int, actor: str, version: str | None = None) -> Version:
+    """Write the wish down, and ask for the job that tells the CA; an active certificate is replaced at once."""
+    if reason not in REASONS:
+        raise WishRefused(f"{reason} is no reason for a revocation.", f"One of {', '.join(map(str, REASONS))}.")
+    job, ids = keeper.random.new_id("job"), keeper.ids()
+
+    def write(tx: Tx) -> Version:
+        found = found_by(tx, ref, lock=True)
+        chosen = versions.get(tx, version or found.current_version)
+        if chosen is None or chosen.certificate != found.id:
+            raise NotNow(found.name, "without a version to revoke", "See its versions: holdfast get.")
+        if not versions.ask_revocation(tx, chosen.id, reason):
+            return chosen
+        jobs.enqueue(tx, Spec(id=job, kind=REVOKE, subject=chosen.id, priority=Priority.URGENT, max_attempts=10))
+        journal.audit(
+            tx, "revocation_asked", found.id, actor=actor, version=chosen.id, serial=chosen.serial, reason=reason
+        )
+        journal.event(tx, "revocation.asked", found.id, version=chosen.id, by=actor)
+        if chosen.id == found.current_version and found.state is State.ACTIVE:
+            _replace(tx, found, ids, actor)
+        return chosen
+
+    return await keeper.db.write(write)
+
+
+def _replace(tx: Tx, found: Certificate, ids: issuing.Ids, actor: str) -> None:
+    current = versions.get(tx, found.current_version)
+    if issuances.under_way(tx, found.id) is None:
+        issuing.begin(tx, found, current, ids, cause=Reason.REVOKED, urgent=True, requested_by=actor)
+
+
+# ── Looking ──
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A certificate with all that its status is computed from, read in one transaction."""
+
+    certificate: Certificate
+    current: Version | None
+    issuance: Issuance | None
+    job: Waiting | None
+    now: datetime
+
+    @property
+    def status(self) -> Status:
+        return block.status(self.certificate, self.current, self.issuance, self.job, self.now)
+
+    def explain(self, at: datetime | None = None) -> Explanation:
+        return block.explain(self.certificate, self.current, self.issuance, self.job, at or self.now)
+
+
+async def view(keeper: Keeper, ref: str) -> View:
+    return await keeper.db.read(lambda tx: view_of(tx, found_by(tx, ref)))
+
+
+def view_of(tx: Tx, found: Certificate) -> View:
+    issuance = issuances.under_way(tx, found.id)
+    return View(
+        certificate=found,
+        current=versions.get(tx, found.current_version),
+        issuance=issuance,
+        job=None if issuance is None else _waiting(tx, issuance.id),
+        now=tx.now(),
+    )
+
+
+def _waiting(tx: Tx, issuance: str) -> Waiting | None:
+    job = jobs.live(tx, ISSUE, issuance)
+    if job is None:
+        return None
+    running = job.state is JobState.RUNNING
+    return Waiting(due_at=job.due_at, running=running, reason=job.reason, last_error=job.last_error)
+
+
+async def timeline(keeper: Keeper, ref: str, *, after: int = 0, limit: int = 200) -> list[journal.Event]:
+    def read(tx: Tx) -> list[journal.Event]:
+        return journal.events_after(tx, after, subject=found_by(tx, ref).id, limit=limit)
+
+    return await keeper.db.read(read)
+
+
+def found_by(tx: Tx, ref: str, *, lock: bool = False) -> Certificate:
+    """By its name, its id, or a prefix of its id that no other has; NoSuchCertificate if there is none."""
+    found = certificates.by_name(tx, ref) or certificates.get(tx, ref)
+    if found is None and len(ref) >= 4:
+        alike = certificates.by_prefix(tx, ref)
+        found = alike[0] if len(alike) == 1 else None
+    if found is None:
+        raise NoSuchCertificate(ref)
+    return _got(tx, found.id, lock=True) if lock else found
+
+
+def _got(tx: Tx, certificate: str, *, lock: bool = False) -> Certificate:
+    found = certificates.get(tx, certificate, lock=lock)
+    if found is None:
+        raise NoSuchCertificate(certificate)
+    return found

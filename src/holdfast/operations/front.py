@@ -1,0 +1,16 @@
+"""What the faces stand on: one hand that holds all that a request may need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.operations.issuers import Probe
+from holdfast.operations.issuing import Keeper
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    keeper: Keeper
+    issuer_kinds: frozenset[str]  # kinds of CAs that this process can talk to
+    probe: Probe
+    default_issuers: tuple[str, ...] = ()  # where a certificate comes from if its owner does not say

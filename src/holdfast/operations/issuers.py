@@ -1,0 +1,164 @@
+"""What operators may do about the CAs that certificates come from: add, change, pause, resume, test."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from holdfast.core import ca_limits
+from holdfast.core.budget import Budget
+from holdfast.errors import Refused, TryLater, UserError
+from holdfast.operations.issuing import Keeper
+from holdfast.secret import Secret
+from holdfast.store import budgets, certificates, issuers, journal
+from holdfast.store.issuers import IssuerRow
+from holdfast.store.tx import Tx
+
+_NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+PRESETS: Final[Mapping[str, str]] = {
+    "letsencrypt": "https://acme-v02.api.letsencrypt.org/directory",
+    "letsencrypt-staging": "https://acme-staging-v02.api.letsencrypt.org/directory",
+    "zerossl": "https://acme.zerossl.com/v2/DV90",
+    "google": "https://dv.acme-v02.api.pki.goog/directory",
+    "google-staging": "https://dv.acme-v02.test-api.pki.goog/directory",
+    "digicert": "https://acme.digicert.com/v2/acme/directory/",
+}
+
+Probe = Callable[[IssuerRow], Awaitable[str]]  # reaches out; the faces do not know how
+
+
+class NoSuchIssuer(UserError):
+    status, code = 404, "no-such-issuer"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"There is no CA named {name!r:.80}.")
+        self.hint = "See what there is: holdfast ca ls"
+
+
+class IssuerExists(UserError):
+    status, code = 409, "issuer-exists"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"There is a CA named {name!r} already.")
+        self.hint = "Change that one, or choose another name."
+
+
+class IssuerRefused(UserError):
+    status, code = 400, "issuer-refused"
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem)
+        self.hint = hint
+
+
+async def add(
+    keeper: Keeper,
+    name: str,
+    *,
+    kind: str,
+    kinds: frozenset[str],
+    settings: Mapping[str, Any],
+    credentials: Mapping[str, Secret[bytes]] | None = None,
+    actor: str,
+) -> IssuerRow:
+    """Add a CA; its credentials are sealed with it. `kinds` are those that this installation can talk to."""
+    if not _NAME.fullmatch(name):
+        raise IssuerRefused("The name of a CA has 1 to 63 lower-case letters, digits and inner hyphens.")
+    if kind not in kinds:
+        raise IssuerRefused(f"There is no kind of CA {kind!r:.40}.", f"There are: {', '.join(sorted(kinds))}.")
+    _limits(kind, settings)
+    purposes = list(credentials or {})
+
+    def write(tx: Tx, secrets: list[str]) -> IssuerRow:
+        kept = dict(zip(purposes, secrets, strict=True))
+        row = IssuerRow(name=name, kind=kind, settings=settings, credentials=kept, created_at=tx.now())
+        if not issuers.insert(tx, row):
+            raise IssuerExists(name)
+        journal.audit(tx, "issuer_added", name, actor=actor, kind=kind, settings=dict(settings), credentials=purposes)
+        journal.event(tx, "issuer.added", name, kind=kind)
+        return row
+
+    return await keeper.vault.keep(list((credentials or {}).values()), write)
+
+
+def _limits(kind: str, settings: Mapping[str, Any]) -> ca_limits.CaLimits:
+    try:
+        return ca_limits.limits_of(kind, settings)
+    except (ValueError, TypeError) as error:
+        raise IssuerRefused(
+            f"The limits of this CA cannot be read: {error}.", "For example: orders=[300, 36]."
+        ) from None
+
+
+async def change(keeper: Keeper, name: str, settings: Mapping[str, Any], *, actor: str) -> IssuerRow:
+    """New settings hold from the next step of whatever is under way."""
+
+    def write(tx: Tx) -> IssuerRow:
+        row = _found(tx, name, lock=True)
+        _limits(row.kind, settings)
+        journal.audit(tx, "issuer_changed", name, actor=actor, settings=dict(settings))
+        journal.event(tx, "issuer.changed", name, by=actor)
+        return issuers.save(tx, row, settings=settings)
+
+    return await keeper.db.write(write)
+
+
+async def pause(keeper: Keeper, name: str, *, actor: str) -> IssuerRow:
+    """No new attempt begins there; those under way go on."""
+    return await _set(keeper, name, "paused", actor)
+
+
+async def resume(keeper: Keeper, name: str, *, actor: str) -> IssuerRow:
+    """Certificates that waited for it are looked at by the next sweep."""
+    return await _set(keeper, name, "active", actor)
+
+
+async def _set(keeper: Keeper, name: str, state: issuers.State, actor: str) -> IssuerRow:
+    def write(tx: Tx) -> IssuerRow:
+        row = _found(tx, name, lock=True)
+        if row.state == state:
+            return row
+        if state == "active":
+            certificates.wake_for_issuer(tx, name, tx.now())
+        word = "resumed" if state == "active" else "paused"
+        journal.audit(tx, f"issuer_{word}", name, actor=actor)
+        journal.event(tx, f"issuer.{word}", name, by=actor)
+        return issuers.save(tx, row, state=state)
+
+    return await keeper.db.write(write)
+
+
+async def test(keeper: Keeper, name: str, probe: Probe) -> str:
+    """Whether it can be reached and knows us, in words; nothing is ordered."""
+    row = await keeper.db.read(lambda tx: _found(tx, name))
+    try:
+        return await probe(row)
+    except TryLater as why:
+        raise IssuerRefused(f"{name} could not be reached: {why}", "Check its address and the network.") from None
+    except Refused as why:
+        raise IssuerRefused(f"{name} refused: {why}", "Check its settings and credentials.") from None
+
+
+async def all_issuers(keeper: Keeper) -> list[IssuerRow]:
+    return await keeper.db.read(issuers.all_issuers)
+
+
+async def get(keeper: Keeper, name: str) -> IssuerRow:
+    return await keeper.db.read(lambda tx: _found(tx, name))
+
+
+async def left(keeper: Keeper, name: str) -> list[Budget]:
+    """The budgets of one CA, as they stand."""
+
+    def read(tx: Tx) -> list[Budget]:
+        return [each for each in budgets.all_budgets(tx) if each.key.startswith(f"ca/{name}/")]
+
+    return await keeper.db.read(read)
+
+
+def _found(tx: Tx, name: str, *, lock: bool = False) -> IssuerRow:
+    row = issuers.get(tx, name, lock=lock)
+    if row is None:
+        raise NoSuchIssuer(name)
+    return row

@@ -1,0 +1,361 @@
+"""The life of one attempt in the store: begin it, give it up, or put its certificate in use; one transaction each.
+
+Sweep, people and workers all come through here: there is no second path that could forget something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from cryptography import x509
+
+from holdfast.core import ca_limits, certificate, reasons, renewal
+from holdfast.core.backoff import FailureClass, counts_against_certificate
+from holdfast.core.budget import Limit
+from holdfast.core.certificate import Certificate, Version
+from holdfast.core.issuance import Candidate, Event, Issuance, State, choose, move
+from holdfast.core.job import Priority, Spec
+from holdfast.core.reasons import Reason
+from holdfast.operations.vault import Vault
+from holdfast.pki import ari
+from holdfast.pki.chain import parse_bundle
+from holdfast.ports import Random
+from holdfast.store import (
+    approvals,
+    budgets,
+    certificates,
+    challenge_responses,
+    issuances,
+    issuer_accounts,
+    issuers,
+    jobs,
+    journal,
+    secrets,
+    versions,
+)
+from holdfast.store.approvals import Approval
+from holdfast.store.database import Store
+from holdfast.store.issuers import IssuerRow
+from holdfast.store.tx import Tx
+
+ISSUE: Final = "issue"  # the job of an issuance
+NO_CA_FOR: Final = timedelta(hours=1)  # how long a certificate waits whose CAs are all paused, unless one is resumed
+HEAD_START: Final = timedelta(minutes=1)
+LONG_LEFT: Final = timedelta(days=90)
+NOT_HANDED_IN: Final = frozenset({State.KEY_STORED, State.ORDERED, State.PROVING})
+SHORT_SHARE: Final = 1 / 6  # of its life left: every failure goes on to the next CA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeper:
+    """What every verb about certificates needs."""
+
+    db: Store
+    random: Random
+    vault: Vault
+    approval_for: timedelta = timedelta(days=3)  # how long a second person has
+
+    def ids(self) -> Ids:
+        """Drawn before a transaction, which may run more than once."""
+        new = self.random.new_id
+        return Ids(issuance=new("issuance"), job=new("job"), approval=new("approval"), approval_for=self.approval_for)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ids:
+    issuance: str
+    job: str
+    approval: str
+    approval_for: timedelta
+
+
+# ── Beginning ──
+
+
+def begin(
+    tx: Tx, found: Certificate, current: Version | None, ids: Ids, *, cause: Reason, urgent: bool, requested_by: str
+) -> Issuance | None:
+    """Begin an attempt, with its job and its budgets; None if no CA may be asked now: it then waits, with a reason."""
+    now = tx.now()
+    rows = issuers.named(tx, found.wanted.issuers)
+    chosen = _choose(tx, found, current, rows, now)
+    if chosen is None:
+        reason = Reason.ISSUER_PAUSED if rows else Reason.UNKNOWN_ISSUER
+        certificates.save(tx, found, next_action_at=now + NO_CA_FOR, next_cause=reason.value)
+        return None
+    approval = found.wanted.approval_required
+    issuance = Issuance(
+        id=ids.issuance,
+        certificate=found.id,
+        generation=found.generation,
+        state=State.AWAITING_APPROVAL if approval else State.REQUESTED,
+        issuer=chosen.name,
+        cause=cause.value,
+        urgent=urgent,
+        identifiers=found.wanted.identifiers,
+        replaces=_replaces(tx, current, chosen),
+        requested_by=requested_by,
+        started_at=now,
+    )
+    if not issuances.insert(tx, issuance):
+        certificates.save(tx, found, next_action_at=None, next_cause=None)
+        return issuances.under_way(tx, found.id)
+    hurried = cause is Reason.DUE_ARI and urgent
+    certificates.save(
+        tx, found, next_action_at=None, next_cause=None, ari_forced_at=now if hurried else found.ari_forced_at
+    )
+    journal.audit(
+        tx, "issuance_begun", found.id, actor=requested_by, issuance=issuance.id, cause=cause.value, issuer=chosen.name
+    )
+    journal.event(tx, "issuance.begun", found.id, issuance=issuance.id, cause=cause.value, issuer=chosen.name)
+    if approval:
+        _ask_approval(tx, issuance, ids, now)
+    else:
+        start(tx, issuance, ids.job, current=current, chosen=chosen, found=found)
+    return issuance
+
+
+def _choose(
+    tx: Tx, found: Certificate, current: Version | None, rows: dict[str, IssuerRow], now: datetime
+) -> IssuerRow | None:
+    names = found.wanted.issuers
+    held: dict[str, datetime] = {}
+    if len(names) > 1:
+        keys = {key: name for name in names for key in (ca_limits.request_key(name), ca_limits.order_key(name))}
+        for key, until in budgets.holds(tx, keys, now).items():
+            held[keys[key]] = max(until, held.get(keys[key], until))
+    candidates = [
+        Candidate(
+            name=name,
+            known=name in rows,
+            paused=name in rows and rows[name].state == "paused",
+            down=name in rows and rows[name].breaker.open_at(now),
+            held_until=held.get(name),
+        )
+        for name in names
+    ]
+    chosen = choose(
+        candidates,
+        failures=0 if found.failing is None else found.failing.attempts or 1,
+        left=None if current is None else renewal.safe_until(current) - now,
+        now=now,
+        short=timedelta(0) if current is None else current.life * SHORT_SHARE,
+    )
+    return None if chosen is None else rows[chosen.name]
+
+
+def _same_names(current: Version | None, found: Certificate) -> bool:
+    """Whether a CA would call it a renewal: the generation counts every change of names."""
+    return current is not None and current.generation == found.generation
+
+
+def _replaces(tx: Tx, current: Version | None, chosen: IssuerRow) -> str | None:
+    """What to tell the CA (RFC 9773 §5): only about what this very account got there."""
+    if current is None or current.issuer != chosen.name or current.account is None:
+        return None
+    account = issuer_accounts.current(tx, chosen.name)
+    return cert_id(current) if account is not None and account.url == current.account else None
+
+
+def cert_id(version: Version) -> str | None:
+    """Its name in renewal information (RFC 9773 §4.1); None for one without an authority key identifier."""
+    leaf = parse_bundle(version.chain_pem.encode())[0]
+    try:
+        found = leaf.extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+    except x509.ExtensionNotFound:
+        return None
+    return None if found is None else ari.cert_id(found, leaf.serial_number)
+
+
+def start(
+    tx: Tx, issuance: Issuance, job: str, *, current: Version | None, chosen: IssuerRow | None, found: Certificate
+) -> None:
+    """Ask for the job. What its first claim pays for is the order; budgets that nobody has used yet are made."""
+    now, keys = tx.now(), dict[str, Limit]()
+    if chosen is not None:
+        keys = ca_limits.budgets_of_order(
+            ca_limits.limits_of(chosen.kind, chosen.settings),
+            chosen.name,
+            issuance.identifiers,
+            renewal=_same_names(current, found),
+            in_ari_window=_in_window(found, now),
+        )
+    budgets.define_all(tx, keys)
+    priority = Priority.URGENT if issuance.urgent else Priority.NORMAL
+    due_at = now - _head_start(current, now)
+    jobs.owe(tx, Spec(id=job, kind=ISSUE, subject=issuance.id, due_at=due_at, priority=priority, budgets=tuple(keys)))
+
+
+def _head_start(current: Version | None, now: datetime) -> timedelta:
+    """Of those that are begun together, the ones with the least time left go first."""
+    if current is None:
+        return timedelta(0)
+    left = max(current.not_after - now, timedelta(0))
+    return HEAD_START * max(0.0, 1 - left / LONG_LEFT)
+
+
+def _in_window(found: Certificate, now: datetime) -> bool:
+    return found.ari is not None and found.ari.start <= now < found.ari.end
+
+
+def _ask_approval(tx: Tx, issuance: Issuance, ids: Ids, now: datetime) -> None:
+    approvals.insert(
+        tx,
+        Approval(
+            id=ids.approval,
+            issuance=issuance.id,
+            certificate=issuance.certificate,
+            requested_by=issuance.requested_by,
+            asked_at=now,
+            expires_at=now + ids.approval_for,
+        ),
+    )
+    journal.event(tx, "approval.asked", issuance.certificate, approval=ids.approval, issuance=issuance.id)
+
+
+# ── Ending ──
+
+
+def give_up(tx: Tx, issuance: Issuance, *, failure: FailureClass, reason: str, error: str, count: bool = True) -> None:
+    """It failed. The certificate climbs its ladder, unless the failure is none of its own."""
+    now = tx.now()
+    found = certificates.get(tx, issuance.certificate, lock=True)
+    if found is None:
+        return
+    words = issuances.storable(error)
+    _end(tx, issuance, "gave up", now, error=words, reason=reason)
+    counted = count and counts_against_certificate(failure) and issuance.generation == found.generation
+    failing = certificate.failed(found.failing, now, error=words, reason=reason) if counted else found.failing
+    after = replan(tx, found, now, failing=failing)
+    facts: dict[str, Any] = {
+        "issuance": issuance.id,
+        "issuer": issuance.issuer,
+        "failure": failure.value,
+        "reason": reason,
+        "error": words,
+        "attempts": 0 if failing is None else failing.attempts or 0,
+        "next": None if after.next_action_at is None else after.next_action_at.isoformat(),
+    }
+    journal.audit(tx, "issuance_failed", found.id, **facts)
+    journal.event(
+        tx, "issuance.failed", found.id, alert=reasons.MEANINGS[reasons.of(reason)].alert and counted, **facts
+    )
+
+
+def _end(tx: Tx, issuance: Issuance, event: Event, now: datetime, *, error: str, reason: str) -> None:
+    """Without a certificate. Its key is forgotten, unless the CA may have made a certificate of it all the same."""
+    useless = issuance.key_secret if issuance.state in NOT_HANDED_IN and not _in_use(tx, issuance) else None
+    issuances.save(
+        tx,
+        issuance,
+        state=move(issuance.state, event),
+        ended_at=now,
+        error=error,
+        reason=reason,
+        key_secret=None if useless else issuance.key_secret,
+    )
+    if useless:
+        secrets.delete(tx, useless)
+    _take_away(tx, issuance)
+
+
+def _in_use(tx: Tx, issuance: Issuance) -> bool:
+    return issuance.key_secret is not None and versions.uses_key(tx, issuance.key_secret)
+
+
+def _take_away(tx: Tx, issuance: Issuance) -> None:
+    """Proofs that we serve ourselves end with the attempt; others are for their solvers to take away."""
+    for proof in issuance.proofs:
+        challenge_responses.delete(tx, proof["type"], proof["token"])
+
+
+def count_validation(tx: Tx, issuance: Issuance, row: IssuerRow) -> None:
+    """The CA looked, and did not find a proof: it allows so many of these for a name; then its set of names waits."""
+    limit = ca_limits.limits_of(row.kind, row.settings).failures
+    if limit is None:
+        return
+    names = sorted({each.base for each in issuance.identifiers})
+    full = [until for name in names if (until := budgets.spend(tx, ca_limits.failure_key(row.name, name), limit))]
+    if full:
+        budgets.hold(tx, ca_limits.set_key(row.name, issuance.identifiers), max(full))
+
+
+def cancel(tx: Tx, issuance: Issuance, *, actor: str, reason: Reason, why: str) -> None:
+    """Stop an attempt that is under way. A worker that is at it finds out at its next step."""
+    _end(tx, issuance, "cancelled", tx.now(), error=why, reason=reason.value)
+    job = jobs.live(tx, ISSUE, issuance.id)
+    if job is not None:
+        jobs.cancel(tx, job.id)
+    approval = approvals.of_issuance(tx, issuance.id)
+    if approval is not None:
+        approvals.decide(tx, approval.id, "withdrawn", by=actor, note=why)
+    journal.audit(tx, "issuance_cancelled", issuance.certificate, actor=actor, issuance=issuance.id, why=why)
+    journal.event(tx, "issuance.cancelled", issuance.certificate, issuance=issuance.id, why=why)
+
+
+def activate(tx: Tx, issuance: Issuance, version: Version) -> None:
+    """The new version takes over: the old one is superseded, failures are forgotten, the next renewal is planned."""
+    now = tx.now()
+    found = certificates.get(tx, issuance.certificate, lock=True)
+    if found is None or not versions.insert(tx, version):
+        return
+    issuances.save(
+        tx, issuance, state=move(issuance.state, "certificate received"), ended_at=now, error=None, reason=None
+    )
+    _take_away(tx, issuance)
+    if found.current_version is not None:
+        versions.supersede(tx, found.current_version)
+    ask = now if found.wanted.rule.ari else None
+    after = replan(tx, found, now, current=version, failing=None, current_version=version.id, ari=None, ari_ask_at=ask)
+    facts: dict[str, Any] = {
+        "issuance": issuance.id,
+        "version": version.id,
+        "issuer": version.issuer,
+        "serial": version.serial,
+        "not_after": version.not_after.isoformat(),
+        "key": version.spki_sha256,
+        "next": None if after.next_action_at is None else after.next_action_at.isoformat(),
+    }
+    journal.audit(tx, "certificate_activated", found.id, replaced=found.current_version or "", **facts)
+    journal.event(tx, "certificate.activated", found.id, took_s=(now - issuance.started_at).total_seconds(), **facts)
+
+
+def replan(tx: Tx, found: Certificate, now: datetime, *, current: Version | None = None, **changes: Any) -> Certificate:
+    """Write changes, and when to look next as they make it; nothing is planned while an attempt is under way."""
+    if current is None:
+        current = versions.get(tx, changes.get("current_version", found.current_version))
+    if issuances.under_way(tx, found.id) is not None:
+        return certificates.save(tx, found, **{**changes, "next_action_at": None, "next_cause": None})
+    decision = renewal.decide(replace(found, **changes), current, now)
+    cause = decision.waits_for or decision.cause
+    plan = {"next_action_at": decision.at, "next_cause": None if decision.at is None else cause.value}
+    return certificates.save(tx, found, **{**changes, **plan})
+
+
+# ── What is owed ──
+
+
+def owed(tx: Tx, new_job: Sequence[str]) -> list[Spec]:
+    """Attempts under way without a job get one; one whose job died is over, and says so."""
+    specs = []
+    found = issuances.without_job(tx, ISSUE, limit=len(new_job))
+    for (issuance, dead), job in zip(found, new_job, strict=False):
+        if dead:
+            error = "its job was given up: see its last error"
+            give_up(tx, issuance, failure=FailureClass.LOCAL, reason=Reason.INTERNAL.value, error=error)
+        else:
+            priority = Priority.URGENT if issuance.urgent else Priority.NORMAL
+            specs.append(Spec(id=job, kind=ISSUE, subject=issuance.id, priority=priority))
+    return specs
+
+
+def forget_old(tx: Tx, before: datetime) -> int:
+    """Forget a page of attempts that are long over, and the keys that nothing else needs. The audit log keeps them."""
+    found = issuances.forget_old(tx, before)
+    for secret in {each for each in found if each is not None}:
+        if not versions.uses_key(tx, secret) and not issuances.uses_key(tx, secret):
+            secrets.delete(tx, secret)
+    return len(found)

@@ -1,0 +1,36 @@
+"""The contract of a solver: it puts a proof where a CA will look for it, and takes it away again.
+
+Every call can be repeated, and by another replica: what it needs is in the proof. A solver raises TryLater or Refused,
+reason SOLVER_FAILED; it does not wait, and it keeps nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from holdfast.core.reasons import Reason
+from holdfast.errors import Refused, TryLater
+from holdfast.issuers.base import Proof
+
+
+class Solver(Protocol):
+    """One way to publish proofs of one type."""
+
+    type: str  # http-01, dns-01 or tls-alpn-01
+
+    async def publish(self, proof: Proof) -> None:
+        """Put it in place, beside others that may be there."""
+
+    async def visible(self, proof: Proof) -> bool:
+        """Whether the CA would find it now. Asked before the CA is told: a failed look costs us one of few tries."""
+
+    async def clean(self, proof: Proof) -> None:
+        """Take it away. What is not there any more is no problem."""
+
+
+def not_now(why: str) -> TryLater:
+    return TryLater(why, reason=Reason.SOLVER_FAILED)
+
+
+def never(why: str) -> Refused:
+    return Refused(why, reason=Reason.SOLVER_FAILED)

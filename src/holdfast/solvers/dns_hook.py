@@ -1,0 +1,46 @@
+"""dns-01 by a program of the operator's: no shell, no environment, a time limit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Final, Literal
+
+from holdfast.ports import Files
+from holdfast.solvers.base import not_now
+from holdfast.solvers.dns_record import Record
+
+RUN_FOR: Final = 120.0
+
+
+class Hook:
+    """A provider for DnsSolver: runs `argv… add|remove NAME VALUE`; exit 0 means done.
+
+    The same three, and the zone, are on its standard input as JSON: a value may begin with a dash, which some programs
+    take for an option. What it prints is not repeated anywhere, since it may hold its credentials.
+    """
+
+    def __init__(self, files: Files, argv: Sequence[str], *, run_for: float = RUN_FOR) -> None:
+        if not argv:
+            raise ValueError("a hook needs a program")
+        self._files = files
+        self._argv = tuple(argv)
+        self._run_for = run_for
+
+    async def add(self, record: Record) -> None:
+        await self._run("add", record)
+
+    async def remove(self, record: Record) -> None:
+        await self._run("remove", record)
+
+    async def _run(self, action: Literal["add", "remove"], record: Record) -> None:
+        told = {"action": action, "name": record.name, "value": record.value, "zone": record.zone}
+        argv = [*self._argv, action, record.name, record.value]
+        try:
+            code, _ = await self._files.run(argv, stdin=json.dumps(told).encode(), timeout=self._run_for)
+        except OSError as error:
+            raise not_now(f"The hook {self._argv[0]} cannot be run: {error.strerror}.") from None
+        if code != 0:
+            raise not_now(
+                f"The hook {self._argv[0]} ended with {code} ({action} {record.name}); run it by hand to see why."
+            )

@@ -1,0 +1,64 @@
+"""dns-01 at 80 and more DNS providers, by dns-lexicon (the extra `dns`), in a process of its own.
+
+Their code is not ours, may hang, and fetches lists over the network: it gets a time limit, nothing of our memory, and
+no environment. The credentials go through a pipe, and no error text comes back, since many of them quote a credential.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from holdfast.ports import Files
+from holdfast.secret import Secret
+from holdfast.solvers.base import never, not_now
+from holdfast.solvers.dns_record import Record
+
+RUN_FOR: Final = 120.0
+_PROGRAM: Final = Path(__file__).with_name("lexicon_process.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LexiconSettings:
+    provider: str  # as in `lexicon --help`: cloudflare, route53 …
+    options: Mapping[str, Secret[str]]  # its auth_token and the like; all of them taken for secrets
+    ttl: int = 60
+    run_for: float = RUN_FOR
+
+
+class Lexicon:
+    """A provider for DnsSolver."""
+
+    def __init__(self, files: Files, python: str, settings: LexiconSettings) -> None:
+        self._files = files
+        self._python = python  # the interpreter that has dns-lexicon; mostly our own
+        self._settings = settings
+
+    async def add(self, record: Record) -> None:
+        await self._run("add", record)
+
+    async def remove(self, record: Record) -> None:
+        await self._run("remove", record)
+
+    async def _run(self, action: str, record: Record) -> None:
+        settings = self._settings
+        told = {
+            "action": action, "name": record.name, "value": record.value, "zone": record.zone, "ttl": settings.ttl,
+            "provider": settings.provider, "options": {k: v.reveal() for k, v in settings.options.items()},
+        }  # fmt: skip
+        argv = [self._python, "-I", str(_PROGRAM)]
+        _, output = await self._files.run(argv, stdin=json.dumps(told).encode(), timeout=settings.run_for)
+        said = output.decode("ascii", "replace").strip().rpartition("\n")[2]
+        if said == "done":
+            return
+        if said == "missing":
+            raise never("dns-lexicon is not installed here; install holdfast[dns].")
+        if said == "unknown":
+            raise never(f"dns-lexicon has no provider {settings.provider!r}, or it needs another package.")
+        word = said.removeprefix("failed ")
+        raise not_now(
+            f"{settings.provider} did not {action} {record.name}: {word if word.isidentifier() else 'it failed'}."
+        )

@@ -1,0 +1,243 @@
+"""Certificates: what is wanted, how its renewal stands, and the scans for what is due."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from holdfast.core.acme import Identifier
+from holdfast.core.certificate import Ari, Certificate, Failing, Rule, State, Wanted, Window
+from holdfast.errors import TxConflict
+from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
+
+PAGE: Final = 200
+_COLUMNS = """id, name, identifiers, key_kind, issuers, profile, preferred_chain, lifetime, reuse_key, rule, windows,
+              owner, labels, state, generation, version, approval_required, changed_by, created_at, issuance_attempts,
+              first_failure_at, last_failure_at, last_error, reason, fingerprint, next_action_at, next_cause,
+              current_version, ari_start, ari_end, ari_pick, ari_explanation, ari_forced_at, ari_ask_at"""
+_NAMES: Final = tuple(name.strip() for name in _COLUMNS.split(","))
+_INSERT: Final = f"INSERT INTO certificates ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+_FIXED: Final = ("id", "created_at")
+_SET: Final = ", ".join(f"{name} = :{name}" for name in _NAMES if name not in _FIXED)
+
+
+def insert(tx: Tx, certificate: Certificate) -> bool:
+    """Add one; False if another that is not archived has its name."""
+    return tx.run(f"{_INSERT} ON CONFLICT DO NOTHING", **_values(certificate)) == 1
+
+
+def save(tx: Tx, before: Certificate, **changes: Any) -> Certificate:
+    """Write what changed, as the row's next version; TxConflict if somebody changed it since it was read."""
+    after = replace(before, version=before.version + 1, **changes)
+    values = {name: value for name, value in _values(after).items() if name != "created_at"}
+    changed = tx.run(f"UPDATE certificates SET {_SET} WHERE id = :id AND version = :was", was=before.version, **values)
+    if not changed:
+        raise TxConflict(f"certificate {before.id} was changed meanwhile")
+    return after
+
+
+# ── Finding ──
+
+
+def get(tx: Tx, certificate: str, *, lock: bool = False) -> Certificate | None:
+    row = tx.row(
+        f"SELECT {_COLUMNS} FROM certificates WHERE id = :id {'/* FOR UPDATE */' if lock else ''}", id=certificate
+    )
+    return None if row is None else _certificate(row)
+
+
+def by_name(tx: Tx, name: str) -> Certificate | None:
+    """The one of this name that is not archived."""
+    row = tx.row(f"SELECT {_COLUMNS} FROM certificates WHERE name = :name AND state <> 'archived'", name=name)
+    return None if row is None else _certificate(row)
+
+
+def by_prefix(tx: Tx, prefix: str, limit: int = 2) -> list[Certificate]:
+    rows = tx.rows(
+        f"SELECT {_COLUMNS} FROM certificates WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit",
+        low=prefix,
+        high=prefix + "\uffff",
+        limit=limit,
+    )
+    return [_certificate(row) for row in rows]
+
+
+def page(tx: Tx, *, after: str = "", limit: int = 100, state: State | None = None) -> list[Certificate]:
+    """In the order of their names; archived ones only if asked for."""
+    rows = tx.rows(
+        f"""SELECT {_COLUMNS} FROM certificates WHERE name > :after AND {_in_state(state)}
+             ORDER BY name LIMIT :limit""",
+        after=after,
+        limit=limit,
+        **({} if state is None else {"state": state.value}),
+    )
+    return [_certificate(row) for row in rows]
+
+
+def _in_state(state: State | None) -> str:
+    return "state <> 'archived'" if state is None else "state = :state"
+
+
+# ── Scans: each costs what it finds ──
+
+
+def due(tx: Tx, now: datetime, limit: int = PAGE) -> list[Certificate]:
+    """Those whose time has come, the longest overdue first; locked, and never the same ones for two replicas."""
+    rows = tx.rows(
+        f"""SELECT {_COLUMNS} FROM certificates
+             WHERE state = 'active' AND next_action_at IS NOT NULL AND next_action_at <= :now
+             ORDER BY next_action_at LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
+        now=now,
+        limit=limit,
+    )
+    return [_certificate(row) for row in rows]
+
+
+def stranded(tx: Tx, limit: int = PAGE) -> list[Certificate]:
+    """Active ones that wait for no time and for no issuance: nobody would ever come back to them."""
+    rows = tx.rows(
+        f"""SELECT {_COLUMNS} FROM certificates
+             WHERE state = 'active' AND next_action_at IS NULL
+               AND NOT EXISTS (SELECT 1 FROM issuances WHERE issuances.certificate = certificates.id
+                                  AND issuances.state NOT IN ('issued', 'failed', 'cancelled'))
+             ORDER BY id LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
+        limit=limit,
+    )
+    return [_certificate(row) for row in rows]
+
+
+def to_ask(tx: Tx, now: datetime, limit: int = PAGE) -> list[str]:
+    """Those whose CA is to be asked for its renewal window."""
+    rows = tx.rows(
+        """SELECT id FROM certificates WHERE state = 'active' AND ari_ask_at IS NOT NULL AND ari_ask_at <= :now
+            ORDER BY ari_ask_at LIMIT :limit""",
+        now=now,
+        limit=limit,
+    )
+    return [row["id"] for row in rows]
+
+
+def asked_later(tx: Tx, ids: Sequence[str], at: datetime) -> None:
+    """Move them out of the scan for as long as their job may need; the job knows better when it is done."""
+    if ids:
+        text, values = value_list([(each,) for each in ids])
+        tx.run(f"UPDATE certificates SET ari_ask_at = :at, version = version + 1 WHERE id IN ({text})", at=at, **values)
+
+
+def wake_for_issuer(tx: Tx, issuer: str, now: datetime) -> int:
+    """Look again at those that waited because every CA of theirs was paused."""
+    return tx.run(
+        """UPDATE certificates SET next_action_at = :now, version = version + 1
+            WHERE state = 'active' AND next_cause = 'ISSUER_PAUSED' AND next_action_at > :now
+              AND issuers LIKE :issuer""",
+        now=now,
+        issuer=f"%{json.dumps(issuer)}%",
+    )
+
+
+# ── Rows ──
+
+
+def _values(certificate: Certificate) -> dict[str, Any]:
+    wanted, failing, ari = certificate.wanted, certificate.failing, certificate.ari
+    return {
+        "id": certificate.id,
+        "name": wanted.name,
+        "identifiers": json.dumps([(each.type, each.value) for each in wanted.identifiers]),
+        "key_kind": wanted.key_kind,
+        "issuers": json.dumps(wanted.issuers),
+        "profile": wanted.profile,
+        "preferred_chain": wanted.preferred_chain,
+        "lifetime": wanted.lifetime,
+        "reuse_key": wanted.reuse_key,
+        "rule": json.dumps(wanted.rule.to_json()),
+        "windows": json.dumps([each.to_json() for each in wanted.windows]),
+        "owner": wanted.owner,
+        "labels": json.dumps(dict(wanted.labels), sort_keys=True),
+        "state": certificate.state.value,
+        "generation": certificate.generation,
+        "version": certificate.version,
+        "approval_required": wanted.approval_required,
+        "changed_by": certificate.changed_by,
+        "created_at": certificate.created_at,
+        "issuance_attempts": None if failing is None else failing.attempts,
+        "first_failure_at": None if failing is None else failing.first_at,
+        "last_failure_at": None if failing is None else failing.last_at,
+        "last_error": None if failing is None else failing.error,
+        "reason": None if failing is None else failing.reason,
+        "fingerprint": certificate.fingerprint,
+        "next_action_at": certificate.next_action_at,
+        "next_cause": certificate.next_cause,
+        "current_version": certificate.current_version,
+        "ari_start": None if ari is None else ari.start,
+        "ari_end": None if ari is None else ari.end,
+        "ari_pick": None if ari is None else ari.pick,
+        "ari_explanation": None if ari is None else ari.explanation,
+        "ari_forced_at": certificate.ari_forced_at,
+        "ari_ask_at": certificate.ari_ask_at,
+    }
+
+
+def _certificate(row: Row) -> Certificate:
+    return Certificate(
+        id=row["id"],
+        wanted=_wanted(row),
+        state=State(row["state"]),
+        generation=row["generation"],
+        version=row["version"],
+        fingerprint=row["fingerprint"],
+        changed_by=row["changed_by"],
+        created_at=from_micros(row["created_at"]),
+        failing=_failing(row),
+        next_action_at=instant(row["next_action_at"]),
+        next_cause=row["next_cause"],
+        current_version=row["current_version"],
+        ari=_ari(row),
+        ari_forced_at=instant(row["ari_forced_at"]),
+        ari_ask_at=instant(row["ari_ask_at"]),
+    )
+
+
+def _wanted(row: Row) -> Wanted:
+    return Wanted(
+        name=row["name"],
+        identifiers=tuple(Identifier(*each) for each in json.loads(row["identifiers"])),
+        issuers=tuple(json.loads(row["issuers"])),
+        key_kind=row["key_kind"],
+        profile=row["profile"],
+        preferred_chain=row["preferred_chain"],
+        lifetime=None if row["lifetime"] is None else timedelta(microseconds=row["lifetime"]),
+        reuse_key=bool(row["reuse_key"]),
+        rule=Rule.from_json(json.loads(row["rule"])),
+        windows=tuple(Window.from_json(each) for each in json.loads(row["windows"])),
+        owner=row["owner"],
+        labels=json.loads(row["labels"]),
+        approval_required=bool(row["approval_required"]),
+    )
+
+
+def _failing(row: Row) -> Failing | None:
+    """The time alone makes it failing: a row of an older release has no count."""
+    if row["last_failure_at"] is None:
+        return None
+    return Failing(
+        attempts=row["issuance_attempts"],
+        first_at=instant(row["first_failure_at"]),
+        last_at=from_micros(row["last_failure_at"]),
+        error=row["last_error"] or "",
+        reason=row["reason"] or "",
+    )
+
+
+def _ari(row: Row) -> Ari | None:
+    if row["ari_start"] is None or row["ari_end"] is None or row["ari_pick"] is None:
+        return None
+    return Ari(
+        start=from_micros(row["ari_start"]),
+        end=from_micros(row["ari_end"]),
+        pick=from_micros(row["ari_pick"]),
+        explanation=row["ari_explanation"],
+    )

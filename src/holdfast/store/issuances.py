@@ -1,0 +1,164 @@
+"""Issuances: each attempt, step by step; every write compares the version that its writer read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from holdfast.core.acme import Identifier
+from holdfast.core.issuance import Issuance, State
+from holdfast.errors import TxConflict
+from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
+
+PAGE: Final = 200
+_COLUMNS = """id, certificate, generation, state, version, issuer, cause, urgent, identifiers, key_secret, csr, ref,
+              proofs, replaces, failures, polls, polled_since, requested_by, started_at, ended_at, error, reason"""
+_NAMES: Final = tuple(name.strip() for name in _COLUMNS.split(","))
+_INSERT: Final = f"INSERT INTO issuances ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+_CHANGING: Final = tuple(
+    name for name in _NAMES if name not in ("id", "certificate", "generation", "identifiers", "requested_by")
+)
+_OVER: Final = "('issued', 'failed', 'cancelled')"
+
+
+def insert(tx: Tx, issuance: Issuance) -> bool:
+    """Begin one; False if another is under way for the same certificate."""
+    return tx.run(f"{_INSERT} ON CONFLICT DO NOTHING", **_values(issuance)) == 1
+
+
+def save(tx: Tx, before: Issuance, **changes: Any) -> Issuance:
+    """Write a step; TxConflict if another worker, or a person, was faster."""
+    after = replace(before, version=before.version + 1, **changes)
+    values = _values(after)
+    changed = tx.run(
+        f"""UPDATE issuances SET {", ".join(f"{name} = :{name}" for name in _CHANGING)}
+             WHERE id = :id AND version = :was""",
+        was=before.version,
+        id=before.id,
+        **{name: values[name] for name in _CHANGING},
+    )
+    if not changed:
+        raise TxConflict(f"issuance {before.id} was changed meanwhile")
+    return after
+
+
+def get(tx: Tx, issuance: str, *, lock: bool = False) -> Issuance | None:
+    row = tx.row(f"SELECT {_COLUMNS} FROM issuances WHERE id = :id {'/* FOR UPDATE */' if lock else ''}", id=issuance)
+    return None if row is None else _issuance(row)
+
+
+def under_way(tx: Tx, certificate: str) -> Issuance | None:
+    row = tx.row(
+        f"SELECT {_COLUMNS} FROM issuances WHERE certificate = :certificate AND state NOT IN {_OVER}",
+        certificate=certificate,
+    )
+    return None if row is None else _issuance(row)
+
+
+def of(tx: Tx, certificate: str, limit: int = 50) -> list[Issuance]:
+    """The newest first."""
+    rows = tx.rows(
+        f"""SELECT {_COLUMNS} FROM issuances WHERE certificate = :certificate
+             ORDER BY started_at DESC, id DESC LIMIT :limit""",
+        certificate=certificate,
+        limit=limit,
+    )
+    return [_issuance(row) for row in rows]
+
+
+def without_job(tx: Tx, kind: str, limit: int = PAGE) -> list[tuple[Issuance, bool]]:
+    """Those under way that no live job works on, and whether a dead one tells that it was given up."""
+    rows = tx.rows(
+        f"""SELECT {_COLUMNS}, EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = issuances.id)
+                   AS has_dead_job
+              FROM issuances
+             WHERE state NOT IN {_OVER} AND state <> 'awaiting_approval'
+               AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = issuances.id
+                                                    AND jobs.state <> 'dead')
+             ORDER BY id LIMIT :limit""",
+        kind=kind,
+        limit=limit,
+    )
+    return [(_issuance(row), bool(row["has_dead_job"])) for row in rows]
+
+
+def uses_key(tx: Tx, secret: str) -> bool:
+    row = tx.row("SELECT 1 AS found FROM issuances WHERE key_secret = :secret LIMIT 1", secret=secret)
+    return row is not None
+
+
+def forget_old(tx: Tx, before: datetime, limit: int = PAGE) -> list[str | None]:
+    """Delete attempts that are long over, with what was said about them; the ids of their keys come back."""
+    old = tx.rows(
+        """SELECT id FROM issuances WHERE ended_at IS NOT NULL AND ended_at < :before
+            ORDER BY ended_at LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
+        before=before,
+        limit=limit,
+    )
+    if not old:
+        return []
+    text, values = value_list([(row["id"],) for row in old])
+    tx.run(f"DELETE FROM approvals WHERE issuance IN ({text})", **values)
+    rows = tx.rows(f"DELETE FROM issuances WHERE id IN ({text}) RETURNING key_secret", **values)
+    return [row["key_secret"] for row in rows]
+
+
+def _values(issuance: Issuance) -> dict[str, Any]:
+    return {
+        "id": issuance.id,
+        "certificate": issuance.certificate,
+        "generation": issuance.generation,
+        "state": issuance.state.value,
+        "version": issuance.version,
+        "issuer": issuance.issuer,
+        "cause": issuance.cause,
+        "urgent": issuance.urgent,
+        "identifiers": json.dumps([(each.type, each.value) for each in issuance.identifiers]),
+        "key_secret": issuance.key_secret,
+        "csr": issuance.csr,
+        "ref": None if issuance.ref is None else json.dumps(issuance.ref),
+        "proofs": json.dumps(list(issuance.proofs)),
+        "replaces": issuance.replaces,
+        "failures": issuance.failures,
+        "polls": issuance.polls,
+        "polled_since": issuance.polled_since,
+        "requested_by": issuance.requested_by,
+        "started_at": issuance.started_at,
+        "ended_at": issuance.ended_at,
+        "error": None if issuance.error is None else storable(issuance.error),
+        "reason": issuance.reason,
+    }
+
+
+def storable(error: str) -> str:
+    """Without what a database refuses: a remote's words must not cost the answer."""
+    return error[:2000].replace("\0", "\ufffd").encode(errors="replace").decode()
+
+
+def _issuance(row: Row) -> Issuance:
+    return Issuance(
+        id=row["id"],
+        certificate=row["certificate"],
+        generation=row["generation"],
+        state=State(row["state"]),
+        version=row["version"],
+        issuer=row["issuer"],
+        cause=row["cause"],
+        urgent=bool(row["urgent"]),
+        identifiers=tuple(Identifier(*each) for each in json.loads(row["identifiers"])),
+        key_secret=row["key_secret"],
+        csr=None if row["csr"] is None else bytes(row["csr"]),
+        ref=None if row["ref"] is None else json.loads(row["ref"]),
+        proofs=tuple(json.loads(row["proofs"])),
+        replaces=row["replaces"],
+        failures=row["failures"],
+        polls=row["polls"],
+        polled_since=instant(row["polled_since"]),
+        requested_by=row["requested_by"],
+        started_at=from_micros(row["started_at"]),
+        ended_at=instant(row["ended_at"]),
+        error=row["error"],
+        reason=row["reason"],
+    )

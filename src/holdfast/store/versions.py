@@ -1,0 +1,134 @@
+"""Versions of certificates: what was issued, where its key is, and whether it still counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from holdfast.core.certificate import Version, VersionState
+from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
+
+PAGE: Final = 200
+_COLUMNS = """id, certificate, generation, issuance, state, key_secret, chain_pem, serial, not_before, not_after,
+              issuer, account, spki_sha256, issued_at, revoke_reason, revoke_asked_at, revoked_at"""
+
+
+def insert(tx: Tx, version: Version) -> bool:
+    """Keep a version; False if its issuance gave one before."""
+    added = tx.run(
+        f"""INSERT INTO certificate_versions ({_COLUMNS})
+            VALUES (:id, :certificate, :generation, :issuance, :state, :key_secret, :chain_pem, :serial, :not_before,
+                    :not_after, :issuer, :account, :spki_sha256, :issued_at, NULL, NULL, NULL)
+            ON CONFLICT DO NOTHING""",
+        id=version.id,
+        certificate=version.certificate,
+        generation=version.generation,
+        issuance=version.issuance,
+        state=version.state,
+        key_secret=version.key_secret,
+        chain_pem=version.chain_pem,
+        serial=version.serial,
+        not_before=version.not_before,
+        not_after=version.not_after,
+        issuer=version.issuer,
+        account=version.account,
+        spki_sha256=version.spki_sha256,
+        issued_at=version.issued_at,
+    )
+    return added == 1
+
+
+def get(tx: Tx, version: str | None) -> Version | None:
+    if version is None:
+        return None
+    row = tx.row(f"SELECT {_COLUMNS} FROM certificate_versions WHERE id = :id", id=version)
+    return None if row is None else _version(row)
+
+
+def many(tx: Tx, ids: Sequence[str]) -> dict[str, Version]:
+    if not ids:
+        return {}
+    text, values = value_list([(each,) for each in ids])
+    rows = tx.rows(f"SELECT {_COLUMNS} FROM certificate_versions WHERE id IN ({text})", **values)
+    return {row["id"]: _version(row) for row in rows}
+
+
+def of(tx: Tx, certificate: str, limit: int = 50) -> list[Version]:
+    """The newest first."""
+    rows = tx.rows(
+        f"""SELECT {_COLUMNS} FROM certificate_versions WHERE certificate = :certificate
+             ORDER BY issued_at DESC, id DESC LIMIT :limit""",
+        certificate=certificate,
+        limit=limit,
+    )
+    return [_version(row) for row in rows]
+
+
+def uses_key(tx: Tx, secret: str) -> bool:
+    """Whether a version has this key: one that is used again must not go with an attempt that failed."""
+    row = tx.row("SELECT 1 AS found FROM certificate_versions WHERE key_secret = :secret LIMIT 1", secret=secret)
+    return row is not None
+
+
+def supersede(tx: Tx, version: str) -> None:
+    tx.run(
+        """UPDATE certificate_versions SET state = 'superseded'
+            WHERE id = :id AND state IN ('active', 'imported')""",
+        id=version,
+    )
+
+
+def ask_revocation(tx: Tx, version: str, reason: int) -> bool:
+    """Write down that it is to be revoked; False if that was asked before."""
+    changed = tx.run(
+        """UPDATE certificate_versions SET revoke_asked_at = now_us(), revoke_reason = :reason
+            WHERE id = :id AND revoke_asked_at IS NULL AND revoked_at IS NULL""",
+        id=version,
+        reason=reason,
+    )
+    return changed == 1
+
+
+def revoked(tx: Tx, version: str, at: datetime) -> bool:
+    """The CA did it, or says that it is so."""
+    changed = tx.run(
+        "UPDATE certificate_versions SET state = 'revoked', revoked_at = :at WHERE id = :id AND revoked_at IS NULL",
+        id=version,
+        at=at,
+    )
+    return changed == 1
+
+
+def to_revoke_without_job(tx: Tx, kind: str, limit: int = PAGE) -> list[str]:
+    rows = tx.rows(
+        """SELECT id FROM certificate_versions
+            WHERE revoke_asked_at IS NOT NULL AND revoked_at IS NULL
+              AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = certificate_versions.id)
+            ORDER BY id LIMIT :limit""",
+        kind=kind,
+        limit=limit,
+    )
+    return [row["id"] for row in rows]
+
+
+def _version(row: Row) -> Version:
+    return Version(
+        id=row["id"],
+        certificate=row["certificate"],
+        generation=row["generation"],
+        issuance=row["issuance"],
+        state=VersionState(row["state"]),
+        key_secret=row["key_secret"],
+        chain_pem=row["chain_pem"],
+        serial=row["serial"],
+        not_before=from_micros(row["not_before"]),
+        not_after=from_micros(row["not_after"]),
+        issuer=row["issuer"],
+        account=row["account"],
+        spki_sha256=row["spki_sha256"],
+        issued_at=from_micros(row["issued_at"]),
+        revoke_reason=row["revoke_reason"],
+        revoke_asked_at=instant(row["revoke_asked_at"]),
+        revoked_at=instant(row["revoked_at"]),
+    )

@@ -1,0 +1,386 @@
+"""What other clients keep is adopted as it is: nothing is issued, nothing taken by half, and it renews from then on."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from tests.interop.packages import CannotBeHad, Debian, Package, Pip, obtain
+from tests.support import foreign_layouts as layouts
+from tests.support.acme_face import open_front
+from tests.support.ca import a_vault
+from tests.support.dns_server import free_port
+from tests.support.foreign_layouts import ACCOUNT_URL, DAY, DIRECTORY, NOW, SmallCa
+from tests.support.lifecycle import House, a_house
+from tests.support.pebble import Pebble
+from tests.support.processes import Served, environment
+from tests.support.stores import migrated, open_store
+from tests.support.upstream import Site, Through, a_site, add, ask
+
+from holdfast.core import renewal
+from holdfast.core.ca import CaOptions
+from holdfast.core.certificate import VersionState
+from holdfast.core.status import Phase
+from holdfast.engine import renew
+from holdfast.importing import acme_sh, certbot, lego
+from holdfast.importing.found import FoundCertificate
+from holdfast.operations import certificates, importing, keeping
+from holdfast.operations.importing import AccountOffer, CertificateOffer, NoAddress, new_name
+from holdfast.secret import Secret
+from holdfast.store import issuances, issuer_accounts, journal, versions
+from holdfast.store.database import Database
+from holdfast.store.sqlite import SqliteEngine
+from holdfast.store.tx import Tx
+from holdfast.world import HttpTransport, LocalTree, SystemClock
+
+pytestmark = pytest.mark.anyio
+CA = SmallCa()
+ACCOUNT = ec.generate_private_key(ec.SECP256R1())
+NAME = "www.example.com"
+LOCAL = "127.0.0.1"
+TABLES = ("issuers", "issuer_accounts", "certificates", "certificate_versions", "secrets", "issuances", "jobs", "audit")
+
+
+def _found(folder: Path) -> FoundCertificate:
+    layouts.certbot(folder, NAME, CA.issue(NAME, "example.com"), account_key=ACCOUNT, reuse_key="True")
+    [found] = certbot.read(LocalTree(folder), NOW).certificates
+    return found
+
+
+def _account(found: FoundCertificate) -> AccountOffer:
+    assert found.account is not None
+    return AccountOffer(
+        directory=found.account.directory,
+        key=found.account.key,
+        url=found.account.url,
+        contacts=found.account.contacts,
+    )
+
+
+def _offer(found: FoundCertificate) -> CertificateOffer:
+    return CertificateOffer(
+        name=found.name,
+        names=found.names,
+        chain=found.chain,
+        key=found.key,
+        key_kind=found.key_kind,
+        directory=found.directory,
+        account_url=None if found.account is None else found.account.url,
+        reuse_key=found.reuse_key,
+    )
+
+
+def _counted(tx: Tx) -> dict[str, int]:
+    return {table: tx.rows(f"SELECT COUNT(*) AS n FROM {table}")[0]["n"] for table in TABLES}
+
+
+async def _adopt(house: House, found: FoundCertificate, **more: Any) -> importing.Outcome:
+    await importing.adopt_account(house.keeper, _account(found), actor="local:alice", **more)
+    [outcome] = await importing.adopt(house.keeper, [_offer(found)], actor="local:alice", **more)
+    return outcome
+
+
+# ── Adopting ──
+
+
+async def test_certificate_key_names_dates_and_account_are_adopted_and_nothing_is_issued(
+    db: Database, tmp_path: Path
+) -> None:
+    house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
+    outcome = await _adopt(house, found)
+    assert (outcome.verdict, outcome.issuer) == ("adopted", "letsencrypt")
+    view = await house.view(NAME)
+    assert view.current is not None
+    assert (view.current.state, view.current.serial) == (VersionState.IMPORTED, found.serial)
+    assert (view.current.not_before, view.current.not_after) == (NOW - 30 * DAY, NOW + 60 * DAY)
+    assert [each.value for each in view.certificate.wanted.identifiers] == [NAME, "example.com"]
+    assert (view.certificate.wanted.issuers, view.certificate.wanted.reuse_key) == (("letsencrypt",), True)
+    assert view.certificate.next_action_at == renewal.lifetime_due(view.certificate, view.current)
+    assert view.status.phase is Phase.OK
+    kept = await house.keeper.vault.reveal(view.current.key_secret)
+    assert kept == found.key
+    account = await db.read(lambda tx: issuer_accounts.current(tx, "letsencrypt", DIRECTORY))
+    assert account is not None
+    assert (account.url, account.state) == (ACCOUNT_URL, "valid")
+    assert found.account is not None
+    assert await house.keeper.vault.reveal(account.key_secret) == found.account.key
+    assert await renew.sweep(house.keeper) == 0
+    counts = await db.read(_counted)
+    assert (counts["issuances"], counts["jobs"]) == (0, 0)
+    actions = [each.action for each in await db.read(lambda tx: journal.audit_page(tx, 0))]
+    assert actions[-3:] == ["issuer_added", "account_adopted", "certificate_adopted"]
+
+
+async def test_adopting_again_changes_nothing(db: Database, tmp_path: Path) -> None:
+    house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
+    await _adopt(house, found)
+    before = await db.read(_counted)
+    outcome = await _adopt(house, found)
+    assert outcome.verdict == "here already"
+    assert await db.read(_counted) == before
+
+
+async def test_a_plan_says_what_would_be_and_leaves_everything_as_it_is(db: Database, tmp_path: Path) -> None:
+    house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
+    before = await db.read(_counted)
+    outcome = await _adopt(house, found, dry_run=True)
+    assert (outcome.verdict, outcome.issuer) == ("adopt", "letsencrypt")
+    assert outcome.renewal_at is not None
+    assert await db.read(_counted) == before
+
+
+async def test_one_that_is_refused_leaves_nothing_behind_and_the_others_alone(db: Database, tmp_path: Path) -> None:
+    house, good = await a_house(db, tmp_path), _offer(_found(tmp_path / "le"))
+    await house.ask("taken.example.com")
+    other = CA.issue("b.example.com")
+    bad = [
+        replace(good, name="taken.example.com"),
+        replace(good, name="other-key", key=Secret(other.key.encode())),
+        replace(good, name="other-names", names=("c.example.com",)),
+        replace(good, name="no-chain", chain=b"nothing"),
+        replace(good, name="no-key", key=Secret(b"nothing")),
+        replace(good, name="no-such-ca", directory=None, issuer="nobody"),
+    ]
+    good = replace(good, directory=None, issuer="ca")
+    bad = [replace(each, directory=None, issuer=each.issuer or "ca") for each in bad]
+    before = await db.read(_counted)
+    outcomes = await importing.adopt(house.keeper, [*bad, good], actor="local:alice")
+    assert [each.verdict for each in outcomes] == ["refused"] * 6 + ["adopted"]
+    assert all(each.why for each in outcomes[:-1])
+    after = await db.read(_counted)
+    grown = {table: after[table] - before[table] for table in TABLES if after[table] != before[table]}
+    assert grown == {"certificates": 1, "certificate_versions": 1, "secrets": 1, "audit": 1}
+
+
+async def test_a_ca_that_is_known_by_its_directory_is_used_and_its_account_kept(db: Database, tmp_path: Path) -> None:
+    house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
+    await house.add("mine", house.cas["ca"], directory=f"{DIRECTORY}/")
+    told = await importing.adopt_account(house.keeper, _account(found), actor="local:alice")
+    assert (told["issuer"], told["added"], told["account"]) == ("mine", False, True)
+    before = await db.read(_counted)
+    again = replace(_account(found), url="https://acme-v02.api.letsencrypt.org/acme/acct/2")
+    told = await importing.adopt_account(house.keeper, again, actor="local:alice")
+    assert (told["issuer"], told["account"]) == ("mine", False)
+    assert await db.read(_counted) == before
+    [account] = await db.read(lambda tx: issuer_accounts.of(tx, "mine"))
+    assert account.url == ACCOUNT_URL
+
+
+async def test_an_account_without_an_address_is_left_to_be_found_by_its_key(db: Database, tmp_path: Path) -> None:
+    house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
+    await importing.adopt_account(house.keeper, replace(_account(found), url=None), actor="local:alice")
+    [account] = await db.read(lambda tx: issuer_accounts.of(tx, "letsencrypt"))
+    assert (account.url, account.state) == (None, "creating")
+
+
+async def test_where_the_files_name_no_ca_the_only_one_is_taken_or_somebody_must_say(
+    db: Database, tmp_path: Path
+) -> None:
+    house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
+    loose = replace(_offer(found), directory=None, account_url=None)
+    [planned] = await importing.adopt(house.keeper, [loose], actor="local:alice", dry_run=True)
+    assert planned.issuer == "ca"
+    await house.add("second", house.cas["ca"])
+    [outcome] = await importing.adopt(house.keeper, [loose], actor="local:alice")
+    assert outcome.verdict == "refused"
+    assert "--issuer" in outcome.why
+    assert "ca, second" in outcome.next_step
+
+
+@pytest.mark.parametrize("directory", ["http://ca.example/dir", "ftp://x", "nonsense", "https://", "https://[x/dir"])
+async def test_a_directory_that_is_no_https_address_is_refused(db: Database, tmp_path: Path, directory: str) -> None:
+    house = await a_house(db, tmp_path)
+    before = await db.read(_counted)
+    with pytest.raises(NoAddress):
+        await importing.adopt_account(house.keeper, AccountOffer(directory=directory), actor="local:alice")
+    assert await db.read(_counted) == before
+
+
+def test_a_new_ca_is_called_as_people_call_it_or_by_its_host() -> None:
+    assert new_name(DIRECTORY, set()) == "letsencrypt"
+    assert new_name(DIRECTORY, {"letsencrypt", "letsencrypt-2"}) == "letsencrypt-3"
+    assert new_name("https://CA.Example.com:14000/dir", set()) == "ca-example-com"
+    assert new_name("https://[2001:db8::1]/dir", set()) == "2001-db8-1"
+
+
+# ── What was adopted renews, with the account that it came from ──
+
+
+@pytest.fixture
+async def ours(db: Database, tmp_path: Path) -> AsyncIterator[tuple[Site, str]]:
+    house = await a_house(db, tmp_path)
+    async with open_front(db, tmp_path, options=CaOptions(permitted=(LOCAL,))) as front, front.office.working():
+        site = a_site(house, Through(front), front.office.proofs)
+        await add(site, directory=front.directory)
+        yield site, front.directory
+
+
+async def test_an_adopted_certificate_is_renewed_by_its_adopted_account_and_named_as_replaced(
+    ours: tuple[Site, str],
+) -> None:
+    site, directory = ours
+    keeper, db = site.house.keeper, site.house.db
+    async with site.working():
+        await ask(site, "before", LOCAL)
+        await site.obtained("before")
+        [account] = await db.read(lambda tx: issuer_accounts.of(tx, "acme"))
+        account_key = await keeper.vault.reveal(account.key_secret)
+        taken = await keeping.export(keeper, "before", actor="local:alice")
+        assert taken.key is not None
+        await certificates.set_state(keeper, "before", "archived", actor="local:alice")
+        await db.write(lambda tx: issuer_accounts.ended(tx, account.id, "deactivated"))  # here, not at the CA
+
+        offer = AccountOffer(directory=directory, key=account_key, url=account.url)
+        told = await importing.adopt_account(keeper, offer, actor="local:bob")
+        assert told == {"issuer": "acme", "directory": directory, "added": False, "account": True}
+        certificate = CertificateOffer(
+            name="site", names=(LOCAL,), chain=taken.chain, key=taken.key, key_kind="ec-p256",
+            directory=directory, account_url=account.url,
+        )  # fmt: skip
+        [outcome] = await importing.adopt(keeper, [certificate], actor="local:bob")
+        assert outcome.verdict == "adopted", outcome
+        await certificates.renew(keeper, "site", actor="local:bob")
+        view = await site.obtained("site")
+    assert view.current is not None
+    assert (view.current.state, view.current.account) == (VersionState.ACTIVE, account.url)
+    [attempt] = await db.read(lambda tx: issuances.of(tx, view.certificate.id))
+    assert attempt.replaces is not None
+    states = {each.state for each in await db.read(lambda tx: versions.of(tx, view.certificate.id))}
+    assert states == {VersionState.ACTIVE, VersionState.SUPERSEDED}
+
+
+# ── Folders that the clients themselves wrote, at pebble ──
+
+
+def _program(package: Package, name: str) -> str:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "holdfast-interop"
+    try:
+        return obtain(package, cache).program(name)
+    except CannotBeHad as why:
+        pytest.skip(f"there is no {name} here: {why}")
+
+
+def _run(*words: object, **env: object) -> None:
+    variables = os.environ | {name: str(value) for name, value in env.items()}
+    done = subprocess.run([str(each) for each in words], env=variables, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _by_certbot(folder: Path, directory: str, trust: Path) -> FoundCertificate:
+    places = ["--config-dir", folder / "c", "--work-dir", folder / "w", "--logs-dir", folder / "l"]
+    common = ["--server", directory, "-n", "--agree-tos", "--register-unsafely-without-email", *places]
+    how = ["--standalone", "--http-01-port", free_port(), "-d", NAME, "-d", "example.com"]
+    _run(_program(Pip("certbot==5.8.0"), "certbot"), "certonly", *common, *how, REQUESTS_CA_BUNDLE=trust)
+    [found] = certbot.read(LocalTree(folder / "c"), NOW).certificates
+    return found
+
+
+def _by_lego(folder: Path, directory: str, trust: Path) -> FoundCertificate:
+    common = ["--server", directory, "--accept-tos", "--email", "ops@example.com", "--path", folder]
+    how = ["--http", "--http.port", f"127.0.0.1:{free_port()}", "-d", NAME, "-d", "example.com", "run"]
+    _run(_program(Debian(("lego",)), "lego"), *common, *how, LEGO_CA_CERTIFICATES=trust)
+    [found] = lego.read(LocalTree(folder), NOW, directory=directory, known=()).certificates
+    return found
+
+
+def _by_acme_sh(folder: Path, directory: str, trust: Path) -> FoundCertificate:
+    folder.mkdir()
+    common = ["--home", folder, "--server", directory, "--ca-bundle", trust, "--accountemail", "ops@example.com"]
+    how = ["-d", NAME, "-d", "example.com", "-w", folder.parent, "-k", "ec-256"]
+    _run(_program(Debian(("acme.sh",), suite="trixie"), "acme.sh"), "--issue", *how, *common)
+    [found] = acme_sh.read(LocalTree(folder), NOW).certificates
+    return found
+
+
+@pytest.mark.parametrize("client", [_by_certbot, _by_lego, _by_acme_sh], ids=["certbot", "lego", "acme.sh"])
+async def test_what_a_client_wrote_is_adopted_and_renewed_with_its_account(client: Any, tmp_path: Path) -> None:
+    pebble = Pebble(tmp_path, nonces=0, sleep=0)
+    pebble._environment |= {"PEBBLE_VA_ALWAYS_VALID": "1", "PEBBLE_VA_NOSLEEP": "1"}
+    with pebble:
+        found = client(tmp_path / "client", pebble.place.directory, pebble._trust)
+        db = await migrated(open_store(SqliteEngine(tmp_path / "holdfast.sqlite", SystemClock())))
+        house, transport = await a_house(db, tmp_path), HttpTransport()
+        site = a_site(house, transport)
+        account = replace(_account(found), roots=pebble.place.roots.decode())
+        await importing.adopt_account(house.keeper, account, actor="local:alice")
+        [outcome] = await importing.adopt(house.keeper, [_offer(found)], actor="local:alice")
+        assert outcome.verdict == "adopted", outcome
+        async with site.working():
+            await certificates.renew(house.keeper, NAME, actor="local:alice")
+            view = await site.obtained(NAME)
+        await transport.close()
+    assert view.current is not None
+    assert (view.current.state, view.current.account) == (VersionState.ACTIVE, account.url), view.status
+    assert view.current.serial != found.serial
+    [row] = await db.read(lambda tx: issuer_accounts.of(tx, outcome.issuer))
+    assert (row.url, row.state) == (account.url, "valid")
+    await db.close()
+
+
+# ── The command ──
+
+
+def _holdfast(folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "holdfast.cli.main", *map(str, args)]
+    return subprocess.run(command, env=environment(folder, {}), capture_output=True, text=True, timeout=60)
+
+
+async def _an_empty_store(folder: Path) -> None:
+    db = await migrated(open_store(SqliteEngine(folder / "holdfast.sqlite", SystemClock())))
+    await a_vault(db, folder)
+    await db.close()
+
+
+async def test_the_command_plans_adopts_and_says_how_to_switch_the_old_timer_off(tmp_path: Path) -> None:
+    data, le = tmp_path / "data", tmp_path / "le"
+    data.mkdir()
+    await _an_empty_store(data)
+    found = _found(le)
+    layouts.certbot(le, "old.example.com", CA.issue("old.example.com", begins=-91 * DAY))
+    planned = _holdfast(data, "import", "certbot", le, "--plan")
+    assert planned.returncode == 10, planned.stderr
+    assert NAME in planned.stdout
+    assert "certbot.timer" in planned.stderr
+    assert "would be added" in planned.stderr
+    assert "holdfast issue old.example.com" in planned.stderr
+    done = _holdfast(data, "import", "certbot", le, "-o", "json")
+    assert done.returncode == 1, done.stderr  # one of the two has expired
+    report = json.loads(done.stdout)
+    assert [each["verdict"] for each in report["certificates"]] == ["adopted"]
+    assert [each["url"] for each in report["accounts"]] == [ACCOUNT_URL]
+    [problem] = report["problems"]
+    assert problem["file"].endswith("live/old.example.com/fullchain.pem")
+    assert "PRIVATE" not in planned.stdout + planned.stderr + done.stdout + done.stderr
+    assert found.key.reveal().decode() not in (data / "holdfast.sqlite").read_bytes().decode("latin-1")
+    assert _holdfast(data, "import", "certbot", le, "--plan").returncode == 1  # nothing to adopt, and a problem
+    missing = _holdfast(data, "import", "lego", tmp_path / "missing")
+    assert missing.returncode == 1
+    assert missing.stderr.startswith("error: ")
+    assert "hint: " in missing.stderr
+
+
+def test_the_command_adopts_into_a_running_server(tmp_path: Path) -> None:
+    data, pair = tmp_path / "data", CA.issue("a.example.com")
+    layouts.put(tmp_path / "pem/a.pem", pair.chain)
+    layouts.put(tmp_path / "pem/a.key", pair.key)
+    layouts.lego(tmp_path / "lego", NAME, CA.issue(NAME), account_key=ACCOUNT)
+    with Served(data, {}) as server:
+        server.wait_until_ready()
+        assert _holdfast(data, "import", "lego", tmp_path / "lego", "-l", "team=web").returncode == 0
+        files = (tmp_path / "pem/a.pem", tmp_path / "pem/a.key")
+        done = _holdfast(data, "import", "pem", *files, "--issuer", "letsencrypt", "--owner", "web", "-o", "json")
+        assert done.returncode == 0, done.stderr
+        [told] = json.loads(done.stdout)["certificates"]
+        assert (told["verdict"], told["issuer"], told["serial"]) == ("adopted", "letsencrypt", pair.serial)
+        exported = json.loads(_holdfast(data, "export", "-o", "json").stdout)["certificates"]
+        assert [(each["name"], each.get("owner"), each.get("labels")) for each in exported] == [
+            ("a.example.com", "web", None),
+            (NAME, None, {"team": "web"}),
+        ]
+        assert server.stop() == 0

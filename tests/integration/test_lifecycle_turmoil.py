@@ -1,0 +1,126 @@
+"""Two replicas, a CA with moods, and people who do everything at once: when it is quiet again, all is well."""
+
+import asyncio
+import random
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.support.lifecycle import House, TruthfulCa, a_house
+
+from holdfast.core.status import Phase
+from holdfast.engine import ari, lifecycle, renew, sweep
+from holdfast.errors import Refused, TryLater, UserError
+from holdfast.issuers.base import Failed, Look
+from holdfast.operations import certificates, issuers
+from holdfast.ports import no_points
+from holdfast.store import journal
+from holdfast.store.database import Database
+from holdfast.store.tx import Tx
+
+pytestmark = pytest.mark.anyio
+NUMBER = 24
+
+
+class Moody(TruthfulCa):
+    """Fails a third of all calls, in every way there is."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(proofs=True, polls=1)
+        self.dice = random.Random(seed)
+        self.calm = False
+
+    def _call(self, name: str) -> Look | None:
+        mood = 1.0 if self.calm else self.dice.random()
+        if mood < 0.15:
+            raise TryLater("connection reset", reason="CA_DOWN")
+        if mood < 0.20 and name != "revoke":  # that would be a person's
+            raise Refused("not today", reason="CA_REFUSED")
+        if mood < 0.25:
+            raise TryLater("slow down", after=timedelta(seconds=5), reason="CA_RATE_LIMITED")
+        if mood < 0.30 and name == "look":
+            return Failed(why="it went wrong", reason="VALIDATION_FAILED")
+        return super()._call(name)
+
+
+async def people(house: House, dice: random.Random) -> None:
+    for n in range(60):
+        name, who = f"n{dice.randrange(NUMBER)}.example.com", f"local:{n}"
+        act = dice.choice(["renew", "cancel", "pause", "change", "revoke", "owner"])
+        with suppress(UserError):
+            if act == "renew":
+                await certificates.renew(house.keeper, name, actor=who)
+            elif act == "cancel":
+                await certificates.cancel(house.keeper, name, actor=who, why="a whim")
+            elif act == "pause":
+                await certificates.set_state(house.keeper, name, "paused", actor=who)
+                await certificates.set_state(house.keeper, name, "resumed", actor=who)
+            elif act == "change":
+                wider = certificates.identifiers_of([name, f"x{n}.example.com"])
+                await certificates.change(house.keeper, name, {"identifiers": wider}, actor=who)
+            elif act == "owner":
+                await certificates.change(house.keeper, name, {"owner": f"team-{n}"}, actor=who)
+            else:
+                await certificates.revoke(house.keeper, name, reason=4, actor=who)
+        await asyncio.sleep(0.01)
+
+
+async def engine(house: House, over: asyncio.Event) -> None:
+    """What the loops do, without their pauses."""
+    while not over.is_set():
+        await house.db.write(lambda tx: tx.run("UPDATE issuers SET breaker_until = NULL, breaker_probe = NULL"))
+        await house.db.write(lambda tx: tx.run("UPDATE budgets SET not_before = NULL"))
+        await house.hurry()
+        await renew.sweep(house.keeper)
+        await ari.sweep(house.keeper)
+        await sweep.retry_failed(house.db, no_points)
+        await sweep.reconcile(house.db, lifecycle.families(house.keeper), no_points)
+        await asyncio.sleep(0.02)
+
+
+def _no_waiting(tx: Tx) -> None:
+    """Neither after failures nor after cancellations: the clock of PostgreSQL cannot be moved."""
+    tx.run(
+        """UPDATE certificates SET next_action_at = now_us(), last_failure_at = NULL, version = version + 1
+            WHERE next_action_at > now_us() AND (last_failure_at IS NOT NULL OR next_cause = 'CANCELLED')"""
+    )
+
+
+async def test_after_all_turmoil_every_certificate_is_good_or_has_its_next_step(db: Database, tmp_path: Path) -> None:
+    dice = random.Random(4)
+    house = await a_house(db, tmp_path)
+    ca = house.cas["ca"] = Moody(4)
+    limits = {"requests": [10_000, 0.0001], "orders": [10_000, 0.0001]}
+    await issuers.change(house.keeper, "ca", {"limits": limits}, actor="local:op")
+    for n in range(NUMBER):
+        await house.ask(f"n{n}.example.com")
+    over = asyncio.Event()
+    async with house.working(holder="a"), house.working(holder="b"):
+        loops = asyncio.create_task(engine(house, over))
+        await asyncio.gather(people(house, dice), people(house, random.Random(5)))
+        ca.calm = True
+
+        async def all_good() -> bool:
+            await db.write(_no_waiting)
+            views = [await house.view(f"n{n}.example.com") for n in range(NUMBER)]
+            return all(view.status.phase is Phase.OK for view in views)
+
+        await house.until(all_good)
+        over.set()
+        await loops
+    assert house.watch.log.told("job.crashed") == []
+    assert await db.read(lambda tx: tx.rows("SELECT id, last_error FROM jobs WHERE state = 'dead'")) == []
+    verdict = await db.read(journal.verify)
+    assert verdict.ok, verdict.problem
+    current = await db.read(
+        lambda tx: tx.rows("SELECT certificate FROM certificate_versions WHERE state IN ('active', 'imported')")
+    )
+    assert len(current) == len({row["certificate"] for row in current}) == NUMBER
+    orphans = await db.read(
+        lambda tx: tx.rows(
+            """SELECT id FROM secrets WHERE id NOT IN (SELECT key_secret FROM certificate_versions)
+                  AND id NOT IN (SELECT key_secret FROM issuances WHERE key_secret IS NOT NULL)"""
+        )
+    )
+    assert orphans == []

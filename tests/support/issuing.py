@@ -1,0 +1,112 @@
+"""Driving an issuer in tests as the engine does: step by step, looking after each one."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from holdfast.core.acme import Identifier
+from holdfast.core.reasons import Reason
+from holdfast.errors import TryLater
+from holdfast.issuers.acme import AcmeIssuer
+from holdfast.issuers.base import Failed, Issued, Look, NeedsProof, Pending, Proof, Ready, Wish
+from holdfast.pki import chain, csr
+from holdfast.solvers.base import Solver
+from tests.support.challenge_server import WebServer, page
+from tests.support.engine import PATIENCE
+
+
+def a_wish(*names: str, key: ec.EllipticCurvePrivateKey | None = None, **wishes: Any) -> Wish:
+    ips = [name for name in names if name[0].isdigit() or ":" in name]
+    dns = [name for name in names if name not in ips]
+    content = csr.build(dns, key or ec.generate_private_key(ec.SECP256R1()), ips=ips)
+    identifiers = tuple(Identifier("ip" if name in ips else "dns", name) for name in names)
+    return Wish(issuance="issuance_1", identifiers=identifiers, csr=content, **wishes)
+
+
+def a_dns_proof(name: str, number: int = 1) -> Proof:
+    return Proof(
+        type="dns-01",
+        identifier=Identifier("ip" if name[0].isdigit() else "dns", name),
+        token=f"token-{number}",
+        key_authorization=f"token-{number}.thumbprint",
+    )
+
+
+class Rows:
+    """The store's part of http-01 and tls-alpn-01: rows that any replica serves."""
+
+    def __init__(self) -> None:
+        self.proofs: dict[str, Proof] = {}
+
+    async def put(self, proof: Proof) -> None:
+        self.proofs[proof.token] = proof
+
+    async def delete(self, proof: Proof) -> None:
+        self.proofs.pop(proof.token, None)
+
+    @asynccontextmanager
+    async def served(self, port: int) -> AsyncIterator[WebServer]:
+        async def respond(head: str, writer: asyncio.StreamWriter) -> None:
+            found = self.proofs.get(head.split()[1].removeprefix("/.well-known/acme-challenge/"))
+            writer.write(page(found.key_authorization.encode()) if found else page(b"", status="404 Not Found"))
+
+        async with WebServer(respond, port=port) as web:
+            yield web
+
+
+async def patiently(call: Any, *arguments: Any, **more: Any) -> Any:
+    """A step again, as the engine would, when too many nonces in a row were refused."""
+    while True:
+        try:
+            return await call(*arguments, **more)
+        except TryLater as why:
+            if why.reason != Reason.CA_DOWN or "badNonce" not in str(why):
+                raise
+
+
+async def obtain(issuer: AcmeIssuer, wish: Wish, *solvers: Solver) -> Issued | Failed:
+    """An order from its beginning to its end."""
+    placed = await patiently(issuer.place, wish)
+    return await complete(issuer, placed.ref, wish, *solvers)
+
+
+async def complete(issuer: AcmeIssuer, ref: Mapping[str, Any], wish: Wish, *solvers: Solver) -> Issued | Failed:
+    published: list[tuple[Solver, Proof]] = []
+    told = set[str]()
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            look: Look = await patiently(issuer.look, ref, wish)
+            match look:
+                case NeedsProof(choices=choices):
+                    for solver, proof in _chosen(choices, solvers):
+                        if proof.ref["challenge"] not in told:
+                            await solver.publish(proof)
+                            published.append((solver, proof))
+                            assert await solver.visible(proof)
+                            await patiently(issuer.answer, ref, proof)
+                            told.add(proof.ref["challenge"])
+                case Ready():
+                    await patiently(issuer.finalize, ref, wish)
+                case Pending():
+                    pass
+                case Issued() | Failed():
+                    for solver, proof in published:
+                        await solver.clean(proof)
+                    return look
+            await asyncio.sleep(0.1)  # Pebble hangs when it is asked more often
+
+
+def _chosen(choices: Sequence[Sequence[Proof]], solvers: Sequence[Solver]) -> list[tuple[Solver, Proof]]:
+    return [
+        next((solver, proof) for solver in solvers for proof in offers if proof.type == solver.type)
+        for offers in choices
+    ]
+
+
+def leaf_of(issued: Issued | Failed) -> x509.Certificate:
+    assert isinstance(issued, Issued), issued
+    return chain.parse_bundle(issued.chain_pem)[0]

@@ -1,0 +1,67 @@
+"""The table of verdicts: every route of the API, and who may use it on what."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+# One letter for each role, in the order of ROLES: y allowed, n forbidden, h hidden (as if it were not there).
+ROLES: Final = ("admin", "operator", "viewer", "auditor", "agent", "confined operator", "first", "nobody")
+# "agent" and "confined operator" are confined to owner "mine"; `foreign` is what they get for what is another's.
+
+
+class Row(NamedTuple):
+    verdicts: str  # on an object of owner "mine", or on the whole installation
+    foreign: str = ""  # on an object of owner "theirs"; empty: the route names no object
+    body: Any = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+_SEE: Final = "yyyyyynn"
+_SEE_FOREIGN: Final = "yyyyhhnn"
+_LIST: Final = "yyyyyynn"  # filtered, never refused for whoever may see anything
+_OPERATE: Final = "yynnnynn"
+_OPERATE_FOREIGN: Final = "yynnnhnn"
+_ADMIN: Final = "ynnnnnnn"
+
+TABLE: Final[dict[tuple[str, str], Row]] = {
+    ("GET", "/certificates"): Row(_LIST),
+    ("POST", "/certificates"): Row(_OPERATE, "yynnnnnn", {"names": ["new.example.com"], "owner": "{owner}"}),
+    ("GET", "/certificates/{ref}"): Row(_SEE, _SEE_FOREIGN),
+    ("PATCH", "/certificates/{ref}"): Row(_OPERATE, _OPERATE_FOREIGN, {"reuse_key": True}, (("If-Match", "*"),)),
+    ("DELETE", "/certificates/{ref}"): Row(_OPERATE, _OPERATE_FOREIGN),
+    ("POST", "/certificates/{ref}/pause"): Row(_OPERATE, _OPERATE_FOREIGN),
+    ("POST", "/certificates/{ref}/resume"): Row(_OPERATE, _OPERATE_FOREIGN),
+    ("POST", "/certificates/{ref}/renew"): Row("yynnyynn", "yynnhhnn"),
+    ("POST", "/certificates/{ref}/cancel"): Row("yynnyynn", "yynnhhnn", {"why": "a test"}),
+    ("POST", "/certificates/{ref}/revoke"): Row(_OPERATE, _OPERATE_FOREIGN, {"reason": "superseded"}),
+    ("GET", "/certificates/{ref}/versions"): Row(_SEE, _SEE_FOREIGN),
+    ("GET", "/certificates/{ref}/explain"): Row(_SEE, _SEE_FOREIGN),
+    ("GET", "/certificates/{ref}/events"): Row(_SEE, _SEE_FOREIGN),
+    ("GET", "/certificates/{ref}/chain"): Row(_SEE, _SEE_FOREIGN),
+    ("POST", "/certificates/{ref}/export"): Row("ynnnynnn", "ynnnhnnn", {}),  # admin and agent have the right
+    ("GET", "/issuances"): Row(_LIST),
+    ("GET", "/issuances/{issuance}"): Row(_SEE, _SEE_FOREIGN),
+    ("GET", "/jobs"): Row("yyyynnnn"),
+    ("GET", "/jobs/{job}"): Row("yyyynnnn"),
+    ("POST", "/jobs/{job}/retry"): Row("yynnnnnn"),
+    ("POST", "/jobs/{job}/cancel"): Row("yynnnnnn", "", {"why": "a test"}),
+    ("GET", "/approvals"): Row(_LIST),
+    ("POST", "/approvals/{approval}/approve"): Row(_OPERATE, _OPERATE_FOREIGN, {}),
+    ("POST", "/approvals/{approval}/reject"): Row(_OPERATE, _OPERATE_FOREIGN, {}),
+    ("GET", "/issuers"): Row("yyyyyynn"),
+    ("GET", "/issuers/{name}"): Row("yyyyyynn"),
+    ("POST", "/issuers"): Row(_ADMIN, "", {"name": "new", "kind": "test"}),
+    ("PUT", "/issuers/{name}/settings"): Row(_ADMIN, "", {"settings": {}}),
+    ("POST", "/issuers/{name}/pause"): Row(_ADMIN),
+    ("POST", "/issuers/{name}/resume"): Row(_ADMIN),
+    ("POST", "/issuers/{name}/test"): Row(_ADMIN),
+    ("GET", "/issuers/{name}/budget"): Row("yyyyyynn"),
+    ("GET", "/events"): Row(_LIST),
+    ("GET", "/audit"): Row("ynnynnnn"),
+    ("GET", "/stats/summary"): Row("yyyynnnn"),
+    ("GET", "/cluster"): Row("yyyynnnn"),
+    ("GET", "/self"): Row("yyyyyynn"),
+    ("GET", "/tokens"): Row("ynnynnnn"),
+    ("POST", "/tokens"): Row("ynnnnnyn", "", {"name": "x", "role": "admin"}),
+    ("POST", "/tokens/{token}/revoke"): Row(_ADMIN),
+}

@@ -1,0 +1,295 @@
+"""Issuances, the choice of a CA, breakers, limits, reasons, forecasts: values in, values out."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core import breaker, ca_limits, reasons
+from holdfast.core.acme import Identifier
+from holdfast.core.breaker import Breaker
+from holdfast.core.budget import Limit
+from holdfast.core.ca_limits import LETS_ENCRYPT, CaLimits, budgets_of_order, limits_of, refused_key
+from holdfast.core.certificate import Rule, Wanted, Window
+from holdfast.core.forecast import LETS_ENCRYPT_LIFE, Kept, forecast, renewals
+from holdfast.core.issuance import MOVES, OVER, Candidate, State, choose, move
+from holdfast.core.reasons import MEANINGS, Reason
+from holdfast.core.registered_domain import registered_domain
+from holdfast.errors import IllegalMove
+
+NOW = datetime(2026, 11, 16, tzinfo=UTC)
+DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
+
+
+def dns(*names: str) -> tuple[Identifier, ...]:
+    return tuple(Identifier("dns", name) for name in names)
+
+
+# ── The machine ──
+
+
+def test_an_issuance_goes_from_a_wish_to_a_certificate() -> None:
+    state = State.AWAITING_APPROVAL
+    for event in ("approved", "key stored", "order placed", "proofs asked", "proved", "csr handed in"):
+        state = move(state, event)  # type: ignore[arg-type]
+    assert move(state, "certificate received") is State.ISSUED
+
+
+def test_what_is_over_stays_over() -> None:
+    assert {state for state, _ in MOVES} & OVER == set()
+    with pytest.raises(IllegalMove):
+        move(State.CANCELLED, "certificate received")
+
+
+def test_nothing_is_ordered_before_its_key_is_stored() -> None:
+    before = {state for (state, event), after in MOVES.items() if after is State.ORDERED}
+    assert before == {State.KEY_STORED}
+    with pytest.raises(IllegalMove):
+        move(State.REQUESTED, "order placed")
+
+
+def test_everything_under_way_can_be_given_up_and_cancelled() -> None:
+    for state in set(State) - OVER:
+        assert move(state, "gave up") is State.FAILED
+        assert move(state, "cancelled") is State.CANCELLED
+
+
+# ── Which CA ──
+
+A, B, C = Candidate(name="a"), Candidate(name="b"), Candidate(name="c")
+
+
+def chosen(*candidates: Candidate, failures: int = 0, left: timedelta | None = 30 * DAY) -> str | None:
+    found = choose(candidates, failures=failures, left=left, now=NOW, short=5 * DAY)
+    return None if found is None else found.name
+
+
+def test_the_first_of_the_list_is_asked_and_after_three_failures_the_next() -> None:
+    assert [chosen(A, B, C, failures=n) for n in range(10)] == ["a"] * 3 + ["b"] * 3 + ["c"] * 3 + ["a"]
+
+
+def test_with_little_time_left_every_failure_moves_on() -> None:
+    assert [chosen(A, B, failures=n, left=DAY) for n in range(4)] == ["a", "b", "a", "b"]
+
+
+def test_paused_and_unknown_ones_are_passed_over() -> None:
+    assert chosen(Candidate(name="a", paused=True), Candidate(name="b", known=False), C) == "c"
+    assert chosen(Candidate(name="a", paused=True)) is None
+
+
+def test_one_that_is_down_is_waited_for_unless_time_is_short() -> None:
+    down = Candidate(name="a", down=True)
+    assert chosen(down, B) == "a"
+    assert chosen(down, B, left=DAY) == "b"
+    assert chosen(down, left=DAY) == "a"  # there is no other
+
+
+def test_one_that_wants_to_hear_nothing_until_it_is_too_late_is_passed_over() -> None:
+    held = Candidate(name="a", held_until=NOW + 40 * DAY)
+    assert chosen(held, B) == "b"
+    assert chosen(Candidate(name="a", held_until=NOW + HOUR), B) == "a"
+    assert chosen(held) == "a"
+
+
+# ── Breakers ──
+
+
+def test_a_breaker_opens_after_five_failures_and_waits_ever_longer() -> None:
+    now, state, waits = NOW, Breaker(), list[timedelta]()
+    for n in range(12):
+        state = breaker.failed(state, now, "no route")
+        if state.until is not None and n >= 4:
+            waits.append(state.until - now)
+            now = state.until + MINUTE
+    assert waits[:6] == [MINUTE, 2 * MINUTE, 4 * MINUTE, 8 * MINUTE, 15 * MINUTE, 15 * MINUTE]
+
+
+def test_while_it_is_open_nobody_asks_then_one_does_for_all() -> None:
+    state = Breaker(failures=5, until=NOW + MINUTE)
+    _, until = breaker.admit(state, "one", NOW)
+    assert until is not None
+    assert until >= NOW + MINUTE
+    later = NOW + 2 * MINUTE
+    state, until = breaker.admit(state, "one", later)
+    assert (until, state.probe) == (None, "one")
+    _, until = breaker.admit(state, "two", later)
+    assert until is not None
+    assert until > later
+    _, until = breaker.admit(state, "one", later)  # it may come back
+    assert until is None
+    taken_over, until = breaker.admit(state, "two", later + breaker.PROBE_FOR)  # the probe died
+    assert (until, taken_over.probe) == (None, "two")
+
+
+def test_a_ca_that_limits_us_again_and_again_is_asked_more_seldom_than_it_says() -> None:
+    now, state, waits = NOW, Breaker(), list[timedelta]()
+    for _ in range(7):
+        state = breaker.limited(state, now, now + timedelta(seconds=45), "too many")
+        assert state.until is not None
+        waits.append(state.until - now)
+        now = state.until
+    assert waits[:3] == [timedelta(seconds=45), MINUTE, 2 * MINUTE]
+    assert waits[-1] == 15 * MINUTE
+    assert breaker.limited(Breaker(), NOW, NOW + DAY, "").until == NOW + DAY
+
+
+def test_a_success_closes_it() -> None:
+    assert breaker.succeeded(Breaker(failures=9, until=NOW)) == Breaker()
+
+
+# ── Limits ──
+
+
+def test_a_first_order_pays_everything_at_lets_encrypt() -> None:
+    names = dns("a.example.co.uk", "b.example.co.uk", "*.other.com")
+    keys = budgets_of_order(LETS_ENCRYPT, "le", names, renewal=False, in_ari_window=False)
+    assert keys["ca/le/orders"] == Limit(burst=300, every=timedelta(seconds=36))
+    assert {"ca/le/domain/example.co.uk", "ca/le/domain/other.com", "ca/le/requests"} < set(keys)
+    assert sum(key.startswith("ca/le/names/") for key in keys) == 1
+    assert len(keys) == 5
+
+
+def test_a_renewal_there_pays_for_its_set_only_and_in_its_window_for_nothing() -> None:
+    names = dns("a.example.com")
+    renewal = budgets_of_order(LETS_ENCRYPT, "le", names, renewal=True, in_ari_window=False)
+    assert sorted(key.split("/")[2] for key in renewal) == ["names", "requests"]
+    in_window = budgets_of_order(LETS_ENCRYPT, "le", names, renewal=True, in_ari_window=True)
+    assert list(in_window) == ["ca/le/requests"]
+    other = budgets_of_order(ca_limits.ZEROSSL, "z", names, renewal=True, in_ari_window=True)
+    assert "ca/z/orders" in other
+
+
+def test_the_same_names_in_any_order_are_one_set() -> None:
+    assert ca_limits.set_key("le", dns("a.com", "b.com")) == ca_limits.set_key("le", dns("b.com", "a.com"))
+    assert ca_limits.set_key("le", dns("a.com")) != ca_limits.set_key("le", dns("a.com", "b.com"))
+
+
+def test_limits_are_known_by_the_host_of_the_directory_and_settings_overrule_them() -> None:
+    assert limits_of("acme", {"directory": "https://acme-v02.api.letsencrypt.org/directory"}) is LETS_ENCRYPT
+    assert limits_of("acme", {"directory": "https://ca.internal/acme/directory"}) is ca_limits.UNKNOWN
+    assert limits_of("local", {}).requests is None
+    own = limits_of("acme", {"limits": {"orders": [10, 60], "per_set": None}})
+    assert (own.orders, own.per_set) == (Limit(burst=10, every=MINUTE), None)
+    with pytest.raises(ValueError, match="a limit is"):
+        limits_of("acme", {"limits": {"orders": "many"}})
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"),
+    [
+        ("too many certificates (5) already issued for this exact set of identifiers in the last 168h0m0s", "names"),
+        ('too many certificates (50) already issued for "example.com" in the last 168h0m0s', "domain"),
+        ("too many new orders (300) from this account in the last 3h0m0s", "orders"),
+        ('too many failed authorizations (5) for "www.example.com" in the last 1h0m0s', "names"),
+        ("Service busy; retry later.", "requests"),
+    ],
+)
+def test_a_rate_limit_holds_the_budget_that_it_speaks_of(why: str, kind: str) -> None:
+    kept = ["ca/le/requests", "ca/le/orders", "ca/le/domain/other.com", "ca/le/domain/example.com"]
+    key = refused_key("le", dns("www.other.com", "www.example.com"), why, kept)
+    assert key.split("/")[2] == kind
+    if kind == "domain":
+        assert key.endswith("/example.com")
+        assert refused_key("x", dns("www.example.com"), why, ["ca/x/orders"]) == "ca/x/orders"
+
+
+@pytest.mark.parametrize(
+    ("name", "domain"),
+    [
+        ("a.b.example.co.uk", "example.co.uk"),
+        ("*.example.com", "example.com"),
+        ("example.com", "example.com"),
+        ("user.github.io", "user.github.io"),
+        ("a.user.github.io", "user.github.io"),
+        ("co.uk", "co.uk"),
+        ("app.internal", "app.internal"),
+        ("x.app.internal", "app.internal"),
+        ("10.1.2.3", "10.1.2.3"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_the_registered_domain_is_that_of_the_public_suffix_list(name: str, domain: str) -> None:
+    assert registered_domain(name) == domain
+
+
+# ── Reasons ──
+
+
+def test_every_reason_has_its_meaning_in_a_sentence() -> None:
+    assert set(MEANINGS) == set(Reason)
+    assert all(meaning.sentence.endswith(".") for meaning in MEANINGS.values())
+
+
+def test_a_reason_that_nobody_knows_is_ours() -> None:
+    assert reasons.of("SOMETHING_NEW") is Reason.INTERNAL
+    assert reasons.of(None) is Reason.OK
+    assert reasons.docs(Reason.DNS_TXT_NOT_VISIBLE) == "reasons.md#dns-txt-not-visible"
+
+
+# ── Wishes ──
+
+
+def test_a_wish_that_changes_nothing_in_the_certificate_has_the_same_fingerprint() -> None:
+    wish = Wanted(name="w", identifiers=dns("a.com", "b.com"), issuers=("ca",))
+    same = Wanted(name="x", identifiers=dns("b.com", "a.com"), issuers=("ca",), owner="me", labels={"a": "b"})
+    assert wish.fingerprint() == same.fingerprint()
+    other = Wanted(name="w", identifiers=dns("a.com", "b.com"), issuers=("ca",), key_kind="rsa-2048")
+    assert wish.fingerprint() != other.fingerprint()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Wanted(name="w", identifiers=(), issuers=("ca",)),
+        lambda: Wanted(name="w", identifiers=dns(*(f"{n}.com" for n in range(101))), issuers=("ca",)),
+        lambda: Wanted(name="w", identifiers=dns("a.com"), issuers=()),
+        lambda: Rule(fraction=0.99),
+        lambda: Rule(fraction=0.5, before=DAY),
+        lambda: Rule(before=timedelta(0)),
+        lambda: Window(days=frozenset()),
+        lambda: Window(opens=60, closes=60),
+    ],
+)
+def test_a_wish_that_makes_no_sense_cannot_be_made(make) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=r"\w"):
+        make()
+
+
+@given(st.frozensets(st.integers(0, 6), min_size=1), st.integers(0, 1439), st.integers(1, 1440))
+def test_windows_and_rules_come_back_from_json(days: frozenset[int], opens: int, closes: int) -> None:
+    if opens != closes:
+        window = Window(days=days, opens=opens, closes=closes)
+        assert Window.from_json(window.to_json()) == window
+    rule = Rule(before=timedelta(minutes=closes), ari=opens % 2 == 0)
+    assert Rule.from_json(rule.to_json()) == rule
+
+
+# ── Forecast ──
+
+
+def test_a_fleet_that_does_not_fit_is_told_in_which_week() -> None:
+    fleet = [
+        Kept(issuer="le", identifiers=dns(f"n{n}.example.com"), next_at=NOW + DAY, life=90 * DAY) for n in range(60)
+    ]
+    [found] = forecast(fleet, {"le": LETS_ENCRYPT}, NOW)
+    assert found.allowed_a_week == 7 * 24 * 3600 // 36
+    assert not found.fits
+    assert (found.tight[0].what, found.tight[0].needed, found.tight[0].allowed) == ("example.com", 60, 50)
+    assert found.total == 60 * 7
+    assert found.peak.orders == 60
+
+
+def test_shorter_lives_to_come_are_counted_with() -> None:
+    kept = Kept(issuer="le", identifiers=dns("a.com"), next_at=NOW, life=90 * DAY)
+    plain = list(renewals(kept, NOW, NOW + 365 * DAY, ()))
+    shorter = list(renewals(kept, NOW, NOW + 365 * DAY, LETS_ENCRYPT_LIFE))
+    assert (len(plain), len(shorter)) == (7, 8)
+
+
+def test_a_fleet_without_limits_fits() -> None:
+    [found] = forecast([Kept(issuer="own", identifiers=dns("a.b"), next_at=NOW, life=DAY)], {"own": CaLimits()}, NOW)
+    assert found.fits
+    assert found.total == 730
+    assert len(found.weeks) == 53

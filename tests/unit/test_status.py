@@ -1,0 +1,157 @@
+"""The status block and the explanation: what a person sees of a certificate, in every situation."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from tests.unit.test_renewal import DAY, HOUR, MINUTE, T0, a_certificate, a_version, failing, situations
+
+from holdfast.core.acme import Identifier
+from holdfast.core.certificate import Ari, Certificate, State, Version, VersionState
+from holdfast.core.issuance import Issuance
+from holdfast.core.issuance import State as Step
+from holdfast.core.reasons import MEANINGS, Reason
+from holdfast.core.renewal import safe_until
+from holdfast.core.status import Phase, Waiting, explain, status
+
+
+def an_issuance(**changes: Any) -> Issuance:
+    base = Issuance(
+        id="issuance_1",
+        certificate="certificate_1",
+        generation=1,
+        state=Step.ORDERED,
+        issuer="ca",
+        cause="DUE_LIFETIME",
+        identifiers=(Identifier("dns", "www.example.com"),),
+        requested_by="system",
+        started_at=T0 + 60 * DAY,
+    )
+    return replace(base, **changes)
+
+
+def test_a_good_certificate_says_when_it_is_renewed_and_until_when_that_is_safe() -> None:
+    found = status(a_certificate(), a_version(), None, None, T0 + DAY)
+    assert (found.phase, found.reason_code, found.attempt, found.last_error) == (Phase.OK, Reason.NOT_DUE, 0, None)
+    assert found.next_attempt_at is not None
+    assert found.next_attempt_cause == "DUE_LIFETIME"
+    assert found.safe_until == safe_until(a_version())
+    assert found.expires_at == T0 + 90 * DAY
+    assert found.blocked_by == ()
+
+
+def test_a_failing_one_says_why_how_often_and_when_again() -> None:
+    last = T0 + 61 * DAY
+    found = status(a_certificate(failing=failing(3, last)), a_version(), None, None, last + 48 * MINUTE)
+    assert (found.phase, found.attempt, found.reason_code) == (Phase.FAILING, 3, Reason.CA_REFUSED)
+    assert (found.last_error, found.last_attempt_at) == ("no", last)
+    assert found.next_attempt_at == last + 4 * HOUR
+    assert found.blocked_by == ("BACKOFF",)
+
+
+@pytest.mark.parametrize(
+    ("job", "reason"),
+    [
+        (Waiting(due_at=T0, reason="BUDGET"), Reason.BUDGET),
+        (Waiting(due_at=T0, reason="NOT_BEFORE"), Reason.CA_RATE_LIMITED),
+        (Waiting(due_at=T0, dead=True, last_error="bug"), Reason.INTERNAL),
+        (Waiting(due_at=T0, running=True), Reason.UNDER_WAY),
+    ],
+)
+def test_an_attempt_under_way_says_what_it_waits_for(job: Waiting, reason: Reason) -> None:
+    found = status(a_certificate(), a_version(), an_issuance(), job, T0 + 60 * DAY)
+    assert (found.phase, found.reason_code) == (Phase.RENEWING, reason)
+    assert found.next_attempt_at == (None if job.dead else T0)
+
+
+def test_an_attempt_that_waits_for_the_ca_says_so() -> None:
+    resting = an_issuance(state=Step.WAITING, reason="CA_STILL_PENDING")
+    found = status(a_certificate(), a_version(), resting, Waiting(due_at=T0 + 61 * DAY), T0 + 60 * DAY)
+    assert (found.reason_code, found.acts_next) == (Reason.CA_STILL_PENDING, "ca")
+    assert found.next_attempt_at == T0 + 61 * DAY
+    assert found.blocked_by == ("CA_STILL_PENDING",)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "version", "issuance", "now", "phase"),
+    [
+        (a_certificate(current_version=None), None, an_issuance(cause="FIRST"), T0, Phase.PENDING),
+        (a_certificate(), a_version(), an_issuance(state=Step.AWAITING_APPROVAL), T0, Phase.AWAITING_APPROVAL),
+        (a_certificate(state=State.PAUSED), a_version(), None, T0, Phase.PAUSED),
+        (a_certificate(state=State.ARCHIVED), a_version(), None, T0 + 900 * DAY, Phase.ARCHIVED),
+        (a_certificate(), a_version(), None, T0 + 91 * DAY, Phase.EXPIRED),
+        (a_certificate(state=State.PAUSED), a_version(), None, T0 + 91 * DAY, Phase.EXPIRED),
+        (a_certificate(), a_version(state=VersionState.REVOKED, revoked_at=T0), None, T0, Phase.REVOKED),
+    ],
+)
+def test_every_situation_has_its_phase(
+    certificate: Certificate, version: Version | None, issuance: Issuance | None, now: Any, phase: Phase
+) -> None:
+    assert status(certificate, version, issuance, None, now).phase is phase
+
+
+def test_what_waits_for_all_its_cas_says_so_though_it_is_due() -> None:
+    paused = a_certificate(current_version=None, next_action_at=T0 + HOUR, next_cause="ISSUER_PAUSED")
+    found = status(paused, None, None, None, T0 + MINUTE)
+    assert found.reason_code is Reason.ISSUER_PAUSED
+    assert found.next_attempt_at == T0 + HOUR
+
+
+def test_the_block_is_plain_json() -> None:
+    found = status(a_certificate(), a_version(), None, None, T0).to_json()
+    assert found["phase"] == "ok"
+    assert found["expires_at"] == "2027-01-30T00:00:00+00:00"
+    assert set(found) >= {"reason", "acts_next", "max_attempts", "blocked_by", "safe_until", "next_attempt_cause"}
+
+
+@given(situations())
+def test_whoever_is_active_is_fine_or_has_exactly_one_next_step_with_a_time_and_a_reason(situation: Any) -> None:
+    certificate, version, now = situation
+    found = status(certificate, version, None, None, now)
+    assert found.next_attempt_at is not None
+    assert found.reason == MEANINGS[found.reason_code].sentence
+    assert found.next_attempt_cause is not None
+    assert len(found.blocked_by) <= 1
+
+
+# ── explain ──
+
+
+def test_an_explanation_names_each_check_and_the_one_that_blocks() -> None:
+    last = T0 + 61 * DAY
+    found = explain(a_certificate(failing=failing(3, last)), a_version(), None, None, last + MINUTE)
+    assert [check.rule for check in found.checks] == ["state", "ari", "lifetime", "back-off"]
+    assert [check.rule for check in found.checks if check.blocks] == ["back-off"]
+    assert found.blocking == "BACKOFF"
+    assert "holdfast renew www" in found.would_change_it
+    assert "4:00:00" in found.checks[-1].verdict
+
+
+def test_it_can_be_asked_about_another_time() -> None:
+    later = explain(a_certificate(), a_version(), None, None, T0 + 61 * DAY)
+    assert later.blocking is None
+    assert later.verdict.startswith("Due:")
+    assert explain(a_certificate(), a_version(), None, None, T0 + DAY).blocking == "NOT_DUE"
+
+
+def test_an_attempt_under_way_is_part_of_it() -> None:
+    waiting = an_issuance(state=Step.AWAITING_APPROVAL)
+    found = explain(a_certificate(), a_version(), waiting, None, T0 + 61 * DAY)
+    assert found.blocking == "AWAITING_APPROVAL"
+    assert found.checks[-1].rule == "issuance"
+    assert "approvals" in found.would_change_it
+
+
+def test_early_renewal_is_explained_too() -> None:
+    early = Ari(start=T0 + DAY, end=T0 + DAY + HOUR, pick=T0 + DAY, explanation="https://ca.example/incident")
+    found = explain(a_certificate(ari=early), a_version(), None, None, T0 + 2 * DAY)
+    assert any("https://ca.example/incident" in check.saw for check in found.checks)
+    assert "asked for its renewal" in found.verdict
+
+
+def test_a_life_of_an_hour_has_a_safe_moment_too() -> None:
+    version = a_version(HOUR)
+    assert T0 < safe_until(version) < version.not_after
+    assert safe_until(a_version(400 * DAY)) == T0 + 400 * DAY - timedelta(hours=1)
