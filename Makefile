@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SEEDS  ?= 500
 DATA   ?= data
 
-.PHONY: run test check sim kill bench bench-acme interop docs lock clean
+.PHONY: run test check sim kill bench bench-acme bench-renew interop docs lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -31,6 +31,10 @@ bench: $(VENV)/.bench
 
 bench-acme: $(VENV)/.bench
 	$(BIN)/python -m bench.acme
+
+# certbot comes from the cache folder of interop, and nothing of it is installed here.
+bench-renew: $(VENV)/.bench
+	$(BIN)/python -m bench.renew
 
 # Other people's ACME clients against ours; they are fetched into a cache folder, never into this environment.
 interop: $(VENV)/.dev

@@ -141,7 +141,7 @@ class App:
         return mount(self._front, self._telemetry.log, new_id=new_id, local=local)
 
     def _front(self) -> Front | None:
-        return None if self._keeper is None else self._keeper.front
+        return None if self._keeper is None else replace(self._keeper.front, leaving=lambda: self._health.draining)
 
     async def _proof(self, token: str) -> str | None:
         if self._keeper is None:

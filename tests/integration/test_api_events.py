@@ -106,6 +106,20 @@ async def test_a_stream_may_be_about_one_certificate(db: Database, tmp_path: Pat
         assert first["details"]["certificate"] == "b.example.com"
 
 
+async def test_a_stream_ends_by_itself_when_its_replica_leaves(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk:
+        left = asyncio.Event()
+        front = replace(desk.front, leaving=left.is_set)
+        async with on_a_port(Desk(house=desk.house, front=front, app=another(front), http=desk.http)) as url:
+            ask = await desk.as_()
+            await ask.post("/certificates", {"names": ["a.example.com"]})
+            async with streaming(url, ask.token, after=0) as events:
+                await _take(events, 1)
+                left.set()
+                rest = [each async for each in events]  # ends, and is no error
+        assert all(each["id"] for each in rest)
+
+
 @pytest.mark.parametrize("last", ["-1", "x", "9" * 30, "1.0"])
 async def test_a_last_event_id_is_a_number(db: Database, tmp_path: Path, last: str) -> None:
     async with a_desk(db, tmp_path) as desk:

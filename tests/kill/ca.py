@@ -100,7 +100,7 @@ class CaHarness:
         outcome = self.once(case)
         if outcome.fired or outcome.problems or tries == 1:
             return outcome
-        return self.kill_at(Case(case.point, max(1, min(case.nth, outcome.passed[case.point]) - 1)), tries - 1)
+        return self.kill_at(Case(case.point, max(1, min(case.nth, outcome.passed[case.point]) * 4 // 5)), tries - 1)
 
     def once(self, case: Case | None) -> Outcome:
         with self._scene.place() as place:

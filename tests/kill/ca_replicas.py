@@ -22,7 +22,7 @@ from tests.support.grounds import Ground, look
 
 AT_ONCE: Final = 20
 ROUNDS: Final = 5  # of twenty calls each: two transactions are seldom open in the same millisecond
-PATIENCE: Final = 45.0  # seconds for one experiment
+PATIENCE: Final = 90.0  # seconds for one experiment
 KILLED_AT: Final = Strike("kill", "job.effect-done", 3)  # with orders in flight: two at most are of its own start
 # When a replica that is alone on an empty store signs for its first client, it passes these for the n-th time.
 FREEZES: Final = (

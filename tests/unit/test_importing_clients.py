@@ -103,6 +103,20 @@ def test_a_folder_that_is_not_certbots_is_refused_with_the_usual_place(tmp_path:
         assert "/etc/letsencrypt" in caught.value.problem.next_step
 
 
+def test_a_renewal_file_says_where_its_certificate_is(tmp_path: Path) -> None:
+    layouts.certbot(tmp_path, "a.example.com", CA.issue("a.example.com"))
+    (tmp_path / "renewal/a.example.com.conf").rename(tmp_path / "renewal/shop.conf")
+    [found] = _certbot(tmp_path).certificates
+    assert (found.name, found.names) == ("shop", ("a.example.com",))
+
+
+def test_a_renewal_file_cannot_lead_elsewhere(tmp_path: Path) -> None:
+    layouts.certbot(tmp_path, "a.example.com", CA.issue("a.example.com"))
+    file = tmp_path / "renewal/a.example.com.conf"
+    file.write_text(file.read_text().replace("/etc/letsencrypt/live/a.example.com/", "/x/live/../../"))
+    assert [each.name for each in _certbot(tmp_path).certificates] == ["a.example.com"]
+
+
 def test_a_renewal_file_without_a_server_is_told(tmp_path: Path) -> None:
     layouts.certbot(tmp_path, "a.example.com", CA.issue("a.example.com"), server="")
     assert "which CA" in _only_problem(_certbot(tmp_path)).problem
@@ -236,10 +250,10 @@ def test_a_certificate_without_names_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_chain_that_does_not_build_is_refused(tmp_path: Path) -> None:
-    layouts.certbot(tmp_path, "a.example.com", CA.issue("a.example.com"))
-    stranger = SmallCa().issue("b.example.com").issuer
-    put(tmp_path / "archive/a.example.com/fullchain1.pem", CA.issue("a.example.com").leaf + stranger)
-    assert _only_problem(_certbot(tmp_path)).problem
+    pair = CA.issue("a.example.com")
+    layouts.certbot(tmp_path, "a.example.com", pair)
+    put(tmp_path / "archive/a.example.com/fullchain1.pem", pair.leaf + SmallCa().issue("b.example.com").issuer)
+    assert "does not build" in _only_problem(_certbot(tmp_path)).problem
 
 
 def test_a_link_that_leads_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:

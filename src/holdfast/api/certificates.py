@@ -146,7 +146,7 @@ async def _followed(call: Call, reply: dict[str, Any], response: Response, *, do
         return shown
     response.headers["Location"] = f"/api/v1/issuances/{shown.operation.id}"
     if call.wait:
-        attempt = await watching.until_over(call.keeper, call.principal, shown.operation.id, call.wait)
+        attempt = await watching.until_over(call.front, call.principal, shown.operation.id, call.wait)
         response.status_code = done if attempt.state.over else 202
         return render.certificate(await certificates.view(call.keeper, shown.id), attempt)
     response.headers["Retry-After"] = "1"

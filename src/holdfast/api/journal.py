@@ -56,7 +56,7 @@ async def _start(call: Call, last: str | None, after: int | None) -> int:
 
 async def _stream(call: Call, after: int, subject: str | None) -> AsyncIterator[str]:
     yield "retry: 2000\n\n"  # and the headers leave at once
-    async for event in watching.follow(call.keeper, call.principal, after=after, subject=subject):
+    async for event in watching.follow(call.front, call.principal, after=after, subject=subject):
         if event is None:
             yield ": still here\n\n"
         else:

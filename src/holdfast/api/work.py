@@ -46,7 +46,7 @@ async def attempt(call: Caller, issuance: Id, response: Response) -> shapes.Issu
     """One attempt. With Prefer: wait=30, when it is over, or after that time."""
     who = call.principal
     call.demand_somewhere(Action.SEE)
-    found = await watching.until_over(call.keeper, who, issuance, call.wait)
+    found = await watching.until_over(call.front, who, issuance, call.wait)
     if not found.state.over:
         response.headers["Retry-After"] = "1"
     return render.issuance(found)

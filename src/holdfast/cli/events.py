@@ -44,6 +44,8 @@ def events(
                 last = event["id"]
                 line = json.dumps(event) if output in ("json", "jsonl") else "  ".join(c.cell(event) for c in _COLUMNS)
                 print(line, flush=True)
+            say(f"The server ended the stream. Go on from here: holdfast events -f --after {last or 0}")
+            raise typer.Exit(1)
         except KeyboardInterrupt:
             say(f"\nGo on from here: holdfast events -f --after {last}" if last is not None else "")
             raise typer.Exit(DETACHED) from None

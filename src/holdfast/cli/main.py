@@ -48,7 +48,7 @@ COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
     "import": ("holdfast.cli.importing", "Adopt what certbot, acme.sh or lego keep, or PEM files."),
     "audit": ("holdfast.cli.audit", "Check that no audit row was altered, removed or added."),
     "config": ("holdfast.cli.config", "Show the settings in force, and where each came from."),
-    "key": ("holdfast.cli.key", "Show or rotate the key that encrypts what the store keeps secret."),
+    "key": ("holdfast.cli.key", "Show or rotate the key that encrypts the store's secrets."),
     "ca": ("holdfast.cli.ca", "Make and change CAs, let their clients in, revoke certificates."),
     "pki": ("holdfast.cli.pki", "Make a private CA, or read a certificate."),
 }

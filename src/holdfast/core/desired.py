@@ -122,7 +122,7 @@ def _entry(
         return None
     before = len(problems)
     own = _fields({str(name): value for name, value in tree.items()}, where, problems)
-    names = own.pop("names", ())
+    names = own.pop("identifiers", ())
     if not names and not any(at.startswith(f"{where}.names") for at, _ in problems[before:]):
         problems.append((f"{where}.names", "Say what names it is for."))
     labels = {**scope, **own.get("labels", {})}
@@ -294,11 +294,12 @@ def _archived(existing: Existing) -> Step:
 
 
 def differences(before: Wanted, after: Wanted) -> tuple[Change, ...]:
+    """Compared as they are, and told as they are written: what is written alike must not hide a difference."""
     was, will_be = shown(before), shown(after)
     return tuple(
         Change(field=name, was=was.get(name), will_be=will_be.get(name))
-        for name in FIELDS
-        if was.get(name) != will_be.get(name)
+        for name, each in FIELDS.items()
+        if name != "paused" and getattr(before, each.wanted) != getattr(after, each.wanted)
     )
 
 

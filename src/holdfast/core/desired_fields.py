@@ -189,7 +189,7 @@ def _clock(minute: int) -> str:
 class Field:
     wanted: str  # what Wanted calls it
     read: Callable[[Any], Any]
-    write: Callable[[Any], Any] | None  # None: it is not a part of Wanted
+    write: Callable[[Any], Any] | None  # None: somebody else writes it
     schema: Mapping[str, Any]
 
 
@@ -234,7 +234,7 @@ FIELDS: Final[Mapping[str, Field]] = {
         {**_WORDS, "description": "Its own name here; the first of its names if left out."},
     ),
     "names": Field(
-        "names",
+        "identifiers",
         _texts(MAX_NAMES, "DNS names and addresses"),
         None,
         _list(_WORDS, MAX_NAMES, "DNS names and addresses that it is for."),

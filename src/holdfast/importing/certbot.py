@@ -14,7 +14,7 @@ from holdfast.pki import keys
 from holdfast.ports import Tree
 
 _LINE: Final = re.compile(r"^\s*([A-Za-z0-9_.*-]+)\s*=\s*(.*?)\s*$")
-_SECTION: Final = re.compile(r"^\s*(\[+)([^\]]+)\]+\s*$")
+_SECTION: Final = re.compile(r"^\s*\[+([^\[\]]+)\]+\s*$")
 _AGAIN: Final = "Run 'certbot certificates' to see what certbot makes of it."
 _PLUGIN: Final = {"standalone": "http-01 (standalone)", "webroot": "http-01 (webroot)", "nginx": "http-01 (nginx)"}
 
@@ -122,15 +122,15 @@ def _read_account(tree: Tree, server: str, account: str) -> FoundAccount | None:
 
 
 def parse(text: str) -> dict[str, dict[str, str]]:
-    """Sections by name, the one before the first is ""; those within others are not of interest."""
+    """Sections by name, however deep; the one before the first is ""."""
     sections: dict[str, dict[str, str]] = {"": {}}
-    current: dict[str, str] | None = sections[""]
+    current = sections[""]
     for line in text.splitlines():
         if line.lstrip().startswith("#"):
             continue
         if match := _SECTION.match(line):
-            current = sections.setdefault(match[2].strip(), {}) if len(match[1]) == 1 else None
-        elif current is not None and (match := _LINE.match(line)):
+            current = sections.setdefault(match[1].strip(), {})
+        elif match := _LINE.match(line):
             current[match[1]] = _unquoted(match[2])
     return sections
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -398,8 +398,12 @@ async def place_internal(
     profile: str | None = None,
     not_after: datetime | None = None,
     order_id: str | None = None,
+    also: Callable[[Tx, Order], None] | None = None,
 ) -> Order:
-    """An order of this installation itself: no challenge, then the pipeline of all. The same id is the same order."""
+    """An order of this installation itself: no challenge, then the pipeline of all. The same id is the same order.
+
+    `also` writes in the same transaction whatever must not be without its order.
+    """
     serial, job = new_serial(desk.random), desk.random.new_id("job")
     new_id = order_id or desk.random.new_id("order")
     request = csr.parse(content, ed25519_allowed=True)
@@ -427,6 +431,8 @@ async def place_internal(
             if existing is None:
                 raise TxConflict(f"order {new_id} comes and goes")
             return existing
+        if also is not None:
+            also(tx, order)
         intent = _intent(ca, order, request, serial, now)
         return _start(tx, owe, order, intent, content, job, actor=journal.SYSTEM)
 

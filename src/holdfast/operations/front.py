@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.operations.issuers import Probe
@@ -13,4 +14,5 @@ class Front:
     keeper: Keeper
     issuer_kinds: frozenset[str]  # kinds of CAs that this process can talk to
     probe: Probe
+    leaving: Callable[[], bool] = lambda: False  # the process is about to end: nobody begins a long wait
     default_issuers: tuple[str, ...] = ()  # where a certificate comes from if its owner does not say

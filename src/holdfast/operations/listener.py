@@ -21,6 +21,7 @@ from holdfast.pki.keys import KeyKind
 from holdfast.secret import Secret
 from holdfast.store import acme_orders, listeners, secrets
 from holdfast.store.listeners import Ordered
+from holdfast.store.secrets import Kept
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Telemetry
 
@@ -131,16 +132,19 @@ class Listener:
         self._telemetry.log.info("listener.loaded", host=self._host, ca=ca.id, order=ordered.order, until=until)
 
     async def _order(self, ca: Authority) -> str:
-        """The key is sealed before anything is asked for: a certificate whose key is lost helps nobody."""
+        """The key is kept in the transaction that asks for its certificate: neither is ever without the other."""
         key = await keys.generate(KeyKind.EC_P256)
         dns, ips = verbs.split(self._identifiers)
         content = csr.build(dns, key, ips=ips)
-        vault = self._desk.authorities.vault
-        secret = await vault.keep([keys.to_pem(key)], lambda tx, ids: ids[0])
+        kept = await self._desk.authorities.vault.seal(keys.to_pem(key))
         order = await verbs.place_internal(
-            self._desk, ca, account=f"acct_listener_{ca.id}", identifiers=self._identifiers, content=content
+            self._desk,
+            ca,
+            account=f"acct_listener_{ca.id}",
+            identifiers=self._identifiers,
+            content=content,
+            also=lambda tx, order: _note(tx, order.id, self._host, kept),
         )
-        await self._desk.db.write(lambda tx: _note(tx, order.id, self._host, secret))
         return order.id
 
     async def _ended(self, order: str) -> bool:
@@ -164,7 +168,8 @@ class Listener:
         self._telemetry.log.error("listener.not_issued", host=self._host, problem=problem, again=again)
 
 
-def _note(tx: Tx, order: str, host: str, key_secret: str) -> None:
-    listeners.insert(tx, order=order, host=host, key_secret=key_secret)
+def _note(tx: Tx, order: str, host: str, key: Kept) -> None:
+    secrets.put(tx, key)
+    listeners.insert(tx, order=order, host=host, key_secret=key.id)
     for old in listeners.forget_old(tx, host):
         secrets.delete(tx, old)

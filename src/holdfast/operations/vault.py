@@ -14,6 +14,7 @@ from holdfast.ports import Files
 from holdfast.secret import Secret
 from holdfast.store import secrets
 from holdfast.store.database import Store
+from holdfast.store.secrets import Kept
 from holdfast.store.tx import Tx
 
 T = TypeVar("T")
@@ -45,6 +46,11 @@ class Vault:
             return owner(tx, [each.id for each in kept])
 
         return await self.db.write(both)
+
+    async def seal(self, content: Secret[bytes]) -> Kept:
+        """For whoever writes it into a transaction of their own, at once, by secrets.put."""
+        await keys.refresh(self.db, self.settings, self.files, self.keyring)  # under the key that is current now
+        return keys.sealed(self.keyring, content)
 
     async def reveal(self, secret_id: str) -> Secret[bytes]:
         """LookupError if it is gone."""

@@ -10,21 +10,22 @@ from typing import Final
 from holdfast.core.issuance import Issuance
 from holdfast.operations import inventory
 from holdfast.operations.access import Principal
-from holdfast.operations.issuing import Keeper
+from holdfast.operations.front import Front
 from holdfast.store.journal import Event
 
 LOOK_EVERY: Final = 0.2  # seconds: what happened on another replica is seen by then
 SIGN_OF_LIFE: Final = 15.0  # seconds; proxies cut lines that are silent
 
 
-async def until_over(keeper: Keeper, principal: Principal, issuance: str, seconds: float) -> Issuance:
-    """The attempt as it stands when it is over, or when the time is."""
+async def until_over(front: Front, principal: Principal, issuance: str, seconds: float) -> Issuance:
+    """The attempt as it stands when it is over, or when the time is, or this process must leave."""
+    keeper = front.keeper
     hint = keeper.db.wake.subscribe()
     found = await inventory.attempt(keeper, principal, issuance)
     try:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not found.state.over:
+                while not found.state.over and not front.leaving():
                     await _hint_or(hint, LOOK_EVERY)
                     found = await inventory.attempt(keeper, principal, issuance)
     finally:
@@ -32,15 +33,17 @@ async def until_over(keeper: Keeper, principal: Principal, issuance: str, second
     return found
 
 
-async def follow(
-    keeper: Keeper, principal: Principal, *, after: int, subject: str | None
-) -> AsyncIterator[Event | None]:
-    """Every event after an id that the asker may see, as it happens; None now and then, as a sign of life."""
+async def follow(front: Front, principal: Principal, *, after: int, subject: str | None) -> AsyncIterator[Event | None]:
+    """Every event after an id that the asker may see, as it happens; None now and then, as a sign of life.
+
+    Ends when this process does: whoever follows goes on after the last id, at another replica.
+    """
+    keeper = front.keeper
     hint = keeper.db.wake.subscribe()
     loop = asyncio.get_running_loop()
     spoken = loop.time()
     try:
-        while True:
+        while not front.leaving():
             page, after = await inventory.events(keeper, principal, after=after, subject=subject)
             for event in page:
                 yield event
