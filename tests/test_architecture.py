@@ -200,6 +200,7 @@ DOORS: Final = {
     "web/serve.py": Door(
         "socket ssl os uvicorn .mkdir .unlink", "It listens, with TLS or without: there is no port for being asked."
     ),
+    "web/gathering.py": Door("uvicorn", "It is the line of that listener, with fewer writes."),
     "cli/main.py": Door("importlib.import_module", "It loads only the command that is asked for."),
     "cli/config.py": Door("os", "The environment is read here, and handed on as a value."),
     "cli/reaching.py": Door(

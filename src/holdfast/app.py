@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import platform
 import signal
 import sys
@@ -115,6 +116,7 @@ class App:
                 await self._let_somebody_in(db)
                 acme = self._policy.base_url
                 self._telemetry.log.info("holdfast.serving", url=where, acme=acme, store=db.engine.name)
+                _settle_down()
                 showing = None if self._started is None else asyncio.ensure_future(self._started())
                 await engine
                 if showing is not None:
@@ -255,6 +257,13 @@ async def _ended(task: asyncio.Task[None]) -> None:
         task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+def _settle_down() -> None:
+    """What was loaded by now stays for good: the collector need not walk over it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)
 
 
 async def _reach(db: Database) -> None:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp
 
 from holdfast.errors import UserError
 from holdfast.secret import Secret
+from holdfast.web.gathering import GatheringProtocol
 
 Line = socket.socket  # bound, and ours
 BACKLOG = 2048
@@ -89,7 +90,7 @@ def bind_local(path: Path) -> Line:
 async def serving(site: ASGIApp, line: Line, tls: Tls | None = None) -> AsyncIterator[None]:
     """Answer on the socket for as long as the block runs."""
     config = uvicorn.Config(
-        site, log_config=None, access_log=False, lifespan="off", http="httptools", ws="none", server_header=False,
+        site, log_config=None, access_log=False, lifespan="off", http=GatheringProtocol, ws="none", server_header=False,
         timeout_graceful_shutdown=2, timeout_keep_alive=30, proxy_headers=False,
         ssl_context_factory=None if tls is None else lambda *_: tls.context,
     )  # fmt: skip
