@@ -204,7 +204,9 @@ class LocalTree:
         self._given, self._root = root, os.path.realpath(root)
 
     def shown(self, path: str) -> str:
-        return str(self._given / path)
+        """File names are bytes of somebody else's: nothing in them may reach a terminal as an order."""
+        text = str(self._given / path).encode("utf-8", "backslashreplace").decode()
+        return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
 
     def names(self, folder: str) -> list[str] | None:
         with self._open(folder, os.O_DIRECTORY) as handle:

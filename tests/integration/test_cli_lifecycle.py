@@ -21,6 +21,7 @@ from tests.support.engine import PATIENCE
 from tests.support.processes import Served, environment
 
 from holdfast.errors import Refused
+from holdfast.operations import tokens
 from holdfast.operations.access import Role
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
@@ -57,7 +58,7 @@ class Shell:
     async def start(self, *args: str, env: dict[str, str] | None = None) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "holdfast.cli.main", *args,
-            env=environment(self.folder, {}) | (env or {}),
+            env=environment(self.folder, {}) | {"HOME": str(self.folder)} | (env or {}),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
 
@@ -203,6 +204,7 @@ async def test_tokens_let_commands_in_from_elsewhere(db: Database, tmp_path: Pat
             assert (await shell.ok("token", "whoami", env=there)).out.split()[1] == "robot:ci"
             assert (await shell("issue", NAME, env=there)).code == 4
             assert (await shell("ls", env={**there, "HOLDFAST_TOKEN": "nonsense"})).code == 4
+            await shell.ok("config", "show", env=there)  # they are no settings, and no mistakes either
             without = await shell("ls", env={"HOLDFAST_SERVER_URL": url})
             assert "HOLDFAST_TOKEN" in without.err
             [row] = (await shell.ok("token", "ls", "-o", "json")).json
@@ -249,6 +251,26 @@ async def test_the_product_keeps_a_certificate_of_its_own_ca(tmp_path: Path) -> 
         there = {"HOLDFAST_SERVER_URL": server.url, "HOLDFAST_TOKEN": token}
         assert (await shell.ok("ls", "-o", "name", env=there)).out == "www.example.internal\n"
         assert token not in server.output()
+
+
+async def test_the_first_token_logs_an_admin_in_from_elsewhere(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk, on_a_port(desk) as url:
+        home = {"HOME": str(tmp_path / "home")}
+        shell = Shell(desk, tmp_path / "nothing-here")
+        first = await tokens.first(db, desk.house.keeper.random)
+        assert first is not None
+        server = url.removesuffix("/api/v1")
+        assert (await shell("login", server, "--token-stdin", env=home, stdin="nonsense\n")).code == 4
+        said = await shell.ok("login", server, "--token-stdin", env=home, stdin=f"{first.reveal()}\n")
+        assert "(admin)" in said.err
+        [kept] = (tmp_path / "home").rglob("*.json")
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+        assert first.reveal() not in kept.read_text()
+        assert (await shell.ok("ls", "-o", "json", env=home)).json == []
+        other = await shell("ls", "--server", "http://127.0.0.1:9", env=home)
+        assert "needs a token" in other.err  # which goes to no other server
+        await shell.ok("logout", env=home)
+        assert (await shell("ls", env=home)).code == 1
 
 
 async def test_without_a_server_it_says_how_to_get_one(tmp_path: Path) -> None:

@@ -146,13 +146,17 @@ async def test_one_that_is_refused_leaves_nothing_behind_and_the_others_alone(db
         replace(good, name="no-chain", chain=b"nothing"),
         replace(good, name="no-key", key=Secret(b"nothing")),
         replace(good, name="no-such-ca", directory=None, issuer="nobody"),
+        replace(good, name="a name\x1b[2J"),
+        replace(good, name="odd-owner", owner="a b"),
+        replace(good, name="odd-label", labels={"x y": "z"}),
+        replace(good, name="odd-key", key_kind="dsa"),
     ]
     good = replace(good, directory=None, issuer="ca")
     bad = [replace(each, directory=None, issuer=each.issuer or "ca") for each in bad]
     before = await db.read(_counted)
     outcomes = await importing.adopt(house.keeper, [*bad, good], actor="local:alice")
-    assert [each.verdict for each in outcomes] == ["refused"] * 6 + ["adopted"]
-    assert all(each.why for each in outcomes[:-1])
+    assert [each.verdict for each in outcomes] == ["refused"] * 10 + ["adopted"]
+    assert all(each.why.isprintable() and each.next_step for each in outcomes[:-1]), outcomes
     after = await db.read(_counted)
     grown = {table: after[table] - before[table] for table in TABLES if after[table] != before[table]}
     assert grown == {"certificates": 1, "certificate_versions": 1, "secrets": 1, "audit": 1}

@@ -415,7 +415,7 @@ async def test_what_speaks_no_acme_is_not_taken_for_the_ca_s_refusal(bench: Benc
     ("header", "low", "high"),
     [
         ("120", 120, 120),
-        (format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True), 6000, 7200),
+        pytest.param(format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True), 6000, 7200, id="date"),
         ("0", 5, 5),
         ("99999999999", 86400, 86400),
         ("soon", None, None),

@@ -92,7 +92,7 @@ def private_jwk(key: Any) -> dict[str, str]:
 
 def put(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
     return path
 
 

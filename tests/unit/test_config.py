@@ -95,6 +95,7 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "scheduler.timeout_interval": ('"2h"', "2h", timedelta(hours=2)),
     "scheduler.cleanup_interval": ('"1.5h"', "1.5h", timedelta(minutes=90)),
     "scheduler.selfcheck_interval": ('"7d"', "7d", timedelta(days=7)),
+    "scheduler.renewal_interval": ('"1h"', "1h", timedelta(hours=1)),
     "engine.slots": ("1", "1", 1),
     "engine.poll_interval": ('"1s"', "1s", timedelta(seconds=1)),
     "engine.lease_ttl": ("3", "3", timedelta(seconds=3)),
@@ -128,6 +129,7 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "acme.chaos_nonces": ("100", "100", 100),
     "acme.repeat_finalize": ("true", "true", True),
     "acme.lint": ('"pkilint"', "pkilint", "pkilint"),
+    "keeping.solvers_file": ('"solvers.toml"', "solvers.toml", Path("solvers.toml")),
     "log.level": ('"debug"', "debug", "debug"),
     "log.format": ('"console"', "console", "console"),
 }
@@ -463,7 +465,9 @@ def test_a_value_that_a_variable_overrides_is_checked_all_the_same():
     assert refusal.setting == "engine.slots (h.toml)"
 
 
-INTERVALS = [f"scheduler.{each}_interval" for each in ("retry", "reconcile", "timeout", "cleanup", "selfcheck")]
+INTERVALS = [
+    f"scheduler.{each}_interval" for each in ("retry", "reconcile", "timeout", "cleanup", "selfcheck", "renewal")
+]
 INTERVALS.append("engine.poll_interval")
 
 

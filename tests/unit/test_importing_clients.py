@@ -13,6 +13,7 @@ from holdfast.importing import acme_sh, certbot, lego
 from holdfast.importing.found import Found, Problem, Trouble
 from holdfast.importing.timers import STEPS
 from holdfast.pki import keys
+from holdfast.ports import Unreadable
 from holdfast.world import LocalTree
 
 CA = SmallCa()
@@ -113,7 +114,7 @@ def test_a_renewal_file_says_where_its_certificate_is(tmp_path: Path) -> None:
 def test_a_renewal_file_cannot_lead_elsewhere(tmp_path: Path) -> None:
     layouts.certbot(tmp_path, "a.example.com", CA.issue("a.example.com"))
     file = tmp_path / "renewal/a.example.com.conf"
-    file.write_text(file.read_text().replace("/etc/letsencrypt/live/a.example.com/", "/x/live/../../"))
+    file.write_text(file.read_text().replace("/etc/letsencrypt/live/a.example.com/", "/x/live/../"))
     assert [each.name for each in _certbot(tmp_path).certificates] == ["a.example.com"]
 
 
@@ -270,6 +271,32 @@ def test_a_link_that_leads_out_of_the_folder_is_not_followed(tmp_path: Path) -> 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
     problem = _with_key(tmp_path, "x" * 300_000)
     assert "longer than" in problem.problem
+
+
+class Locked(LocalTree):
+    """Somebody else's: its folders can be looked into, its keys not be read. Root, who runs tests, may read all."""
+
+    def read(self, path: str, limit: int) -> bytes | None:
+        if path.endswith(".key") or "privkey" in path:
+            raise Unreadable("Permission denied")
+        return super().read(path, limit)
+
+
+def test_what_may_not_be_read_is_told_with_who_may(tmp_path: Path) -> None:
+    layouts.certbot(tmp_path, "a.example.com", CA.issue("a.example.com"))
+    problem = _only_problem(certbot.read(Locked(tmp_path), NOW))
+    assert problem.file == str(tmp_path / "live/a.example.com/privkey.pem")
+    assert problem.problem == "It cannot be read: permission denied."
+    assert "root" in problem.next_step
+
+
+def test_a_file_name_cannot_write_to_the_terminal(tmp_path: Path) -> None:
+    name = "a\x1b[2J\udcff.example.com"
+    layouts.certbot(tmp_path, name, CA.issue("a.example.com", begins=-91 * DAY))
+    problem = _only_problem(_certbot(tmp_path))
+    assert problem.file.isprintable()
+    assert "\\x1b[2J" in problem.file
+    problem.file.encode()
 
 
 def test_each_client_has_its_words_about_its_timer() -> None:

@@ -75,7 +75,6 @@ def problem(
         detail=detail,
         hint=hint,
         retryable=retryable,
-        doc=f"problems.md#{code}",
         request_id=str(request.scope.get("request_id", "")),
         errors=errors or [],
     )

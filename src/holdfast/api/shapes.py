@@ -25,7 +25,9 @@ class Given(BaseModel):
 class Page(BaseModel, Generic[T]):
     items: list[T]
     next: str | None = Field(default=None, description="The cursor of the next page; null: there is none.")
-    total: int | None = Field(default=None, description="How many there are in all, if that was asked for.")
+    total: int | None = Field(
+        default=None, description="How many there are in all, if that was asked for; not by labels."
+    )
 
 
 # ── Certificates ──

@@ -6,14 +6,17 @@ import json
 import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import httpx2
 
+from holdfast.cli.login import FILE
 from holdfast.cli.reaching import user_name
 from holdfast.config import SERVER_VARIABLE, SOCKET_NAME, TOKEN_VARIABLE, Settings
 from holdfast.errors import UserError
+from holdfast.world import LocalFiles
 
 PATIENCE: Final = 60.0  # seconds for one answer
 
@@ -121,21 +124,38 @@ def _no_local_server() -> NoServer:
 
 
 @contextmanager
-def elsewhere(server: str) -> Iterator[Client]:
-    token = os.environ.get(TOKEN_VARIABLE, "")
+def elsewhere(server: str, token: str | None = None) -> Iterator[Client]:
+    token = token or os.environ.get(TOKEN_VARIABLE) or _token_for(server)
     if not token:
-        raise NoServer("A server elsewhere needs a token.", f"Set {TOKEN_VARIABLE}; never give it as an option.")
+        raise NoServer("A server elsewhere needs a token.", f"Set {TOKEN_VARIABLE}, or: holdfast login {server}")
     headers = {"Authorization": f"Bearer {token}"}
     with httpx2.Client(base_url=_address(server), headers=headers, timeout=PATIENCE, trust_env=False) as http:
         yield Client(http, local=False)
 
 
+def _token_for(server: str) -> str:
+    """The remembered token goes to the server that it was remembered for, and to no other."""
+    kept = remembered()
+    return kept["token"] if kept.get("server") == server else ""
+
+
+def remembered() -> Mapping[str, str]:
+    """What `holdfast login` wrote down; nothing if nobody did."""
+    kept = LocalFiles().read(Path.home() / FILE)
+    found: Mapping[str, str] = {} if kept is None else json.loads(kept)
+    return found
+
+
 @contextmanager
 def here(chosen: Settings) -> Iterator[Client]:
-    """The server of this data folder."""
+    """The server of this data folder; without one, where this user is logged in."""
     path = chosen.store.data_dir / SOCKET_NAME
     if not path.exists():
-        raise _no_local_server()
+        if not remembered():
+            raise _no_local_server()
+        with elsewhere(remembered()["server"]) as client:
+            yield client
+        return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)  # an address has 108 bytes at most: go by the handle
     try:
         transport = httpx2.HTTPTransport(uds=f"/proc/self/fd/{folder}/{path.name}")

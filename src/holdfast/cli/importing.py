@@ -108,12 +108,22 @@ def pem(
     from holdfast.importing import pem
     from holdfast.world import LocalTree
 
-    folders = [each for each in paths if LocalTree(each).names("") is not None]
+    folders = [each for each in paths if _is_folder(each)]
     files = [each.resolve() for each in paths if each not in folders]
     sources: list[pem.Source] = [(LocalTree(each), None) for each in folders]
     sources += [(LocalTree(each.parent), [each.name]) for each in files]
     found = _read(lambda now: pem.read(sources, now))
     _Import("pem", plan, owner, label, None, issuer, config, output).carry_out(found)
+
+
+def _is_folder(path: Path) -> bool:
+    from holdfast.ports import Unreadable
+    from holdfast.world import LocalTree
+
+    try:
+        return LocalTree(path).names("") is not None
+    except Unreadable:
+        return True  # reading it says what is wrong
 
 
 def _read(reader: Callable[[datetime], Found]) -> Found:

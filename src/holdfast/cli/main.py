@@ -46,6 +46,8 @@ COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
     "apply": ("holdfast.cli.plan", "Make the certificates what a document says."),
     "export": ("holdfast.cli.plan", "Print the certificates as such a document."),
     "import": ("holdfast.cli.importing", "Adopt what certbot, acme.sh or lego keep, or PEM files."),
+    "login": ("holdfast.cli.login", "Remember a server elsewhere, and a token for it."),
+    "logout": ("holdfast.cli.login", "Forget them."),
     "audit": ("holdfast.cli.audit", "Check that no audit row was altered, removed or added."),
     "config": ("holdfast.cli.config", "Show the settings in force, and where each came from."),
     "key": ("holdfast.cli.key", "Show or rotate the key that encrypts the store's secrets."),

@@ -13,7 +13,7 @@ from holdfast.core.certificate import MAX_NAMES, Rule, Window
 KEY_KINDS: Final = ("ec-p256", "ec-p384", "rsa-2048", "rsa-3072", "rsa-4096", "ed25519")
 _DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _UNITS: Final = {"s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1)}
-_SPAN: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)(s|m|h|d)")
+_SPAN: Final = re.compile(r"([0-9]{1,11})(?:\.([0-9]{1,6}))?(s|m|h|d)")
 _TIME: Final = re.compile(r"([01][0-9]|2[0-4]):([0-5][0-9])")
 _WORD: Final = re.compile(r"[^\x00-\x20\x7f]{1,253}")
 _LINE: Final = re.compile(r"[^\x00-\x1f\x7f]{1,253}")
@@ -21,7 +21,7 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9._:/@+-]{0,63}")
 _OWNER: Final = re.compile(r"[A-Za-z0-9._:/@+-]{0,100}")
 _MOST_LABELS, _MOST_WINDOWS, _MOST_CAS = 32, 50, 10
-_LIFE: Final = (timedelta(minutes=5), timedelta(days=36500))
+_LIFE: Final = (timedelta(minutes=5), timedelta(seconds=10**10))
 
 
 class Bad(Exception):
@@ -79,15 +79,16 @@ def _span(value: Any) -> timedelta:
     if match is None:
         raise Bad("This is a duration, such as 90d, 12h or 30m.")
     try:
-        return float(match[1]) * _UNITS[match[2]]
+        unit, millionths = _UNITS[match[3]], int((match[2] or "").ljust(6, "0"))
+        return int(match[1]) * unit + millionths * unit / 10**6  # exact, as floats would not be
     except OverflowError:
-        raise Bad("This is longer than a century.") from None
+        raise Bad("This is longer than anything lasts.") from None
 
 
 def _lifetime(value: Any) -> timedelta:
     span = _span(value)
     if not _LIFE[0] <= span <= _LIFE[1]:
-        raise Bad("A certificate lives from 5 minutes to 36500 days.")
+        raise Bad("A certificate lives from 5 minutes to three centuries.")
     return span
 
 
@@ -155,7 +156,8 @@ def _write_span(span: timedelta | None) -> str | None:
     if span is None:
         return None
     exact = (f"{span // size}{unit}" for unit, size in reversed(_UNITS.items()) if not span % size)
-    return next(exact, f"{span.total_seconds():.6f}".rstrip("0").rstrip(".") + "s")
+    micros = span // timedelta(microseconds=1)
+    return next(exact, f"{micros // 10**6}.{micros % 10**6:06}".rstrip("0") + "s")
 
 
 def _write_rule(rule: Rule) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class UnknownIssuer(UserError):
     def __init__(self, name: str, known: Iterable[str]) -> None:
         super().__init__(f"There is no CA named {name!r:.80}.")
         listed = ", ".join(sorted(known))
-        self.hint = f"There are: {listed}." if listed else "Add one first: holdfast ca add."
+        self.hint = f"There are: {listed}." if listed else "Add one first: holdfast issuer add."
 
 
 class WishRefused(UserError):
@@ -264,7 +264,7 @@ async def renew(keeper: Keeper, ref: str, *, actor: str) -> Issuance:
         current = versions.get(tx, found.current_version)
         begun = issuing.begin(tx, found, current, ids, cause=Reason.MANUAL, urgent=False, requested_by=actor)
         if begun is None:
-            raise NotNow(found.name, "without a CA that may be asked", "Resume one of its CAs: holdfast ca ls")
+            raise NotNow(found.name, "without a CA that may be asked", "Resume one of its CAs: holdfast issuer ls")
         return begun
 
     return await keeper.db.write(write)

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from holdfast.core.certificate import Certificate, Wanted
+from holdfast.core.desired_fields import Bad, read_field
 from holdfast.errors import UserError
 from holdfast.operations import keeping
 from holdfast.operations.asking import Manner, carry_out
@@ -25,6 +26,7 @@ from holdfast.store.issuer_accounts import AccountRow
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
+_BY_HAND: Final = "Change it there, or import the files alone: holdfast import pem"
 _NOT_IN_NAMES: Final = re.compile(r"[^a-z0-9]+")
 Verdict = Literal["adopt", "adopted", "here already", "refused"]
 
@@ -170,7 +172,8 @@ async def adopt(
         try:
             outcomes.append(await _adopt_one(keeper, offer, actor=actor, dry_run=dry_run))
         except UserError as error:
-            outcomes.append(Outcome(name=offer.name, verdict="refused", why=str(error), next_step=error.hint))
+            step = error.hint or f"Ask for it anew: holdfast issue {' '.join(offer.names[:5])}"
+            outcomes.append(Outcome(name=offer.name, verdict="refused", why=str(error), next_step=step))
     return outcomes
 
 
@@ -221,6 +224,14 @@ def _issuer(tx: Tx, offer: CertificateOffer, *, dry_run: bool) -> str:
 
 
 def _wanted(offer: CertificateOffer, issuer: str) -> Wanted:
+    """By the same rules as what people write themselves: file names and settings of others may hold anything."""
+    given: dict[str, Any] = {"name": offer.name, "key": offer.key_kind, "profile": offer.profile}
+    given |= {"preferred_chain": offer.preferred_chain, "owner": offer.owner, "labels": offer.labels}
+    for name, value in given.items():
+        try:
+            _ = value if value is None else read_field(name, value)
+        except Bad as bad:
+            raise WishRefused(f"Its {name.replace('_', ' ')} cannot be kept: {value!r:.80}. {bad}", _BY_HAND) from None
     try:
         return Wanted(
             name=offer.name,

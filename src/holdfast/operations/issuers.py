@@ -33,7 +33,7 @@ class NoSuchIssuer(UserError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"There is no CA named {name!r:.80}.")
-        self.hint = "See what there is: holdfast ca ls"
+        self.hint = "See what there is: holdfast issuer ls"
 
 
 class IssuerExists(UserError):
