@@ -75,12 +75,13 @@ CREATE TABLE certificates (
 
 CREATE UNIQUE INDEX certificates_by_name ON certificates (name) WHERE state <> 'archived';
 
--- Each scan has a partial index, so that its cost follows what is due and not what exists.
-CREATE INDEX certificates_due ON certificates (next_action_at) WHERE state = 'active' AND next_action_at IS NOT NULL;
+-- Each scan has a partial index, so that its cost follows what is due and not what exists. The state comes first although it
+-- is always the same: without statistics SQLite would prefer any other index that it can compare with "=".
+CREATE INDEX certificates_due ON certificates (state, next_action_at) WHERE state = 'active' AND next_action_at IS NOT NULL;
 
-CREATE INDEX certificates_not_due ON certificates (id) WHERE state = 'active' AND next_action_at IS NULL;
+CREATE INDEX certificates_not_due ON certificates (state, id) WHERE state = 'active' AND next_action_at IS NULL;
 
-CREATE INDEX certificates_to_ask ON certificates (ari_ask_at) WHERE state = 'active' AND ari_ask_at IS NOT NULL;
+CREATE INDEX certificates_to_ask ON certificates (state, ari_ask_at) WHERE state = 'active' AND ari_ask_at IS NOT NULL;
 
 CREATE INDEX certificates_failing ON certificates (last_failure_at) WHERE last_failure_at IS NOT NULL;
 
