@@ -12,12 +12,13 @@ from holdfast.store.leases import fence_base
 from holdfast.store.tx import Tx, to_micros, value_list
 
 PAGE: Final = 50  # rows a statement
+WAITING: Final = 9  # columns of a job that nobody holds
 
 
 def owe_claimed(tx: Tx, spec: Spec, holder: str, ttl: timedelta) -> Claim:
     """Ask for work and lease it in one go: this replica has a slot free, and no budget has to be asked."""
     fence = fence_base(tx) + 1
-    tx.owed_jobs.append((*row(spec)[:-3], holder, fence, ttl // timedelta(microseconds=1)))
+    tx.owed_jobs.append((*row(spec), holder, fence, ttl // timedelta(microseconds=1)))
     return Claim(
         id=spec.id,
         kind=spec.kind,
@@ -38,9 +39,13 @@ def pay(tx: Tx) -> None:
         return
     rows = sorted(tx.owed_jobs)  # by kind and subject: two groups that want the same jobs must not wait for each other
     tx.owed_jobs.clear()
-    for start in range(0, len(rows), PAGE):
-        insert(tx, rows[start : start + PAGE])
-    tx.wakes = tx.wakes or any(row[9] == "" for row in rows)
+    waiting = [each for each in rows if len(each) == WAITING]
+    for start in range(0, len(waiting), PAGE):
+        insert(tx, waiting[start : start + PAGE])
+    claimed = [each for each in rows if len(each) > WAITING]
+    for start in range(0, len(claimed), PAGE):
+        _insert_claimed(tx, claimed[start : start + PAGE])
+    tx.wakes = tx.wakes or bool(waiting)
 
 
 def row(spec: Spec) -> tuple[Any, ...]:
@@ -54,9 +59,6 @@ def row(spec: Spec) -> tuple[Any, ...]:
         "\n".join(spec.budgets),
         json.dumps(spec.payload),
         -1 if spec.expires_at is None else to_micros(spec.expires_at),
-        "",  # nobody's yet: holder, fence, lease
-        0,
-        0,
     )
 
 
@@ -65,13 +67,25 @@ def insert(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> int:
     text, values = value_list(rows)
     return tx.run(
         f"""INSERT INTO jobs (kind, subject, id, state, priority, due_at, max_attempts, budgets, payload, created_at,
-                              expires_at, attempts, holder, fence, lease_until, started_at)
-            SELECT kind, subject, id, CASE WHEN holder = '' THEN 'ready' ELSE 'running' END, priority,
-                   CASE WHEN due_at < 0 THEN now_us() ELSE due_at END, max_attempts, budgets, payload, now_us(),
-                   CASE WHEN expires_at < 0 THEN NULL ELSE expires_at END,
-                   CASE WHEN holder = '' THEN 0 ELSE 1 END, NULLIF(holder, ''), fence,
-                   CASE WHEN holder = '' THEN NULL ELSE now_us() + ttl END,
-                   CASE WHEN holder = '' THEN NULL ELSE now_us() END
+                              expires_at)
+            SELECT kind, subject, id, 'ready', priority, CASE WHEN due_at < 0 THEN now_us() ELSE due_at END,
+                   max_attempts, budgets, payload, now_us(), CASE WHEN expires_at < 0 THEN NULL ELSE expires_at END
+              FROM (WITH wanted (kind, subject, id, priority, due_at, max_attempts, budgets, payload, expires_at)
+                      AS ({text}) SELECT * FROM wanted) AS wanted
+             WHERE TRUE
+            ON CONFLICT DO NOTHING""",
+        **values,
+    )
+
+
+def _insert_claimed(tx: Tx, rows: Sequence[tuple[Any, ...]]) -> None:
+    """The same for jobs that have their holder already; it runs them at once, so they have no time to wait for."""
+    text, values = value_list(rows)
+    tx.run(
+        f"""INSERT INTO jobs (kind, subject, id, state, priority, due_at, max_attempts, budgets, payload, created_at,
+                              attempts, holder, fence, lease_until, started_at)
+            SELECT kind, subject, id, 'running', priority, now_us(), max_attempts, budgets, payload, now_us(),
+                   1, holder, fence, now_us() + ttl, now_us()
               FROM (WITH wanted (kind, subject, id, priority, due_at, max_attempts, budgets, payload, expires_at,
                                  holder, fence, ttl)
                       AS ({text}) SELECT * FROM wanted) AS wanted
