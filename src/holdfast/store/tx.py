@@ -59,16 +59,20 @@ class Tx:
     def run(self, sql: str, **params: Any) -> int:
         """Execute one statement and return how many rows it changed."""
         changed = self._session.execute(sql, _bound(params))
-        self.wrote = self.wrote or changed > 0
+        if changed > 0:
+            self.wrote = True
         return changed
 
     def rows(self, sql: str, **params: Any) -> list[Row]:
         rows = self._session.query(sql, _bound(params))
-        self.wrote = self.wrote or (bool(rows) and sql.startswith(_CHANGES))
+        if rows and not self.wrote:
+            self.wrote = sql.startswith(_CHANGES)
         return rows
 
     def row(self, sql: str, **params: Any) -> Row | None:
-        rows = self.rows(sql, **params)
+        rows = self._session.query(sql, _bound(params))
+        if rows and not self.wrote:
+            self.wrote = sql.startswith(_CHANGES)
         return rows[0] if rows else None
 
     def now(self) -> datetime:
