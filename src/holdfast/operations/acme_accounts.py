@@ -25,10 +25,6 @@ async def by_id(desk: Desk, ca: str, account: str) -> Account | None:
     return found if found is not None and found.ca == ca else None
 
 
-async def by_id_anywhere(desk: Desk, account: str) -> Account | None:
-    return await desk.db.read(lambda tx: acme_accounts.get(tx, account))
-
-
 async def by_key(desk: Desk, ca: str, thumbprint: str) -> Account | None:
     return await desk.db.read(lambda tx: acme_accounts.by_key(tx, ca, thumbprint))
 
@@ -146,8 +142,7 @@ async def change_key(desk: Desk, who: Requester, *, jwk: str, thumbprint: str) -
     try:
         return await desk.db.write(write)
     except Duplicate:  # at the same moment as another
-        account = await by_id_anywhere(desk, who.account)
-        holder = None if account is None else await by_key(desk, account.ca, thumbprint)
+        holder = await desk.db.read(lambda tx: acme_accounts.by_key(tx, _existing(tx, who).ca, thumbprint))
         raise KeyInUse(who.account if holder is None else holder.id) from None
 
 

@@ -18,6 +18,7 @@ from holdfast.core.acme import (
     sources,
 )
 from holdfast.core.problem import Problem
+from holdfast.store import jobs
 from holdfast.store.tx import Row, Tx, from_micros, instant, to_micros, value_list
 
 PAGE = 200
@@ -192,17 +193,7 @@ def expired(tx: Tx, now: datetime, limit: int = PAGE) -> list[str]:
 
 def processing_without_job(tx: Tx, kind: str, limit: int = PAGE) -> list[tuple[str, bool]]:
     """Challenges under way that no live job works on, and whether a dead one tells that we gave up."""
-    rows = tx.rows(
-        """SELECT id, EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = acme_challenges.id) AS dead
-             FROM acme_challenges
-            WHERE state = 'processing'
-              AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = acme_challenges.id
-                                                   AND jobs.state <> 'dead')
-            ORDER BY id LIMIT :limit""",
-        kind=kind,
-        limit=limit,
-    )
-    return [(row["id"], bool(row["dead"])) for row in rows]
+    return jobs.processing_without(tx, "acme_challenges", kind, limit)
 
 
 def _authz(rows: Sequence[Row]) -> Authz:

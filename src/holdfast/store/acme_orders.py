@@ -8,6 +8,7 @@ from datetime import datetime
 
 from holdfast.core.acme import ORDER_MOVES, Identifier, Order, OrderState, sources
 from holdfast.core.problem import Problem
+from holdfast.store import jobs
 from holdfast.store.tx import Row, Tx, from_micros, instant
 
 _COLUMNS = """id, ca, account, state, profile, identifiers, authzs, not_before, not_after, replaces, expires_at, error,
@@ -165,17 +166,7 @@ def expired(tx: Tx, now: datetime, limit: int = PAGE) -> list[str]:
 
 def processing_without_job(tx: Tx, kind: str, limit: int = PAGE) -> list[tuple[str, bool]]:
     """Orders under way that no live job works on, and whether a dead one tells that we gave up."""
-    rows = tx.rows(
-        """SELECT id, EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = acme_orders.id) AS dead
-             FROM acme_orders
-            WHERE state = 'processing'
-              AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = acme_orders.id
-                                                   AND jobs.state <> 'dead')
-            ORDER BY id LIMIT :limit""",
-        kind=kind,
-        limit=limit,
-    )
-    return [(row["id"], bool(row["dead"])) for row in rows]
+    return jobs.processing_without(tx, "acme_orders", kind, limit)
 
 
 def _order(row: Row) -> Order:

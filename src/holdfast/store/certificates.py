@@ -14,12 +14,12 @@ from holdfast.errors import TxConflict
 from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
 
 PAGE: Final = 200
-_COLUMNS = """id, name, identifiers, key_kind, issuers, profile, preferred_chain, lifetime, reuse_key, rule, windows,
+COLUMNS = """id, name, identifiers, key_kind, issuers, profile, preferred_chain, lifetime, reuse_key, rule, windows,
               owner, labels, state, generation, version, approval_required, changed_by, created_at, issuance_attempts,
               first_failure_at, last_failure_at, last_error, reason, fingerprint, next_action_at, next_cause,
               current_version, ari_start, ari_end, ari_pick, ari_explanation, ari_forced_at, ari_ask_at"""
-_NAMES: Final = tuple(name.strip() for name in _COLUMNS.split(","))
-_INSERT: Final = f"INSERT INTO certificates ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+_NAMES: Final = tuple(name.strip() for name in COLUMNS.split(","))
+_INSERT: Final = f"INSERT INTO certificates ({COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
 _FIXED: Final = ("id", "created_at")
 _SET: Final = ", ".join(f"{name} = :{name}" for name in _NAMES if name not in _FIXED)
 
@@ -44,37 +44,37 @@ def save(tx: Tx, before: Certificate, **changes: Any) -> Certificate:
 
 def get(tx: Tx, certificate: str, *, lock: bool = False) -> Certificate | None:
     row = tx.row(
-        f"SELECT {_COLUMNS} FROM certificates WHERE id = :id {'/* FOR UPDATE */' if lock else ''}", id=certificate
+        f"SELECT {COLUMNS} FROM certificates WHERE id = :id {'/* FOR UPDATE */' if lock else ''}", id=certificate
     )
-    return None if row is None else _certificate(row)
+    return None if row is None else from_row(row)
 
 
 def by_name(tx: Tx, name: str) -> Certificate | None:
     """The one of this name that is not archived."""
-    row = tx.row(f"SELECT {_COLUMNS} FROM certificates WHERE name = :name AND state <> 'archived'", name=name)
-    return None if row is None else _certificate(row)
+    row = tx.row(f"SELECT {COLUMNS} FROM certificates WHERE name = :name AND state <> 'archived'", name=name)
+    return None if row is None else from_row(row)
 
 
 def by_prefix(tx: Tx, prefix: str, limit: int = 2) -> list[Certificate]:
     rows = tx.rows(
-        f"SELECT {_COLUMNS} FROM certificates WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit",
+        f"SELECT {COLUMNS} FROM certificates WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit",
         low=prefix,
         high=prefix + "\uffff",
         limit=limit,
     )
-    return [_certificate(row) for row in rows]
+    return [from_row(row) for row in rows]
 
 
 def page(tx: Tx, *, after: str = "", limit: int = 100, state: State | None = None) -> list[Certificate]:
     """In the order of their names; archived ones only if asked for."""
     rows = tx.rows(
-        f"""SELECT {_COLUMNS} FROM certificates WHERE name > :after AND {_in_state(state)}
+        f"""SELECT {COLUMNS} FROM certificates WHERE name > :after AND {_in_state(state)}
              ORDER BY name LIMIT :limit""",
         after=after,
         limit=limit,
         **({} if state is None else {"state": state.value}),
     )
-    return [_certificate(row) for row in rows]
+    return [from_row(row) for row in rows]
 
 
 def _in_state(state: State | None) -> str:
@@ -87,26 +87,26 @@ def _in_state(state: State | None) -> str:
 def due(tx: Tx, now: datetime, limit: int = PAGE) -> list[Certificate]:
     """Those whose time has come, the longest overdue first; locked, and never the same ones for two replicas."""
     rows = tx.rows(
-        f"""SELECT {_COLUMNS} FROM certificates
+        f"""SELECT {COLUMNS} FROM certificates
              WHERE state = 'active' AND next_action_at IS NOT NULL AND next_action_at <= :now
              ORDER BY next_action_at LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
         now=now,
         limit=limit,
     )
-    return [_certificate(row) for row in rows]
+    return [from_row(row) for row in rows]
 
 
 def stranded(tx: Tx, limit: int = PAGE) -> list[Certificate]:
     """Active ones that wait for no time and for no issuance: nobody would ever come back to them."""
     rows = tx.rows(
-        f"""SELECT {_COLUMNS} FROM certificates
+        f"""SELECT {COLUMNS} FROM certificates
              WHERE state = 'active' AND next_action_at IS NULL
                AND NOT EXISTS (SELECT 1 FROM issuances WHERE issuances.certificate = certificates.id
                                   AND issuances.state NOT IN ('issued', 'failed', 'cancelled'))
              ORDER BY id LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
         limit=limit,
     )
-    return [_certificate(row) for row in rows]
+    return [from_row(row) for row in rows]
 
 
 def to_ask(tx: Tx, now: datetime, limit: int = PAGE) -> list[str]:
@@ -181,7 +181,7 @@ def _values(certificate: Certificate) -> dict[str, Any]:
     }
 
 
-def _certificate(row: Row) -> Certificate:
+def from_row(row: Row) -> Certificate:
     return Certificate(
         id=row["id"],
         wanted=_wanted(row),

@@ -29,14 +29,14 @@ def find(tx: Tx, wanted: Filter, *, sort: Sort = "name", after: Place | None = N
     if after is not None:
         clauses.append(f"({by}) > (:after_0, :after_1)")
         values |= {"after_0": after[0], "after_1": after[1]}
-    columns = ", ".join(f"certificates.{name.strip()}" for name in certificates._COLUMNS.split(","))
+    columns = ", ".join(f"certificates.{name.strip()}" for name in certificates.COLUMNS.split(","))
     rows = tx.rows(
         f"""SELECT {columns} FROM certificates {_JOIN if _joins(wanted, sort) else ""}
              WHERE {" AND ".join(clauses)} ORDER BY {by} LIMIT :limit""",
         limit=limit,
         **values,
     )
-    return [certificates._certificate(row) for row in rows]
+    return [certificates.from_row(row) for row in rows]
 
 
 def count(tx: Tx, wanted: Filter) -> int:
@@ -96,9 +96,9 @@ def under_way(tx: Tx, ids: Sequence[str]) -> dict[str, Issuance]:
         return {}
     text, values = value_list([(each,) for each in ids])
     rows = tx.rows(
-        f"SELECT {issuances._COLUMNS} FROM issuances WHERE certificate IN ({text}) AND state NOT IN {_OVER}", **values
+        f"SELECT {issuances.COLUMNS} FROM issuances WHERE certificate IN ({text}) AND state NOT IN {_OVER}", **values
     )
-    return {row["certificate"]: issuances._issuance(row) for row in rows}
+    return {row["certificate"]: issuances.from_row(row) for row in rows}
 
 
 def live_jobs(tx: Tx, kind: str, subjects: Sequence[str]) -> dict[str, Job]:
@@ -107,11 +107,11 @@ def live_jobs(tx: Tx, kind: str, subjects: Sequence[str]) -> dict[str, Job]:
         return {}
     text, values = value_list([(each,) for each in subjects])
     rows = tx.rows(
-        f"SELECT {jobs._COLUMNS} FROM jobs WHERE kind = :kind AND subject IN ({text}) AND state <> 'dead'",
+        f"SELECT {jobs.COLUMNS} FROM jobs WHERE kind = :kind AND subject IN ({text}) AND state <> 'dead'",
         kind=kind,
         **values,
     )
-    return {row["subject"]: jobs._job(row) for row in rows}
+    return {row["subject"]: jobs.from_row(row) for row in rows}
 
 
 # ── Attempts, jobs, audit ──
@@ -126,12 +126,12 @@ def attempts(
         clauses.append("(started_at, id) < (:after_0, :after_1)")
         values |= {"after_0": after[0], "after_1": after[1]}
     rows = tx.rows(
-        f"""SELECT {issuances._COLUMNS} FROM issuances {_where(clauses)}
+        f"""SELECT {issuances.COLUMNS} FROM issuances {_where(clauses)}
              ORDER BY started_at DESC, id DESC LIMIT :limit""",
         limit=limit,
         **values,
     )
-    return [issuances._issuance(row) for row in rows]
+    return [issuances.from_row(row) for row in rows]
 
 
 def place_of_attempt(issuance: Issuance) -> Place:
@@ -147,12 +147,12 @@ def job_page(tx: Tx, *, kind: str | None = None, state: str | None = None, after
     """In the order in which they were made."""
     clauses, values = _equal(kind=kind, state=state)
     rows = tx.rows(
-        f"SELECT {jobs._COLUMNS} FROM jobs {_where([*clauses, 'id > :after'])} ORDER BY id LIMIT :limit",
+        f"SELECT {jobs.COLUMNS} FROM jobs {_where([*clauses, 'id > :after'])} ORDER BY id LIMIT :limit",
         after=after,
         limit=limit,
         **values,
     )
-    return [jobs._job(row) for row in rows]
+    return [jobs.from_row(row) for row in rows]
 
 
 def audit_page(

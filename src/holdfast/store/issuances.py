@@ -13,10 +13,10 @@ from holdfast.errors import TxConflict
 from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
 
 PAGE: Final = 200
-_COLUMNS = """id, certificate, generation, state, version, issuer, cause, urgent, identifiers, key_secret, csr, ref,
+COLUMNS = """id, certificate, generation, state, version, issuer, cause, urgent, identifiers, key_secret, csr, ref,
               proofs, replaces, failures, polls, polled_since, requested_by, started_at, ended_at, error, reason"""
-_NAMES: Final = tuple(name.strip() for name in _COLUMNS.split(","))
-_INSERT: Final = f"INSERT INTO issuances ({_COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+_NAMES: Final = tuple(name.strip() for name in COLUMNS.split(","))
+_INSERT: Final = f"INSERT INTO issuances ({COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
 _CHANGING: Final = tuple(
     name for name in _NAMES if name not in ("id", "certificate", "generation", "identifiers", "requested_by")
 )
@@ -45,33 +45,33 @@ def save(tx: Tx, before: Issuance, **changes: Any) -> Issuance:
 
 
 def get(tx: Tx, issuance: str, *, lock: bool = False) -> Issuance | None:
-    row = tx.row(f"SELECT {_COLUMNS} FROM issuances WHERE id = :id {'/* FOR UPDATE */' if lock else ''}", id=issuance)
-    return None if row is None else _issuance(row)
+    row = tx.row(f"SELECT {COLUMNS} FROM issuances WHERE id = :id {'/* FOR UPDATE */' if lock else ''}", id=issuance)
+    return None if row is None else from_row(row)
 
 
 def under_way(tx: Tx, certificate: str) -> Issuance | None:
     row = tx.row(
-        f"SELECT {_COLUMNS} FROM issuances WHERE certificate = :certificate AND state NOT IN {_OVER}",
+        f"SELECT {COLUMNS} FROM issuances WHERE certificate = :certificate AND state NOT IN {_OVER}",
         certificate=certificate,
     )
-    return None if row is None else _issuance(row)
+    return None if row is None else from_row(row)
 
 
 def of(tx: Tx, certificate: str, limit: int = 50) -> list[Issuance]:
     """The newest first."""
     rows = tx.rows(
-        f"""SELECT {_COLUMNS} FROM issuances WHERE certificate = :certificate
+        f"""SELECT {COLUMNS} FROM issuances WHERE certificate = :certificate
              ORDER BY started_at DESC, id DESC LIMIT :limit""",
         certificate=certificate,
         limit=limit,
     )
-    return [_issuance(row) for row in rows]
+    return [from_row(row) for row in rows]
 
 
 def without_job(tx: Tx, kind: str, limit: int = PAGE) -> list[tuple[Issuance, bool]]:
     """Those under way that no live job works on, and whether a dead one tells that it was given up."""
     rows = tx.rows(
-        f"""SELECT {_COLUMNS}, EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = issuances.id)
+        f"""SELECT {COLUMNS}, EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = issuances.id)
                    AS has_dead_job
               FROM issuances
              WHERE state NOT IN {_OVER} AND state <> 'awaiting_approval'
@@ -81,7 +81,7 @@ def without_job(tx: Tx, kind: str, limit: int = PAGE) -> list[tuple[Issuance, bo
         kind=kind,
         limit=limit,
     )
-    return [(_issuance(row), bool(row["has_dead_job"])) for row in rows]
+    return [(from_row(row), bool(row["has_dead_job"])) for row in rows]
 
 
 def uses_key(tx: Tx, secret: str) -> bool:
@@ -137,7 +137,7 @@ def storable(error: str) -> str:
     return error[:2000].replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
-def _issuance(row: Row) -> Issuance:
+def from_row(row: Row) -> Issuance:
     return Issuance(
         id=row["id"],
         certificate=row["certificate"],

@@ -345,17 +345,17 @@ def _hand_back(tx: Tx, which: str, **params: Any) -> int:
 
 
 def get(tx: Tx, job_id: str) -> Job | None:
-    row = tx.row(f"SELECT {_COLUMNS} FROM jobs WHERE id = :id", id=job_id)
-    return None if row is None else _job(row)
+    row = tx.row(f"SELECT {COLUMNS} FROM jobs WHERE id = :id", id=job_id)
+    return None if row is None else from_row(row)
 
 
 def live(tx: Tx, kind: str, subject: str) -> Job | None:
     row = tx.row(
-        f"SELECT {_COLUMNS} FROM jobs WHERE kind = :kind AND subject = :subject AND state <> 'dead'",
+        f"SELECT {COLUMNS} FROM jobs WHERE kind = :kind AND subject = :subject AND state <> 'dead'",
         kind=kind,
         subject=subject,
     )
-    return None if row is None else _job(row)
+    return None if row is None else from_row(row)
 
 
 def known(tx: Tx, kind: str, subject: str) -> bool:
@@ -403,11 +403,11 @@ def cancel(tx: Tx, job_id: str) -> bool:
     return bool(rows)
 
 
-_COLUMNS = """id, kind, subject, state, priority, due_at, attempts, max_attempts, crashes, holder, lease_until, reason,
+COLUMNS = """id, kind, subject, state, priority, due_at, attempts, max_attempts, crashes, holder, lease_until, reason,
               last_error"""
 
 
-def _job(row: Row) -> Job:
+def from_row(row: Row) -> Job:
     return Job(
         id=row["id"],
         kind=row["kind"],
@@ -442,3 +442,18 @@ def bring_forward(tx: Tx, kind: str, subject: str, due_at: datetime) -> bool:
     )
     tx.wakes = tx.wakes or changed == 1
     return changed == 1
+
+
+def processing_without(tx: Tx, table: str, kind: str, limit: int) -> list[tuple[str, bool]]:
+    """Rows of a table that are `processing` without a live job of this kind, and whether a dead one is there."""
+    rows = tx.rows(
+        f"""SELECT id, EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = {table}.id) AS dead
+              FROM {table}
+             WHERE state = 'processing'
+               AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = {table}.id
+                                                    AND jobs.state <> 'dead')
+             ORDER BY id LIMIT :limit""",
+        kind=kind,
+        limit=limit,
+    )
+    return [(row["id"], bool(row["dead"])) for row in rows]
