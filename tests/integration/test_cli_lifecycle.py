@@ -140,7 +140,7 @@ async def test_a_failure_is_told_with_its_reason_and_the_next_attempt(db: Databa
         assert [line.split()[0] for line in block] == [NAME, "phase", "reason", "error", "next", "now"]
         assert "1 failed attempts in a row" in block[1]
         assert "CA_REFUSED" in block[2]
-        assert re.search(r"in \d+ d \d+ h \(20.*Z\)", block[4])
+        assert re.search(r"in \d+ d( \d+ h)? \(20.*Z\)", block[4])
         assert (await shell("status", NAME, "--check")).code == 10
         fleet = await shell("status", "--check")
         assert (fleet.code, NAME in fleet.out) == (10, True)
