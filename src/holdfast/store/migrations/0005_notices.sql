@@ -1,0 +1,1 @@
+-- Notices: what is owed to channels.

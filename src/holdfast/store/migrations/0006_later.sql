@@ -1,0 +1,1 @@
+-- CAs that issue later.
