@@ -36,19 +36,23 @@ def _answer(face: Face, call: Call, found: Authz) -> Answer:
 async def challenge(face: Face, call: Call) -> Answer:
     """Look, or say that the proof is in place: an empty object, whose unknown fields are ignored (§7.5.1)."""
     if call.jws.is_post_as_get:
-        found, parent = await _look(face, call)
+        found, parent = await _settled_challenge(
+            face, call, await acme_authzs.challenge(face.desk, call.who, call.args[0])
+        )
     else:
         call.content  # noqa: B018  (must be an object)
-        found, parent = await acme_authzs.answer(face.desk, call.who, call.args[0])
+        found, parent = await _settled_challenge(
+            face, call, await acme_authzs.answer(face.desk, call.who, call.args[0])
+        )
     up = link(call.place.authz(parent.id), "up")
     waits = render.challenge_waits(found, face.clock.now())
     return json_answer(render.challenge(call.place, found, parent), up, *waits)
 
 
-async def _look(face: Face, call: Call) -> tuple[Challenge, Authz]:
-    look = acme_authzs.challenge
-    found, parent = await look(face.desk, call.who, call.args[0])
+async def _settled_challenge(face: Face, call: Call, seen: tuple[Challenge, Authz]) -> tuple[Challenge, Authz]:
+    """A proof that is in place is mostly seen within milliseconds: the client is told so, and need not ask again."""
+    found, parent = seen
     if found.state is not ChallengeState.PROCESSING:
-        return found, parent
+        return seen
     await face.desk.changes.wait(parent.id, polling.PATIENCE)
-    return await look(face.desk, call.who, call.args[0])
+    return await acme_authzs.challenge(face.desk, call.who, call.args[0])

@@ -31,6 +31,8 @@ async def order(face: Face, call: Call) -> Answer:
 async def finalize(face: Face, call: Call) -> Answer:
     csr = _der(call.content.get("csr"))
     found = await acme_orders.finalize(face.desk, call.place.ca, call.who, call.args[0], csr)
+    if found.state is OrderState.PROCESSING and await face.desk.changes.wait(found.id, polling.PATIENCE):
+        found = await acme_orders.get(face.desk, call.who, found.id)
     return _answer(call, found)
 
 

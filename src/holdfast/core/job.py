@@ -98,6 +98,7 @@ class Claim:
     priority: Priority
     budgets: tuple[str, ...]
     recheck: bool  # the database may have lost commits: ask the remote before doing anything again
+    known: Any = field(default=None, compare=False, repr=False)  # what whoever caused it, in this process, just wrote
 
 
 # ── What a handler answers ──

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
@@ -16,7 +15,7 @@ from holdfast.core.job import Done, Outcome, Spec
 from holdfast.core.problem import AcmeError, Problem
 from holdfast.engine.worker import Kind, Work
 from holdfast.errors import TryLater
-from holdfast.operations.acme_orders import ISSUE
+from holdfast.operations.acme_orders import ISSUE, Started
 from holdfast.operations.authorities import Authority
 from holdfast.operations.desk import Desk
 from holdfast.pki import certify, keys, lint, linting
@@ -34,13 +33,6 @@ LADDER: Final = Ladder(first=timedelta(seconds=5), factor=3, cap=timedelta(minut
 GAVE_UP: Final = "The certificate could not be issued; the operator of this CA can see why. Place a new order."
 
 CaaCheck = Callable[[Order, Identifier, str], Awaitable[Problem | None]]  # a name, and how it was proved
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    order: Order
-    intent: bytes
-    stale: tuple[tuple[Identifier, str], ...]  # names whose CAA was looked up too long ago, and how they were proved
 
 
 def kind(desk: Desk, *, caa: CaaCheck, use_pkilint: bool) -> Kind:
@@ -67,10 +59,11 @@ def kind(desk: Desk, *, caa: CaaCheck, use_pkilint: bool) -> Kind:
 
 
 async def _issue(desk: Desk, work: Work, *, caa: CaaCheck, use_pkilint: bool) -> Outcome:
-    facts = await desk.db.read(brief(lambda tx: _facts(tx, desk, work.claim.subject)))
+    facts = None if desk.policy.caa_identities else work.claim.known
+    facts = facts or await desk.db.read(brief(lambda tx: _facts(tx, desk, work.claim.subject)))
     if facts is None:
         return Done()  # it is over: an earlier run stored the certificate, and we did not hear of it
-    order, intent = facts.order, Intent.from_json(facts.intent)
+    order, intent = facts.order, facts.intent
     ca = desk.authorities.get(order.ca)
     if ca is None:
         raise TryLater(f"CA {order.ca} cannot sign here now.", reason="CA_NOT_OPEN")
@@ -86,15 +79,16 @@ async def _issue(desk: Desk, work: Work, *, caa: CaaCheck, use_pkilint: bool) ->
     return Done(write=lambda tx: _store(tx, order, issued))
 
 
-def _facts(tx: Tx, desk: Desk, order_id: str) -> _Facts | None:
-    order, intent = acme_orders.get(tx, order_id), ca_certificates.intent_of(tx, order_id)
-    if order is None or intent is None or order.state is not OrderState.PROCESSING:
+def _facts(tx: Tx, desk: Desk, order_id: str) -> Started | None:
+    order, content = acme_orders.get(tx, order_id), ca_certificates.intent_of(tx, order_id)
+    if order is None or content is None or order.state is not OrderState.PROCESSING:
         return None
+    intent = Intent.from_json(content)
     if not desk.policy.caa_identities:
-        return _Facts(order, intent, ())
+        return Started(order, intent)
     oldest = tx.now() - desk.policy.caa_for
     proofs = acme_authzs.proofs(tx, order.authzs)
-    return _Facts(order, intent, tuple((name, proof) for name, proof, at in proofs if proof and at < oldest))
+    return Started(order, intent, tuple((name, proof) for name, proof, at in proofs if proof and at < oldest))
 
 
 def _lint(content: Unsigned, intent: Intent, ca: Authority, *, use_pkilint: bool) -> None:

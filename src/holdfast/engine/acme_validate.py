@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from holdfast.core.acme import Authz, Challenge, ChallengeState
+from holdfast.core.acme import ChallengeState
 from holdfast.core.backoff import Ladder
 from holdfast.core.job import Again, Claim, Done, Outcome, Spec
 from holdfast.core.problem import AcmeError
 from holdfast.engine.worker import Kind, Work
 from holdfast.operations import acme_authzs as verbs
-from holdfast.operations.acme_authzs import VALIDATE
+from holdfast.operations.acme_authzs import VALIDATE, Answered
 from holdfast.operations.desk import Desk
 from holdfast.ports import Random
 from holdfast.store import acme_accounts, acme_authzs
@@ -27,13 +27,12 @@ def kind(desk: Desk, validator: check.Validator) -> Kind:
     """Jobs of this kind have a challenge as subject."""
 
     async def handler(work: Work) -> Outcome:
-        facts = await desk.db.read(brief(lambda tx: _facts(tx, work.claim.subject)))
+        facts = work.claim.known or await desk.db.read(brief(lambda tx: _facts(tx, work.claim.subject)))
         if facts is None:
             return Done()  # it was decided before, and we did not hear of it
-        challenge, authz, ca, seen = facts
-        answer = await validator.check(_asked(desk, challenge, authz, ca))
+        answer = await validator.check(_asked(desk, facts))
         work.point("job.effect-done")
-        return _outcome(desk, challenge, authz, answer, seen)
+        return _outcome(desk, facts, answer)
 
     def settled(claim: Claim) -> None:
         desk.changes.fire(claim.subject)
@@ -42,28 +41,29 @@ def kind(desk: Desk, validator: check.Validator) -> Kind:
     return Kind(name=VALIDATE, handler=handler, slots=64, timeout=timedelta(minutes=1), settled=settled)
 
 
-def _facts(tx: Tx, challenge_id: str) -> tuple[Challenge, Authz, str, list[dict[str, Any]]] | None:
+def _facts(tx: Tx, challenge_id: str) -> Answered | None:
     found = acme_authzs.with_challenge(tx, challenge_id)
     if found is None or found[0].state is not ChallengeState.PROCESSING:
         return None
     account = acme_accounts.get(tx, found[1].account)
-    return (*found, "" if account is None else account.ca, acme_authzs.tries(tx, challenge_id))
+    return Answered(*found, "" if account is None else account.ca, tuple(acme_authzs.tries(tx, challenge_id)))
 
 
-def _asked(desk: Desk, challenge: Challenge, authz: Authz, ca: str) -> verdict.Challenge:
+def _asked(desk: Desk, facts: Answered) -> verdict.Challenge:
+    challenge, authz = facts.challenge, facts.authz
     return verdict.Challenge(
         type=challenge.type,
         identifier_type=authz.identifier.type,
         identifier=f"*.{authz.identifier.value}" if authz.wildcard else authz.identifier.value,
         token=challenge.token,
         thumbprint=challenge.thumbprint or "",
-        account_url=desk.policy.acme_url(ca, "account", authz.account),
+        account_url=desk.policy.acme_url(facts.ca, "account", authz.account),
     )
 
 
-def _outcome(
-    desk: Desk, challenge: Challenge, authz: Authz, answer: verdict.Verdict, before: list[dict[str, Any]]
-) -> Outcome:  # fmt: skip
+def _outcome(desk: Desk, facts: Answered, answer: verdict.Verdict) -> Outcome:
+    challenge, authz, _, before = facts
+    seen: list[Mapping[str, Any]]
     if isinstance(answer, verdict.Valid):
         seen = [*before, answer.evidence]
         return Done(write=lambda tx: verbs.proved(tx, desk, challenge, authz, seen))
@@ -85,7 +85,7 @@ def owed(desk: Desk, random: Random) -> Callable[[Tx], Sequence[Spec]]:
             facts = _facts(tx, challenge_id) if dead else None
             if facts is not None:
                 problem = AcmeError.server_internal("The challenge could not be tested; place a new order.").problem
-                verbs.disproved(tx, desk, facts[0], facts[1], problem, facts[3])
+                verbs.disproved(tx, desk, facts.challenge, facts.authz, problem, facts.seen)
         alive = [acme_authzs.with_challenge(tx, challenge_id) for challenge_id, dead in found if not dead]
         return [verbs.validation(random.new_id("job"), each[0]) for each in alive if each is not None]
 

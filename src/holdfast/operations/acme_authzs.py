@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from holdfast.core.acme import Authz, AuthzState, Challenge, ChallengeState, authz_state_at
 from holdfast.core.job import Spec
@@ -18,6 +18,15 @@ from holdfast.store.marks import brief
 from holdfast.store.tx import Tx
 
 VALIDATE: Final = "acme.validate"
+
+
+class Answered(NamedTuple):
+    """What a test of a challenge has to know."""
+
+    challenge: Challenge
+    authz: Authz
+    ca: str
+    seen: tuple[Mapping[str, Any], ...] = ()  # at earlier tries
 
 
 async def get(desk: Desk, who: Requester, authz_id: str) -> Authz:
@@ -41,7 +50,7 @@ async def answer(desk: Desk, who: Requester, challenge_id: str) -> tuple[Challen
     job = desk.random.new_id("job")
 
     def write(tx: Tx, owe: Owe) -> tuple[Challenge, Authz]:
-        require(tx, who)
+        standing = require(tx, who)
         found, authz = _own_challenge(tx, who, challenge_id)
         if found.state is not ChallengeState.PENDING:
             return found, authz
@@ -49,9 +58,10 @@ async def answer(desk: Desk, who: Requester, challenge_id: str) -> tuple[Challen
             raise AcmeError.malformed(f"The authorization is {authz.state}: there is nothing left to prove.")
         if not acme_authzs.answer(tx, found.id, who.thumbprint):
             return _own_challenge(tx, who, challenge_id)
-        owe(tx, validation(job, found))
+        answered = replace(found, state=ChallengeState.PROCESSING, thumbprint=who.thumbprint)
+        owe(tx, validation(job, found), Answered(answered, authz, standing.ca))
         journal.audit(tx, "challenge_answered", authz.id, actor=f"acme:{who.account}", type=found.type)
-        return replace(found, state=ChallengeState.PROCESSING, thumbprint=who.thumbprint), authz
+        return answered, authz
 
     return await desk.handover.write(desk.db, VALIDATE, write)
 

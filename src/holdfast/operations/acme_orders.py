@@ -6,7 +6,8 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from hashlib import sha256
+from typing import Final, NamedTuple
 
 from holdfast.core.acme import (
     Account,
@@ -43,6 +44,14 @@ from holdfast.store.tx import Tx
 
 ISSUE: Final = "acme.issue"
 REUSE_MARGIN: Final = timedelta(hours=1)  # a proof that ends sooner is not worth building an order on
+
+
+class Started(NamedTuple):
+    """What the signing of an order has to know."""
+
+    order: Order
+    intent: Intent
+    stale: tuple[tuple[Identifier, str], ...] = ()  # names whose CAA was looked up too long ago; how they were proved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,18 +350,20 @@ async def finalize(desk: Desk, ca: Authority, who: Requester, order_id: str, con
 def _start(tx: Tx, owe: Owe, order: Order, intent: Intent, content: bytes, job: str, *, actor: str) -> Order:
     if not acme_orders.finalize(tx, order.id, content):
         raise AcmeError.order_not_ready("The order was finalized at the same moment.")
-    ca_certificates.intend(tx, order.id, order.ca, f"{intent.serial:x}", intent.to_json())
-    owe(tx, Spec(id=job, kind=ISSUE, subject=order.id, priority=Priority.NORMAL))
+    written = intent.to_json()
+    ca_certificates.intend(tx, order.id, order.ca, f"{intent.serial:x}", written)
+    started = replace(order, state=OrderState.PROCESSING)
+    owe(tx, Spec(id=job, kind=ISSUE, subject=order.id, priority=Priority.NORMAL), Started(started, intent))
     journal.audit(
         tx,
         "order_finalized",
         order.id,
         actor=actor,
         serial=f"{intent.serial:x}",
-        intent=intent.sha256(),
+        intent=sha256(written).hexdigest(),
         key=keys.spki_sha256(intent.spki).hex(),
     )
-    return replace(order, state=OrderState.PROCESSING)
+    return started
 
 
 def _request(content: bytes, who: Requester) -> csr.Request:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.core.job import Claim, Spec
 from holdfast.ports import Clock
@@ -53,7 +53,7 @@ class Handover:
         """Run a transaction function that may ask for one job of this kind, by the function it is given."""
         taker = self.taker
         if taker is None or taker.room_for(kind) <= self.offered[kind]:
-            return await db.write(lambda tx: fn(tx, jobs.owe))
+            return await db.write(lambda tx: fn(tx, _owe))
         self.offered[kind] += 1
         try:
             return await _hand_over(db, taker, fn)
@@ -61,15 +61,25 @@ class Handover:
             self.offered[kind] -= 1
 
 
-Owe = Callable[[Tx, Spec], None]
+class Owe(Protocol):
+    """Asks for a job. `known` spares its handler a look at what this very transaction writes."""
+
+    def __call__(self, tx: Tx, spec: Spec, known: Any = None) -> None: ...
+
+
+def _owe(tx: Tx, spec: Spec, known: Any = None) -> None:
+    jobs.owe(tx, spec)  # whoever claims it has to look
 
 
 async def _hand_over(db: Store, taker: Taker, fn: Callable[[Tx, Owe], T]) -> T:
     claims: list[Claim] = []
 
+    def owe(tx: Tx, spec: Spec, known: Any = None) -> None:
+        claims.append(owed_jobs.owe_claimed(tx, spec, taker.holder, taker.ttl, known))
+
     def run(tx: Tx) -> T:
         claims.clear()  # it may run more than once: the last time counts
-        return fn(tx, lambda tx, spec: claims.append(owed_jobs.owe_claimed(tx, spec, taker.holder, taker.ttl)))
+        return fn(tx, owe)
 
     asked_at = taker.clock.monotonic()
     try:

@@ -7,7 +7,6 @@ is deterministic, comes the same certificate: after a crash, and in another proc
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -79,10 +78,6 @@ class Intent:
         if intent.to_json() != content:
             raise ValueError("an intent is written in another way")
         return intent
-
-    def sha256(self) -> str:
-        """How the audit names it."""
-        return hashlib.sha256(self.to_json()).hexdigest()
 
 
 def _same(value: Any) -> Any:

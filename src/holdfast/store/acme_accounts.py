@@ -20,6 +20,7 @@ class Standing:
     state: AccountState
     thumbprint: str
     names: tuple[str, ...]
+    ca: str
 
 
 def insert(tx: Tx, account: Account) -> bool:
@@ -58,8 +59,8 @@ def by_key(tx: Tx, ca: str, thumbprint: str) -> Account | None:
 
 
 def standing(tx: Tx, account: str) -> Standing | None:
-    row = tx.row("SELECT state, thumbprint, names FROM acme_accounts WHERE id = :id", id=account)
-    return None if row is None else Standing(AccountState(row["state"]), row["thumbprint"], _names(row))
+    row = tx.row("SELECT state, thumbprint, names, ca FROM acme_accounts WHERE id = :id", id=account)
+    return None if row is None else Standing(AccountState(row["state"]), row["thumbprint"], _names(row), row["ca"])
 
 
 def set_contacts(tx: Tx, account: str, contacts: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ PAGE: Final = 50  # rows a statement
 WAITING: Final = 9  # columns of a job that nobody holds
 
 
-def owe_claimed(tx: Tx, spec: Spec, holder: str, ttl: timedelta) -> Claim:
+def owe_claimed(tx: Tx, spec: Spec, holder: str, ttl: timedelta, known: Any = None) -> Claim:
     """Ask for work and lease it in one go: this replica has a slot free, and no budget has to be asked."""
     fence = fence_base(tx) + 1
     tx.owed_jobs.append((*row(spec), holder, fence, ttl // timedelta(microseconds=1)))
@@ -30,6 +30,7 @@ def owe_claimed(tx: Tx, spec: Spec, holder: str, ttl: timedelta) -> Claim:
         priority=spec.priority,
         budgets=(),
         recheck=False,
+        known=known,
     )
 
 
