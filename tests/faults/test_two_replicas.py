@@ -1,0 +1,70 @@
+"""Two replicas on one PostgreSQL keep certificates together: what one publishes, the other answers."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.faults.conftest import Serve
+from tests.support.grounds import Ground, PostgresGround, look
+from tests.support.pebble import Pebble
+from tests.support.processes import environment
+from tests.support.reaper import until
+
+from holdfast.store.tx import Tx
+
+
+@pytest.fixture(scope="module")
+def pebble(tmp_path_factory: pytest.TempPathFactory) -> object:
+    with Pebble(tmp_path_factory.mktemp("pebble"), nonces=0, sleep=1) as pebble:
+        yield pebble
+
+
+def test_a_proof_that_one_replica_made_is_answered_by_the_other(shared: Ground, serve: Serve, pebble: Pebble) -> None:
+    assert isinstance(shared, PostgresGround)
+    settings = {"STORE_URL": shared.store, "KEYS_FILE": str(shared.folder / "holdfast.key")}
+    works, answers = shared.folder / "works", shared.folder / "answers"
+    first = serve(works, **settings)
+    first.wait_until_ready()
+    maker = look(shared, holders)
+    # The CA looks for proofs at the second one only.
+    second = serve(answers, **settings, SERVER_LISTEN=f"127.0.0.1:{pebble.http_port}")
+    second.wait_until_ready()
+    place = pebble.place
+    roots = f"roots={json.dumps(place.roots.decode())}"
+    holdfast(works, settings, "issuer", "add", "pebble", "--directory", place.directory, "--set", roots)
+    names = (f"n{number}.holdfast.test" for number in range(20))
+    until(
+        lambda: made_by(shared, works, settings, next(names)) in maker, "a certificate that the first one got", every=0
+    )
+    assert look(shared, holders) != maker
+    assert look(shared, lambda tx: tx.rows("SELECT token FROM challenge_responses")) == []
+    assert look(shared, leaders) == 1
+
+
+def made_by(shared: Ground, folder: Path, settings: dict[str, str], name: str) -> str:
+    """Get a certificate; who did."""
+    holdfast(folder, settings, "issue", name, "--ca", "pebble", "--wait")
+
+    def holder(tx: Tx) -> str:
+        row = tx.row("SELECT holder FROM job_history WHERE kind = 'issue' ORDER BY finished_at DESC LIMIT 1")
+        return "" if row is None else str(row["holder"])
+
+    return look(shared, holder)
+
+
+def holders(tx: Tx) -> set[str]:
+    return {row["holder"] for row in tx.rows("SELECT holder FROM replicas")}
+
+
+def leaders(tx: Tx) -> int:
+    """Who ticks: one lease for the whole cluster."""
+    return len(tx.rows("SELECT holder FROM leases WHERE holder <> '' AND until > now_us()"))
+
+
+def holdfast(folder: Path, settings: dict[str, str], *words: str) -> str:
+    command = [sys.executable, "-m", "holdfast.cli.main", *words]
+    done = subprocess.run(command, env=environment(folder, settings), capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
