@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SEEDS  ?= 500
 DATA   ?= data
 
-.PHONY: run test check sim kill bench bench-acme bench-renew interop docs lock clean
+.PHONY: run test check sim sim-year kill pending bench bench-acme bench-renew bench-notices bench-api bench-faces contract interop docs lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -23,8 +23,16 @@ check: $(VENV)/.dev
 sim: $(VENV)/.dev
 	$(BIN)/python -m holdfast.simulation --seeds $(SEEDS)
 
+# Ten thousand certificates for a year, in a storm, in an outage, and revoked together: minutes, and figures.
+sim-year: $(VENV)/.dev
+	$(BIN)/python -m holdfast.simulation --experiment all
+
 kill: $(VENV)/.dev
 	$(BIN)/python -m tests.kill
+
+# Orders that a CA keeps pending for days.
+pending: $(VENV)/.dev
+	$(BIN)/python -m bench.pending
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m bench
@@ -35,6 +43,22 @@ bench-acme: $(VENV)/.bench
 # certbot comes from the cache folder of interop, and nothing of it is installed here.
 bench-renew: $(VENV)/.bench
 	$(BIN)/python -m bench.renew
+
+# Lists of the API among a hundred thousand certificates.
+bench-api: $(VENV)/.bench
+	$(BIN)/python -m bench.api
+
+# Ten thousand notices through a real web hook, and outages of hours and days in skipped time.
+bench-notices: $(VENV)/.dev
+	$(BIN)/python -m bench.notices
+
+# Everything that the API's own document lets one ask, and much that it does not.
+contract: $(VENV)/.dev
+	$(BIN)/python -m tests.contract
+
+# How soon `holdfast --help` is there, and what a scrape of /metrics costs with 100,000 certificates.
+bench-faces: $(VENV)/.dev
+	$(BIN)/python -m bench.faces
 
 # Other people's ACME clients against ours; they are fetched into a cache folder, never into this environment.
 interop: $(VENV)/.dev
@@ -57,14 +81,21 @@ $(VENV)/.bench: requirements/bench.txt $(VENV)/.dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/bench.txt
 	@touch $@
 
-docs: $(VENV)/.dev
+# Writes docs/reference from the code, then all pages as a site into site/.
+docs: $(VENV)/.docs
 	$(BIN)/python -m scripts.make_reference
+	$(BIN)/zensical build --strict
+
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.dev
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
 
 UVC = uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11
 lock:
 	$(UVC) pyproject.toml requirements/build.in -o requirements/run.txt
 	$(UVC) pyproject.toml requirements/build.in --group dev -c requirements/run.txt -o requirements/dev.txt
 	$(UVC) --group bench -c requirements/dev.txt -o requirements/bench.txt
+	$(UVC) --group docs -c requirements/dev.txt -o requirements/docs.txt
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis

@@ -6,7 +6,11 @@ tests/test_docs.py fails when a page differs from what this would write.
 import sys
 from pathlib import Path
 
+from scripts.api_page import api, problems
+from scripts.commands_page import commands
+
 from holdfast.config import describe, load
+from holdfast.core import notice
 from holdfast.core.job import MOVES, State
 from holdfast.ports import POINTS
 from holdfast.telemetry import Metrics
@@ -57,18 +61,43 @@ def jobs() -> str:
     return "\n".join(lines) + "\n"
 
 
+def notices() -> str:
+    lines = [
+        "# The notice machine",
+        "",
+        "Drawn from the table in `src/holdfast/core/notice.py`.",
+        "",
+        "```mermaid",
+        "stateDiagram-v2",
+        f"    [*] --> {notice.State.PENDING}",
+        *(f"    {before} --> {after}: {event}" for (before, event), after in notice.MOVES.items()),
+        "```",
+        "",
+        "| from | event | to |",
+        "|---|---|---|",
+        *(f"| {before} | {event} | {after} |" for (before, event), after in notice.MOVES.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def metrics() -> str:
     lines = [
         "# Metrics",
         "",
-        "At `/metrics`, in Prometheus' text format.",
+        "At `/metrics`, in Prometheus' text format. Only counters end in `_total`; times and spans are in seconds. What is said",
+        "about certificates, CAs, jobs and notices is counted by the database over the whole installation, so that every replica",
+        "says the same: take `max`, not `sum`. It is read at most every `metrics.interval`, and more seldom where reading it takes",
+        "long. Series of single certificates are capped by `metrics.certificate_series`: the failing ones and those that end first.",
         "",
-        "| name | type | what it says |",
-        "|---|---|---|",
+        "| name | type | labels | what it says |",
+        "|---|---|---|---|",
     ]
-    for family in sorted(Metrics().registry.collect(), key=lambda family: family.name):
+    known = vars(Metrics())
+    labels = {each._name: each._labelnames for each in known.values() if hasattr(each, "_labelnames")}
+    for family in sorted(known["registry"].collect(), key=lambda family: family.name):
         suffix = "_total" if family.type == "counter" else ""
-        lines.append(f"| `{family.name}{suffix}` | {family.type} | {family.documentation} |")
+        shown = ", ".join(f"`{label}`" for label in labels.get(family.name, ()))
+        lines.append(f"| `{family.name}{suffix}` | {family.type} | {shown} | {family.documentation} |")
     return "\n".join(lines) + "\n"
 
 
@@ -83,7 +112,15 @@ def points() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"settings.md": settings, "jobs.md": jobs, "metrics.md": metrics, "points.md": points}
+PAGES = {
+    "settings.md": settings,
+    "jobs.md": jobs,
+    "notices.md": notices,
+    "metrics.md": metrics,
+    "points.md": points,
+    "commands.md": commands,
+}
+PAGES |= {"api.md": api, "problems.md": problems}
 
 
 def main() -> int:

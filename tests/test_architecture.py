@@ -18,13 +18,16 @@ LONGEST_MODULE: Final = 500  # lines
 # Besides `errors`, the version and itself. A folder's line covers every file in it.
 MAY_IMPORT: Final = {
     "errors": "",
-    "ports": "",
+    "ports": "secret",
     "secret": "",
     "telemetry": "",
+    "traced": "ports telemetry",
+    "tracing": "telemetry",
     "config": "secret setting_kinds",
     "setting_kinds": "secret",
     "world": "ports",
     "network": "ports",
+    "sinks": "ports",
     "keyring": "ports secret",
     "keyfile": "keyring ports secret",
     "core": "",
@@ -32,18 +35,23 @@ MAY_IMPORT: Final = {
     "validators": "core pki ports",
     "importing": "core pki ports secret",
     "issuers": "core operations pki ports secret",
+    "notifiers": "core ports secret",
     "solvers": "core issuers pki ports secret validators",
     "store": "core keyring ports secret",
     "operations": "config core keyfile keyring pki ports secret store telemetry",
-    "engine": "core issuers operations pki ports secret solvers store telemetry validators",
+    "engine": "core issuers notifiers operations pki ports secret solvers store telemetry validators",
     "acme": "core operations pki ports secret telemetry",
     "api": "core operations pki secret telemetry",
     "web": "core operations secret telemetry",
+    "mcp": "",
     "ca_server": "acme config core engine network operations pki ports store telemetry validators web",
-    "certificate_keeper": "ca_server config core engine network operations ports secret solvers store telemetry world",
-    "app": "api ca_server certificate_keeper config core engine operations ports secret store telemetry web world",
-    "cli": "app config core importing operations pki ports secret setting_kinds store world",
-    "simulation": "config core engine keyring operations ports secret store telemetry world",
+    "certificate_keeper": "ca_server config core engine network operations ports secret "
+    "solvers store telemetry traced world",
+    "app": "api ca_server certificate_keeper config core engine operations ports secret "
+    "sinks store telemetry tracing web world",
+    "cli": "app config core importing mcp network operations pki ports secret "
+    "setting_kinds solvers store validators web world",
+    "simulation": "config core engine issuers keyring operations pki ports secret solvers store telemetry world",
 }
 
 
@@ -150,7 +158,7 @@ BANNED: Final = {
     "random": "Random", "secrets": "Random", "uuid": "Random", "os.urandom": "Random",
     "socket": "Transport", "ssl": "Transport", "httpx2": "Transport", "http": "Transport",
     "urllib.request": "Transport", "asyncio.open_connection": "Transport", "asyncio.start_server": "Transport",
-    "uvicorn": "Transport",
+    "uvicorn": "Transport", "aiosmtplib": "Transport", "apprise": "Transport",
     "os": "Files", "io.open": "Files", "shutil": "Files", "tempfile": "Files", "glob": "Files", "fcntl": "Files",
     "subprocess": "Files", "multiprocessing": "Files", "signal": "Files", "platform": "Files",
     "asyncio.create_subprocess_exec": "Files", "asyncio.create_subprocess_shell": "Files",
@@ -187,6 +195,10 @@ DOORS: Final = {
         "It is the adapter of Clock, Random, Transport and Files.",
     ),
     "network.py": Door("socket ssl", "It is the adapter of Net."),
+    "sinks.py": Door(
+        "os socket asyncio.to_thread .create_connection",
+        "It is the adapter of Sink: a file that is synced, a line to syslog.",
+    ),
     "store/sqlite.py": Door(
         "sqlite3 os fcntl .exists .stat .open .rename .unlink",
         "It is half of the Store: the file, its lock and its recovery.",
@@ -196,6 +208,7 @@ DOORS: Final = {
     ),
     "store/database.py": Door("threading asyncio.to_thread", "Connections are blocking: each has a thread."),
     "store/migrate.py": Door(".iterdir .read_text", "The schema steps are files of this package."),
+    "tracing.py": Door("asyncio.to_thread", "Sending what is left at the end waits for a remote."),
     "app.py": Door("signal platform .mkdir", "It turns signals into a stop, and makes the data folder."),
     "web/serve.py": Door(
         "socket ssl os uvicorn .mkdir .unlink", "It listens, with TLS or without: there is no port for being asked."
@@ -207,14 +220,26 @@ DOORS: Final = {
         "os httpx2 .exists", "It asks the server of this machine, by a socket in its data folder, as this user."
     ),
     "cli/client.py": Door("os httpx2 .exists", "It asks the server of this machine, or the one that is named."),
-    "cli/terminal.py": Door("os", "Whether colours are wanted is said by the environment."),
+    "cli/doctor.py": Door("sqlite3", "It says which version of the library this Python has."),
+    "cli/mcp.py": Door("httpx2 signal", "It asks the server for whoever uses its tools, until it is told to stop."),
+    "cli/terminal.py": Door("os shutil", "Whether colours are wanted, and how wide a line is, the terminal says."),
     "cli/opening.py": Door(".exists", "A command must not make a new database by mistake."),
     "cli/pki.py": Door("os", "Passphrases come from the environment."),
+    "cli/notify_channels.py": Door("os", "Credentials may come from the environment."),
     "pki/aside.py": Door("asyncio.to_thread", "Arithmetic that would hold the loop up, such as making an RSA key."),
     "pki/hsm.py": Door("threading", "A PKCS#11 session is for one thread at a time."),
+    "notifiers/email.py": Door("aiosmtplib ssl", "It speaks SMTP, which the Transport does not."),
+    "notifiers/apprise.py": Door("apprise threading", "It asks a blocking library, on a thread of its own."),
     "solvers/tls_alpn.py": Door("ssl os", "It makes the TLS context that shows a proof, from memory."),
+    "solvers/tls_alpn_listener.py": Door(
+        "ssl socket asyncio.start_server", "It listens, and shakes hands: there is no port for being asked."
+    ),
     "simulation/clockwork.py": Door("selectors", "It replaces the waiting of asyncio."),
-    "simulation/stage.py": Door("asyncio.sleep random sqlite3", "Its loop has virtual time and its dice have a seed."),
+    "simulation/ground.py": Door("random", "Its dice have a seed."),
+    "simulation/stage.py": Door("asyncio.sleep sqlite3", "Virtual time, and the errors of the database within."),
+    "simulation/life_stage.py": Door("random", "Its dice have a seed."),
+    "simulation/life_run.py": Door("asyncio.sleep", "Virtual time."),
+    "simulation/door.py": Door("asyncio.sleep", "Virtual time."),
     "simulation/node.py": Door("asyncio.sleep random", "The ports of a simulated replica: virtual time, seeded dice."),
     "simulation/truth.py": Door("asyncio.sleep", "Virtual time."),
     "simulation/witness.py": Door("sqlite3", "It watches the simulated database from within, by a trigger."),

@@ -1,10 +1,15 @@
 """The pages say what the code does."""
 
 import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from scripts.make_reference import FOLDER, MADE, PAGES
+from typer.main import get_group
+
+from holdfast.cli.main import COMMANDS
+from holdfast.core.reasons import MEANINGS, Reason, docs
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
@@ -24,7 +29,42 @@ def test_every_link_of_a_page_leads_somewhere(page: str) -> None:
     assert missing == []
 
 
+def test_every_page_has_its_place_in_the_site() -> None:
+    listed = set(re.findall(r"([A-Za-z0-9/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    there = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md")}
+    assert {page for page in there if not re.match(r"decisions/\d", page)} == listed
+
+
 def test_every_make_target_that_the_readme_names_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = set(re.findall(r"`make ([a-z-]+)", (ROOT / "README.md").read_text(encoding="utf-8")))
     assert named <= targets
+
+
+def test_every_reason_code_is_explained_with_its_own_sentence() -> None:
+    text = (ROOT / "docs" / "reasons.md").read_text(encoding="utf-8")
+    sections = {part.partition("\n")[0]: part for part in text.split("\n### ")[1:]}
+    assert set(sections) == {each.value for each in Reason}
+    for reason, meaning in MEANINGS.items():
+        said = sections[reason.value].strip().split("\n\n")
+        assert said[1] == meaning.sentence
+        assert ("Somebody is told at once" in said[2]) is meaning.alert
+        assert len(said[3]) > 30, "what to do about it"
+    assert docs(Reason.CA_DOWN) == "reasons.md#ca_down"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/reasons.md", *sorted(
+    path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("docs/guides/*.md"), *ROOT.glob("docs/tutorials/*.md")]
+)])  # fmt: skip
+def test_every_command_that_a_page_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = {tuple(found.split()) for found in re.findall(r"(?:`|\$ )holdfast((?: [a-z][a-z-]*){1,2})", text)}
+    assert [" ".join(words) for words in sorted(named) if not exists(words)] == []
+
+
+def exists(words: tuple[str, ...]) -> bool:
+    """The first word is a command; the second one of its commands, if it is a group."""
+    if words[0] not in COMMANDS:
+        return False
+    app = import_module(COMMANDS[words[0]][0]).app
+    return len(words) < 2 or app.info.name != words[0] or words[1] in get_group(app).commands

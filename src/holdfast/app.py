@@ -23,19 +23,22 @@ from holdfast.core.backoff import STORE
 from holdfast.core.ca import Policy
 from holdfast.engine import selfcheck
 from holdfast.engine.loop import wait_for
-from holdfast.engine.replica import Pace, Replica
+from holdfast.engine.replica import Every, Pace, Replica
 from holdfast.engine.worker import Identity
-from holdfast.errors import OutcomeUnknown, StoreUnavailable
-from holdfast.operations import keys, observe, publishing, tokens
+from holdfast.errors import OutcomeUnknown, SettingRefused, StoreError, StoreUnavailable
+from holdfast.operations import audit, keys, observe, publishing, tokens
+from holdfast.operations.diagnosis import IN_THE_CLEAR
 from holdfast.operations.front import Front
+from holdfast.operations.gauges import Inventory
 from holdfast.operations.policy import policy
 from holdfast.operations.publishing import Published
 from holdfast.operations.vault import Vault
-from holdfast.ports import Clock, Points, no_points
+from holdfast.ports import Clock, Points, Sink, no_points
+from holdfast.sinks import FileSink, SyslogSink
 from holdfast.store import migrate
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
-from holdfast.telemetry import Metrics, Phase, Telemetry, make_log
+from holdfast.telemetry import Metrics, Phase, Telemetry, Traces, make_log
 from holdfast.web import challenges, local, publish
 from holdfast.web.health import site
 from holdfast.web.serve import Line, bind, bind_local, serving
@@ -75,9 +78,11 @@ class App:
         name = settings.replica.name or platform.node()
         self._identity = Identity(holder=self._random.new_id("replica"), name=name)
         log = make_log(settings.log.level, settings.log.format, replica=name)
-        self._telemetry = Telemetry(log=log, metrics=Metrics())
+        metrics = Metrics()
+        self._telemetry = Telemetry(log=log, metrics=metrics, traces=_traces(settings, name, metrics))
         self._health = self._telemetry.health
         self._db: Database | None = None
+        self._inventory: Inventory | None = None
         self._policy = Policy()  # the settings', once the ports are known
         self._ca: CaServer | None = None
         self._keeper: CertificateKeeper | None = None
@@ -87,6 +92,8 @@ class App:
         log, health = self._telemetry.log, self._health
         line = bind(*self._settings.server.address)
         acme_line = bind(*self._settings.acme.address, setting="acme.listen")
+        at = self._settings.keeping.tls_alpn_address
+        proof_line = None if at is None else bind(*at, setting="keeping.tls_alpn_listen")
         where = "http://{}:{}".format(*line.getsockname()[:2])
         self._policy = policy(self._settings, acme_port=acme_line.getsockname()[1], publish_port=line.getsockname()[1])
         more = [*publish.routes(self._published), *challenges.routes(self._proof), self._api(local=False)]
@@ -94,11 +101,17 @@ class App:
         async with serving(pages, line):
             health.enter("settings")
             log.info("holdfast.starting", probes=f"{where}/health/ready", holder=self._identity.holder)
+            if self._settings.server.in_the_clear:
+                log.warning("server.in_the_clear", listen=self._settings.server.listen, fix=IN_THE_CLEAR)
             async with self._store() as db:
                 if not await self._bring_up(db, stop):
                     acme_line.close()
+                    if proof_line is not None:
+                        proof_line.close()
                     return  # told to stop before the store was well
-                await self._work(db, acme_line, where, stop)
+                async with self._showing(proof_line):  # before the engine, whose jobs send CAs here, and after it
+                    await self._work(db, acme_line, where, stop)
+            await self._telemetry.traces.close()
             log.info("holdfast.stopped")
 
     async def _work(self, db: Database, acme_line: Line, where: str, stop: asyncio.Event) -> None:
@@ -106,6 +119,9 @@ class App:
         ca, keeper = self._ca, self._keeper
         if ca is None or keeper is None:
             raise AssertionError("the keys come before the engine")
+        self._inventory = self._gauges(db)
+        with contextlib.suppress(StoreError):
+            await self._inventory.begin()
         engine = asyncio.create_task(self._engine(db, ca, keeper).run(stop), name="engine")
         draining = asyncio.create_task(self._note_stop(stop))
         try:
@@ -125,6 +141,11 @@ class App:
             draining.cancel()
             await _ended(engine)
 
+    def _showing(self, line: Line | None) -> contextlib.AbstractAsyncContextManager[None]:
+        if self._keeper is None:
+            raise AssertionError("the keys come before the engine")
+        return self._keeper.showing(line)
+
     @contextlib.asynccontextmanager
     async def _answering_commands(self, ca: CaServer) -> AsyncIterator[None]:
         """Commands on this machine reach us by a socket in the data folder; without it, all else works."""
@@ -140,7 +161,8 @@ class App:
 
     def _api(self, *, local: bool) -> Mount:
         new_id = partial(self._random.new_id, "req")
-        return mount(self._front, self._telemetry.log, new_id=new_id, local=local)
+        proxies = self._settings.server.trusted_proxies
+        return mount(self._front, self._telemetry.log, new_id=new_id, now=self._clock.now, local=local, proxies=proxies)
 
     def _front(self) -> Front | None:
         return None if self._keeper is None else replace(self._keeper.front, leaving=lambda: self._health.draining)
@@ -152,7 +174,11 @@ class App:
 
     async def _let_somebody_in(self, db: Database) -> None:
         """At a terminal, while nobody has a token: show one that makes an admin, there and in no log."""
-        if sys.stderr.isatty() and (first := await tokens.first(db, self._random)) is not None:
+        if not sys.stderr.isatty():
+            if await tokens.nobody_yet(db):
+                how = "on this machine: holdfast token create NAME --role admin"
+                self._telemetry.log.info("holdfast.nobody_let_in_yet", next=how)
+        elif (first := await tokens.first(db, self._random)) is not None:
             print(f"The first token, for a day and one use (POST /api/v1/tokens): {first.reveal()}", file=sys.stderr)
 
     async def _either(self, wait: Coroutine[Any, Any, object], engine: asyncio.Task[None]) -> None:
@@ -214,7 +240,13 @@ class App:
         )
         await self._ca.prepare()
         self._keeper = CertificateKeeper(
-            db, vault, self._ca, clock=self._clock, random=self._random, telemetry=self._telemetry
+            db,
+            vault,
+            self._ca,
+            clock=self._clock,
+            random=self._random,
+            telemetry=self._telemetry,
+            points=self._points,
         )
         await self._keeper.prepare()
 
@@ -228,13 +260,22 @@ class App:
             pace=_pace(settings),
             kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in kinds],
             families=[selfcheck.owed(self._random), *ca.families(), *keeper.families()],
-            duties=[*ca.duties(), *keeper.duties()],
+            duties=[*ca.duties(), *self._audit_duties(db), *keeper.duties()],
             handover=ca.desk.handover,
             clock=self._clock,
             random=self._random,
             points=self._points,
             telemetry=self._telemetry,
         )
+
+    def _audit_duties(self, db: Database) -> list[Every]:
+        """Audit rows go to a second place, if the settings name one; by the replica that leads."""
+        chosen, sinks = self._settings.audit, list[Sink]()
+        sinks += [] if chosen.file is None else [FileSink(chosen.file)]
+        sinks += [SyslogSink(chosen.syslog, self._identity.name)] if chosen.syslog else []
+        names = [f"audit_{sink.name.partition(':')[0]}" for sink in sinks]
+        duties = [partial(audit.hand_on, db, sink) for sink in sinks]
+        return [Every(name=name, period=chosen.interval, duty=duty) for name, duty in zip(names, duties, strict=True)]
 
     async def _published(self, ca: str, name: str) -> Published | None:
         if self._db is None or "schema" not in self._health.passed:
@@ -249,6 +290,34 @@ class App:
         if self._health.started and self._db is not None:
             ttl = self._settings.engine.lease_ttl
             await observe.refresh(self._db, self._telemetry.metrics, self._identity.holder, ttl)
+            if self._inventory is not None:
+                await self._inventory.refresh()
+
+    def _gauges(self, db: Database) -> Inventory:
+        wanted = self._settings.metrics
+        return Inventory(
+            db=db,
+            metrics=self._telemetry.metrics,
+            clock=self._clock,
+            every=wanted.interval,
+            series=wanted.certificate_series,
+        )
+
+
+def _traces(settings: Settings, replica: str, metrics: Metrics) -> Traces:
+    """None, unless somebody says where to send them."""
+    wanted = settings.otel
+    if not wanted.endpoint:
+        return Traces()
+    try:
+        from holdfast.tracing import OtlpTraces
+    except ImportError:
+        raise SettingRefused(
+            "otel.endpoint", "traces need an extra that is not installed", "pip install 'holdfast[otel]'"
+        ) from None
+    pairs = (each.partition("=") for each in (wanted.headers.reveal() if wanted.headers else "").split(",") if each)
+    headers = {name.strip(): value.strip() for name, _, value in pairs}
+    return OtlpTraces(wanted.endpoint, headers=headers, replica=replica, metrics=metrics)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

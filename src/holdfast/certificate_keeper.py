@@ -5,54 +5,80 @@ from __future__ import annotations
 import contextlib
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.ca_server import CaServer, system_resolvers
 from holdfast.config import Settings
-from holdfast.engine import lifecycle, proving
+from holdfast.core.acme import Identifier
+from holdfast.engine import account_key, lifecycle, notices, notify, proving
 from holdfast.engine.issue import Tools
 from holdfast.engine.proving import SolverRule
 from holdfast.engine.replica import Every
+from holdfast.engine.senders import Senders
 from holdfast.engine.sweep import Owed
-from holdfast.engine.upstream import KINDS, Upstream
+from holdfast.engine.upstream import KINDS, Upstream, check
 from holdfast.engine.worker import Kind
-from holdfast.errors import SettingRefused
+from holdfast.errors import SettingRefused, StoreError
 from holdfast.network import SystemNet
 from holdfast.operations import issuers, proofs
 from holdfast.operations.front import Front
 from holdfast.operations.issuers import IssuerExists
 from holdfast.operations.issuing import Keeper
 from holdfast.operations.vault import Vault
-from holdfast.ports import Clock, Files, Random
+from holdfast.ports import Clock, Files, Points, Random, no_points
 from holdfast.secret import Secret
-from holdfast.solvers import configured
+from holdfast.solvers import configured, tls_alpn_listener
 from holdfast.solvers.configured import SolverTools
 from holdfast.store.database import Store
 from holdfast.telemetry import Telemetry
+from holdfast.traced import TracedTransport
 from holdfast.world import HttpTransport
 
 OWN: Final = "own"  # the name of our own CA among those that certificates can come from
 SETTING: Final = "keeping.solvers_file"
+POLLED: Final = ("digicert", "sectigo", "entrust", "globalsign")  # kinds of CAs that have a section of their own
 
 
 class CertificateKeeper:
     """One replica's part in keeping certificates. `prepare` before the engine starts."""
 
     def __init__(
-        self, db: Store, vault: Vault, ca: CaServer, *, clock: Clock, random: Random, telemetry: Telemetry
+        self,
+        db: Store,
+        vault: Vault,
+        ca: CaServer,
+        *,
+        clock: Clock,
+        random: Random,
+        telemetry: Telemetry,
+        points: Points = no_points,
     ) -> None:
         self._settings: Settings = vault.settings
+        self._clock, self._telemetry = clock, telemetry
         self.keeper = Keeper(db=db, random=random, vault=vault)
-        upstream = Upstream(keeper=self.keeper, desk=ca.desk, transport=HttpTransport(), clock=clock)
+        transport = TracedTransport(HttpTransport(points), telemetry.traces)
+        self._upstream = upstream = Upstream(keeper=self.keeper, desk=ca.desk, transport=transport, clock=clock)
+        self.senders = Senders(vault=vault, transport=transport, clock=clock)
         self._tools = Tools(
             keeper=self.keeper,
             make_issuer=upstream.make,
             solver_for=proving.by_rules(self._rules(vault.files, random)),
             telemetry=telemetry,
+            poll_windows={kind: getattr(self._settings, kind).poll_window for kind in POLLED},
         )
-        self.front = Front(keeper=self.keeper, issuer_kinds=KINDS, probe=upstream.probe, default_issuers=(OWN,))
+        self._notices = notify.Tools(
+            db=db, make_sender=self.senders.open, clock=clock, random=random, telemetry=telemetry
+        )
+        self.front = Front(
+            keeper=self.keeper,
+            issuer_kinds=KINDS,
+            probe=upstream.probe,
+            fit=check,
+            post=self.senders,
+            default_issuers=(OWN,),
+        )
 
     async def prepare(self) -> None:
         """Our own CA is there from the first start; others are added by their operators."""
@@ -64,16 +90,47 @@ class CertificateKeeper:
                 )  # fmt: skip
 
     def kinds(self) -> list[Kind]:
-        return lifecycle.kinds(self._tools)
+        changed = account_key.kind(self.keeper, self._upstream.change_key)
+        return [*lifecycle.kinds(self._tools), changed, *notices.kinds(self._notices)]
 
     def families(self) -> list[Owed]:
-        return lifecycle.families(self.keeper)
+        return [*lifecycle.families(self.keeper), *notices.families(self._notices)]
 
     def duties(self) -> list[Every]:
-        return lifecycle.duties(self.keeper, renewal=self._settings.scheduler.renewal_interval)
+        told = self._settings.notification
+        return [
+            *lifecycle.duties(self.keeper, renewal=self._settings.scheduler.renewal_interval),
+            *notices.duties(
+                self._notices,
+                retry=told.retry_interval,
+                process=told.process_interval,
+                ends=told.expiry_interval,
+                cleanup=self._settings.scheduler.cleanup_interval,
+                history_for=self._settings.engine.history_for,
+                lease_ttl=self._settings.engine.lease_ttl,
+            ),
+        ]
 
     async def http01(self, token: str) -> str | None:
         return await proofs.http01(self.keeper.db, token)
+
+    @contextlib.asynccontextmanager
+    async def showing(self, line: tls_alpn_listener.Line | None) -> AsyncIterator[None]:
+        """Answer CAs that ask for proofs of tls-alpn-01, of whichever replica made them."""
+        if line is None:
+            yield
+            return
+        async with tls_alpn_listener.showing(line, self._tls_alpn01, self._clock):
+            where = "{}:{}".format(*line.getsockname()[:2])
+            self._telemetry.log.info("tls_alpn.listening", address=where)
+            yield
+
+    async def _tls_alpn01(self, identifier: Identifier) -> str | None:
+        try:
+            return await proofs.tls_alpn01(self.keeper.db, identifier.value)
+        except StoreError as error:
+            self._telemetry.log.warning("tls_alpn.not_answered", name=identifier.value, error=str(error))
+            return None
 
     # ── Solvers ──
 
@@ -88,6 +145,7 @@ class CertificateKeeper:
             python=sys.executable,
             put=put,
             delete=delete,
+            tls_alpn_shown=bool(self._settings.keeping.tls_alpn_listen),
         )
         path = self._settings.keeping.solvers_file
         named = [] if path is None else [_rule(each, path, files, tools) for each in _tables(path, files)]

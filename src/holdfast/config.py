@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
@@ -21,12 +22,14 @@ from holdfast.setting_kinds import (
     COUNT,
     DOMAINS,
     INTERVAL,
+    LISTEN_OR_NOT,
     NETWORKS,
     PATH,
     PORT,
     RESOLVERS,
     SECRET,
     STORE_URL,
+    SYSLOG,
     TEXT,
     URL,
     YES_NO,
@@ -42,6 +45,7 @@ Source = Literal["default", "file", "environment", "secret file"]
 CONFIG_VARIABLE: Final = "HOLDFAST_CONFIG"  # names the TOML file; read by the command line, not by load()
 SERVER_VARIABLE: Final = "HOLDFAST_SERVER_URL"  # of commands: a server elsewhere, and the token for it
 TOKEN_VARIABLE: Final = "HOLDFAST_TOKEN"  # noqa: S105  (its name, not its value)
+CONTEXT_VARIABLE: Final = "HOLDFAST_CONTEXT"  # of commands: which of the servers that were logged in to
 SQLITE_NAME: Final = "holdfast.sqlite"
 KEY_NAME: Final = "holdfast.key"
 SOCKET_NAME: Final = "holdfast.sock"
@@ -65,11 +69,24 @@ def _host_and_port(listen: str) -> tuple[str, int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     listen: str = setting("127.0.0.1:8630", "Host and port to answer on; port 0 takes any free one.", ADDRESS)
+    trusted_proxies: tuple[str, ...] = setting([], "Networks whose X-Forwarded-For is believed.", NETWORKS)
 
     @property
     def address(self) -> tuple[str, int]:
         """Host, without brackets, and port."""
         return _host_and_port(self.listen)
+
+    @property
+    def in_the_clear(self) -> bool:
+        """Whether tokens may cross a network unencrypted: others reach it, and no proxy with TLS is named."""
+        return not _is_here(self.address[0]) and not self.trusted_proxies
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,12 +188,62 @@ class Acme:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
     solvers_file: Path | None = setting(None, "TOML file of [[solver]] tables: how names are proved to CAs.", PATH)
+    tls_alpn_listen: str = setting(
+        "", "Host and port that show proofs of tls-alpn-01, reached as port 443 of your names; empty: none.",
+        LISTEN_OR_NOT,
+    )  # fmt: skip
+
+    @property
+    def tls_alpn_address(self) -> tuple[str, int] | None:
+        """Host, without brackets, and port; None if nobody is to listen."""
+        return _host_and_port(self.tls_alpn_listen) if self.tls_alpn_listen else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpstreamCa:
+    """What holds for all CAs of one kind, where the settings of one of them say nothing."""
+
+    poll_max_wait_seconds: int = setting(
+        600, "Seconds after which an order that is pending is looked at ever more seldom; 0: the default.",
+        whole(0, 86_400),
+    )  # fmt: skip
+
+    @property
+    def poll_window(self) -> timedelta:
+        return timedelta(seconds=self.poll_max_wait_seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notification:
+    retry_interval: timedelta = setting("2m", "How often failed notices are looked for that are due again.", INTERVAL)
+    process_interval: timedelta = setting("1m", "How often to look what is over, lost, or owed a heartbeat.", INTERVAL)
+    expiry_interval: timedelta = setting("1h", "How often to look which certificates come to their end.", INTERVAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    file: Path | None = setting(None, "File that audit rows are appended to as well, as lines of JSON.", PATH)
+    syslog: str = setting("", "Syslog that they are sent to as well, such as tcp://log.example.com:601.", SYSLOG)
+    interval: timedelta = setting("2s", "How often new rows are handed on.", INTERVAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
     level: str = setting("info", "Least severe line to write.", choice("debug", "info", "warning", "error"))
     format: str = setting("json", "Write lines for programs or for people.", choice("json", "console"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    interval: timedelta = setting("10s", "How often gauges are read from the store, at most.", duration("0s", "10m"))
+    certificate_series: int = setting(1000, "Certificates with series of their own, at most; 0: none.", COUNT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Otel:
+    endpoint: str = setting("", "OTLP/HTTP address for traces, such as http://127.0.0.1:4318; empty: none.", URL)
+    headers: Secret[str] | None = setting(None, "Headers to send there, as name=value,name=value.", SECRET)
+    headers_file: Path | None = setting(None, "File to read otel.headers from.", PATH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +256,15 @@ class Settings:
     engine: Engine = field(default_factory=Engine)
     acme: Acme = field(default_factory=Acme)
     keeping: Keeping = field(default_factory=Keeping)
+    notification: Notification = field(default_factory=Notification)
+    digicert: UpstreamCa = field(default_factory=UpstreamCa)
+    sectigo: UpstreamCa = field(default_factory=UpstreamCa)
+    entrust: UpstreamCa = field(default_factory=UpstreamCa)
+    globalsign: UpstreamCa = field(default_factory=UpstreamCa)
+    audit: Audit = field(default_factory=Audit)
     log: Log = field(default_factory=Log)
+    metrics: Metrics = field(default_factory=Metrics)
+    otel: Otel = field(default_factory=Otel)
     # Where each value that is no default came from: names, never values.
     provenance: tuple[tuple[str, Source], ...] = field(default=(), repr=False, compare=False)
 
@@ -290,7 +365,7 @@ SERVICE_LINK: Final = re.compile(
 
 
 def _refuse_unknown_variables(env: Mapping[str, str]) -> None:
-    known = sorted([CONFIG_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE, *map(variable, KINDS)])
+    known = sorted([CONFIG_VARIABLE, CONTEXT_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE, *map(variable, KINDS)])
     for name in sorted(name for name in env if name.startswith("HOLDFAST_")):
         if name not in known and not SERVICE_LINK.match(f"{name}={env[name]}"):
             raise SettingRefused(name, "there is no such setting", _meant(name, known))

@@ -11,6 +11,10 @@ class UserError(Exception):
     status, code, hint = 400, "bad-request", ""
 
 
+class Usage(UserError):
+    """An argument of a command makes no sense: the same exit code as for an option that is not there."""
+
+
 class SettingRefused(UserError):
     """A setting is unknown, malformed or out of range; the message names it and says where it came from."""
 
@@ -32,10 +36,13 @@ class IllegalMove(Exception):
 class TryLater(Exception):
     """A remote could not answer now. `after` is its own wish (Retry-After), None when it named no time."""
 
-    def __init__(self, why: str, *, after: timedelta | None = None, reason: str = "REMOTE_UNAVAILABLE") -> None:
+    def __init__(
+        self, why: str, *, after: timedelta | None = None, reason: str = "REMOTE_UNAVAILABLE", sent: bool = True
+    ) -> None:
         super().__init__(why)
         self.after = after
         self.reason = reason
+        self.sent = sent  # False: what was asked cannot have got there, as where there was no connection
 
 
 class Refused(Exception):

@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
+from holdfast.secret import Secret
+
 
 class Clock(Protocol):
     """This process's idea of time. Leases never use it: they live by the database's clock."""
@@ -40,6 +42,14 @@ class Random(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who we are to a remote that asks for a client certificate."""
+
+    chain: bytes  # PEM, leaf first
+    key: Secret[bytes]  # PEM, not encrypted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One HTTP request to a remote. `deadline_for` bounds the whole exchange, not each read."""
 
@@ -50,6 +60,7 @@ class Request:
     deadline_for: float = 30.0
     max_body: int = 1024 * 1024  # of the decoded answer; more is refused
     roots: bytes = b""  # PEM: who is believed to be the remote, in place of the system's roots
+    identity: Identity | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +167,24 @@ class Tree(Protocol):
         """A file; None if there is none. Unreadable: no permission, no plain file, a link that leads out, too long."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLine:
+    """One audit row on its way out: one line of JSON, and what is needed to put it in its place."""
+
+    seq: int
+    at: datetime
+    text: str
+
+
+class Sink(Protocol):
+    """A second place for audit rows. Raises OSError; then all of these lines come again."""
+
+    name: str  # stable: how far it came is remembered under it
+
+    async def write(self, lines: Sequence[AuditLine]) -> None:
+        """In this order; on return they are as safe as they can be there."""
+
+
 class Points(Protocol):
     """Named places where a crash is interesting. A no-op in production; harnesses kill or fail there."""
 
@@ -177,6 +206,8 @@ POINTS: Final = frozenset(
         "sweep.retried",
         "sweep.reconciled",
         "key.rewrapped",
+        "http.asking",
+        "http.answered",
     }
 )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from holdfast.secret import Secret
 
@@ -123,6 +124,10 @@ def _address(raw: object) -> str:
     return match[0]
 
 
+def _address_or_none(raw: object) -> str:
+    return "" if raw == "" else _address(raw)
+
+
 def _secret(raw: str) -> Secret[str]:
     if not raw:  # a lost injection must not quietly mean "no passphrase" or "another database"
         raise ValueError("is given but empty")
@@ -202,6 +207,16 @@ def _url(raw: object) -> str:
     return _text(raw)
 
 
+def _syslog(raw: object) -> str:
+    text = _text(raw)
+    parts = urlsplit(text)
+    remote = parts.scheme in ("udp", "tcp") and bool(parts.hostname) and parts.path in ("", "/")
+    if text and not remote and not (parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc):
+        raise ValueError
+    _ = parts.port if remote else None  # ValueError if it is none
+    return text
+
+
 def _ca_name(raw: object) -> str:
     if not re.fullmatch(r"|[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?", _text(raw)):
         raise ValueError
@@ -211,9 +226,11 @@ def _ca_name(raw: object) -> str:
 TEXT: Final = Kind("text on one line, such as replica-1", _text)
 PATH: Final = Kind("a path, such as /var/lib/holdfast", _path)
 ADDRESS: Final = Kind("host:port, such as 127.0.0.1:8630 or [::1]:8630", _address)
+LISTEN_OR_NOT: Final = Kind("host:port, such as 0.0.0.0:443 or [::]:443, or nothing", _address_or_none)
 SECRET: Final = Kind("a secret, given by its variable or its file", _secret, secret=True)
 STORE_URL: Final = Kind("postgresql://user@host/database or sqlite:///file", _store_url, secret=True)
 URL: Final = Kind("a URL, such as https://example.internal/terms", _url)
+SYSLOG: Final = Kind("unix:///dev/log, udp://host:514 or tcp://host:601", _syslog)
 YES_NO: Final = Kind("true or false", _yes_no, lambda text: {"true": True, "false": False}.get(text, text))
 PORT: Final = whole(1, 65535)
 COUNT: Final = whole(0, 1_000_000_000)

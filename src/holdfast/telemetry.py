@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TextIO, cast
 
@@ -113,6 +114,54 @@ class Metrics:
         self.store_up = self._gauge("store_up", "1 while the store takes our heartbeats.")
         self.crl_expires = self._gauge("crl_expires_timestamp_seconds", "When the first of a CA's lists ends.", "ca")
         self.self_check_ok = self._gauge("self_check_ok", "1 if the last self-check of this name passed.", "name")
+        self._of_lifecycle()
+        self._of_notices()
+
+    def _of_notices(self) -> None:
+        self.notifications = self._gauge("notifications", "Notices by channel and state.", "channel", "state")
+        self.notifications_dead = self._gauge("notifications_dead", "Notices that were given up; a person must look.")
+        self.notification_oldest = self._gauge(
+            "notification_oldest_waiting_seconds", "How long the longest-waiting notice of a channel waits.", "channel"
+        )
+        self.channel_down = self._gauge("channel_down", "1 while a channel does not answer.", "channel")
+        self.notification_deliveries = self._counter(
+            "notification_deliveries_total", "Sends by this replica.", "channel", "outcome"
+        )
+
+    def _of_lifecycle(self) -> None:
+        """About certificates and CAs: of the whole installation, so every replica says the same. Take max, not sum."""
+        self.certificates = self._gauge("certificates", "Certificates by phase and reason code.", "phase", "reason")
+        self.certificates_ending = self._gauge(
+            "certificates_ending", "Certificates that end within so many days; 0: have ended.", "days"
+        )
+        self.not_after = self._per_certificate("not_after", "When it ends.")
+        self.renewal_due = self._per_certificate("renewal_due", "When its renewal is, or was, due.")
+        self.next_attempt = self._per_certificate("next_attempt", "When it is tried next; in the past: it is due.")
+        self.series_left_out = self._gauge(
+            "certificate_series_left_out", "Certificates without series of their own: metrics.certificate_series."
+        )
+        self.issuance_attempts = self._counter(
+            "issuance_attempts_total", "Attempts that ended since this replica began.", "ca", "outcome", "reason"
+        )
+        self.issuance_duration = Histogram(
+            "holdfast_issuance_duration_seconds",
+            "From the beginning of an attempt to its certificate.",
+            ["ca"],
+            registry=self.registry,
+            buckets=(1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86400),
+        )
+        self.issuances = self._gauge("issuances", "Attempts under way by CA and state.", "ca", "state")
+        self.ca_budget = self._gauge("ca_budget_remaining", "What a CA's limit still allows now.", "ca", "limit")
+        self.ca_circuit_open = self._gauge("ca_circuit_open", "1 while a CA is left alone after failures.", "ca")
+        self.ca_paused = self._gauge("ca_paused", "1 while somebody keeps a CA from being asked.", "ca")
+        self.approvals_pending = self._gauge("approvals_pending", "Attempts that wait for a second person.")
+        self.gauges_age = self._gauge("store_gauges_age_seconds", "How old what comes from the store is.")
+        self.gauges_failures = self._counter("store_gauges_failures_total", "Looks at the store that failed.")
+        self.traces_lost = self._counter("trace_spans_lost_total", "Spans that could not be sent to otel.endpoint.")
+        self.gauges_took = self._gauge("store_gauges_took_seconds", "How long reading it from the store took.")
+
+    def _per_certificate(self, what: str, doc: str) -> Gauge:
+        return self._gauge(f"certificate_{what}_timestamp_seconds", doc, "certificate", "ca", "owner")
 
     def _gauge(self, name: str, doc: str, *labels: str) -> Gauge:
         return Gauge(f"holdfast_{name}", doc, labels, registry=self.registry)
@@ -123,6 +172,31 @@ class Metrics:
     def render(self) -> bytes:
         return generate_latest(self.registry)
 
+
+class Span:
+    """A stretch of work that somebody may follow; this one is followed by nobody."""
+
+    def tell(self, **facts: str | int | float | bool) -> None:
+        """Facts by their names; nothing secret has a name here either."""
+
+    def failed(self, why: str) -> None: ...
+
+
+class Traces:
+    """Where spans go: nowhere, unless otel.endpoint says where (tracing.py)."""
+
+    def attempt(self, job: str, fence: int, **facts: str | int) -> AbstractContextManager[Span]:
+        """One run of a job. All runs of it are one trace, on whatever replica; each is linked to the one before."""
+        return contextlib.nullcontext(_UNSEEN)
+
+    def call(self, name: str, **facts: str | int) -> AbstractContextManager[Span]:
+        """A call to somebody outside, as a part of what is going on."""
+        return contextlib.nullcontext(_UNSEEN)
+
+    async def close(self) -> None: ...
+
+
+_UNSEEN: Final = Span()
 
 Phase = Literal["settings", "store", "schema", "keys", "engine", "serving"]
 PHASES: Final[tuple[Phase, ...]] = ("settings", "store", "schema", "keys", "engine", "serving")
@@ -137,6 +211,7 @@ class Health:
     store_problem: str = "not connected yet"
     beat_problem: str = ""  # why our last heartbeat could not be written: reading may work on a full disk
     draining: bool = False
+    loops: dict[str, dict[str, Any]] = field(default_factory=dict)  # how each loop of this replica ended last
 
     def enter(self, phase: Phase) -> None:
         self.passed.append(phase)
@@ -171,3 +246,4 @@ class Telemetry:
     log: Log
     metrics: Metrics
     health: Health = field(default_factory=Health)
+    traces: Traces = field(default_factory=Traces)

@@ -10,8 +10,10 @@ import signal
 import ssl
 import stat
 import time
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from hashlib import sha256
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
 from typing import Final, cast
@@ -20,10 +22,15 @@ from urllib.parse import urlsplit
 import httpx2
 
 from holdfast.errors import TryLater
-from holdfast.ports import Request, Response, Unreadable
+from holdfast.ports import Identity, Points, Request, Response, Unreadable, no_points
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u
 _PAIRS: Final = tuple(first + second for first in _ALPHABET for second in _ALPHABET)  # two characters at a time
+_MOST_CLIENTS: Final = 64
+_CONNECTED_IN: Final = 0.5  # of the deadline: who is not connected by then was sent nothing, and that is worth knowing
+_DEEPEST: Final = 10  # causes of causes that are looked at
+_HANDSHAKE: Final = ("_ALERT_", "VERIFY_FAILED", "WRONG_VERSION_NUMBER")
+_UNSENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.InvalidURL, httpx2.UnsupportedProtocol)
 _OUTPUT_LIMIT: Final = 64 * 1024
 _REAPED_WITHIN: Final = 2.0  # seconds; a killed program is gone in milliseconds, unless its disk hangs
 
@@ -65,43 +72,101 @@ class HttpTransport:
     Accounts share it, so it keeps no cookies. Its errors name the remote, and nothing of an address that may be secret.
     """
 
-    def __init__(self) -> None:
-        self._clients = {b"": _client(verify=True)}  # by the roots that they believe
+    def __init__(self, points: Points = no_points) -> None:
+        self._points = points
+        self._clients: OrderedDict[bytes, httpx2.AsyncClient] = OrderedDict()  # by whom they believe and who we are
 
-    def _client_for(self, roots: bytes) -> httpx2.AsyncClient:
-        """There are as many as the operator has configured CAs of their own: a handful."""
-        if roots not in self._clients:
-            try:
-                self._clients[roots] = _client(verify=ssl.create_default_context(cadata=roots.decode("ascii")))
-            except (ssl.SSLError, ValueError):
-                raise TryLater("the roots that vouch for a remote cannot be read") from None
-        return self._clients[roots]
+    async def _client_for(self, request: Request) -> httpx2.AsyncClient:
+        """There are as many as the operator has configured CAs of their own; of a changed identity, the last ones."""
+        name = _line_of(request)
+        if name not in self._clients:
+            self._clients[name] = _client(verify=_trust(request))
+        self._clients.move_to_end(name)
+        while len(self._clients) > _MOST_CLIENTS:
+            _, oldest = self._clients.popitem(last=False)
+            await oldest.aclose()
+        return self._clients[name]
 
     async def request(self, request: Request) -> Response:
         remote = _origin(request.url)
+        self._points("http.asking")
+        client = await self._client_for(request)  # to read the system's roots takes a while, and is not the remote's
         try:
             async with asyncio.timeout(request.deadline_for):
-                return await self._exchange(request, remote)
+                answer = await _exchange(client, request, remote)
+            self._points("http.answered")
+            return answer
         except TimeoutError:
             raise TryLater(f"{remote} did not answer in {request.deadline_for:g} s", reason="TIMEOUT") from None
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise TryLater(f"{remote} could not be asked: {type(error).__name__}") from error
-
-    async def _exchange(self, request: Request, remote: str) -> Response:
-        async with self._client_for(request.roots).stream(
-            request.method, request.url, headers=dict(request.headers), content=request.body, timeout=None
-        ) as answer:
-            body = bytearray()
-            async for piece in answer.aiter_bytes():
-                body += piece
-                if len(body) > request.max_body:
-                    raise TryLater(f"{remote} answered with more than {request.max_body} bytes", reason="BAD_ANSWER")
-            headers = {name.lower(): value for name, value in answer.headers.items()}
-            return Response(status=answer.status_code, headers=headers, body=bytes(body))
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:  # an alert of TLS 1.3 comes as it is
+            raise _unanswered(remote, error) from error
 
     async def close(self) -> None:
         for client in self._clients.values():
             await client.aclose()
+
+
+async def _exchange(client: httpx2.AsyncClient, request: Request, remote: str) -> Response:
+    connected = httpx2.Timeout(None, connect=_CONNECTED_IN * request.deadline_for)  # the rest is the deadline's
+    async with client.stream(
+        request.method, request.url, headers=dict(request.headers), content=request.body, timeout=connected
+    ) as answer:
+        body = bytearray()
+        async for piece in answer.aiter_bytes():
+            body += piece
+            if len(body) > request.max_body:
+                raise TryLater(f"{remote} answered with more than {request.max_body} bytes", reason="BAD_ANSWER")
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        return Response(status=answer.status_code, headers=headers, body=bytes(body))
+
+
+def _line_of(request: Request) -> bytes:
+    """Requests of the same name may share their lines."""
+    if request.identity is None:
+        return sha256(request.roots).digest()
+    parts = (request.roots, request.identity.chain, request.identity.key.reveal())
+    return sha256(b"".join(sha256(part).digest() for part in parts)).digest()
+
+
+def _trust(request: Request) -> ssl.SSLContext | bool:
+    if request.identity is None and not request.roots:
+        return True
+    try:
+        context = ssl.create_default_context(cadata=request.roots.decode("ascii") or None)
+    except (ssl.SSLError, ValueError):
+        raise TryLater("the roots that vouch for a remote cannot be read") from None
+    if request.identity is not None:
+        _present(context, request.identity)
+    return context
+
+
+def _present(context: ssl.SSLContext, identity: Identity) -> None:
+    handle = os.memfd_create("identity")  # the ssl module reads files only, and keys do not belong into any
+    try:
+        os.write(handle, identity.chain + b"\n" + identity.key.reveal())
+        context.load_cert_chain(f"/proc/self/fd/{handle}")
+    except (ssl.SSLError, ValueError):
+        raise TryLater("the client certificate for a remote and its key cannot be used together") from None
+    finally:
+        os.close(handle)
+
+
+def _unanswered(remote: str, error: Exception) -> TryLater:
+    """Why there is no answer. After a refusal in the handshake nothing of the request was read, either."""
+    if (alert := _alert(error)) is not None:
+        return TryLater(f"{remote} could not be asked: TLS: {alert}", reason="TLS", sent=False)
+    reason = "TIMEOUT" if isinstance(error, httpx2.TimeoutException) else "REMOTE_UNAVAILABLE"
+    sent = not isinstance(error, _UNSENT)
+    return TryLater(f"{remote} could not be asked: {type(error).__name__}", reason=reason, sent=sent)
+
+
+def _alert(error: BaseException | None) -> str | None:
+    """What is wrong with a certificate, theirs or ours: fixed words of OpenSSL's, never text of the remote."""
+    for _ in range(_DEEPEST):
+        if isinstance(error, ssl.SSLError) and any(word in (error.reason or "") for word in _HANDSHAKE):
+            return error.reason.replace("_", " ").lower()
+        error = None if error is None else error.__cause__ or error.__context__
+    return None
 
 
 def _client(*, verify: ssl.SSLContext | bool) -> httpx2.AsyncClient:
@@ -117,6 +182,12 @@ def _origin(url: str) -> str:
     except ValueError:  # half an IPv6 address, a port that cannot be
         raise TryLater("the address of a remote cannot be read") from None
     return f"{parts.scheme}://{parts.hostname or ''}{port}"
+
+
+def room_on_disk(path: Path) -> tuple[int, int]:
+    """Free bytes, as far as this user may fill them, and all there are."""
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
 
 
 class LocalFiles:

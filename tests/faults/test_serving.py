@@ -49,6 +49,9 @@ def test_a_killed_process_leaves_no_lock_and_its_successor_serves(serve: Serve) 
     first.wait()
     second = serve()
     second.wait_until_ready()
+    page = second.get("/metrics")[1]
+    assert 'holdfast_ca_circuit_open{ca="own"} 0.0' in page  # what comes from the whole inventory is there, too
+    assert "holdfast_store_gauges_failures_total 0.0" in page
     assert second.stop() == 0
 
 
@@ -67,13 +70,22 @@ def test_a_wrong_setting_is_named_and_nothing_starts(
     assert not list((tmp_path / "data").glob("holdfast*"))
 
 
-def test_an_address_in_use_is_said_with_the_setting_that_chooses_it(serve: Serve) -> None:
+@pytest.mark.parametrize("setting", ["SERVER_LISTEN", "KEEPING_TLS_ALPN_LISTEN"])
+def test_an_address_in_use_is_said_with_the_setting_that_chooses_it(serve: Serve, setting: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        served = serve(SERVER_LISTEN=f"127.0.0.1:{port}")
+        served = serve(**{setting: f"127.0.0.1:{port}"})
         error = refused(served, 1)
     assert f"127.0.0.1:{port}" in error
-    assert "HOLDFAST_SERVER_LISTEN" in served.output()
+    assert f"HOLDFAST_{setting}" in served.output()
+
+
+def test_proofs_by_tls_are_refused_while_nobody_would_show_them(serve: Serve, tmp_path: Path) -> None:
+    solvers = tmp_path / "solvers.toml"
+    solvers.write_text('[[solver]]\nkind = "tls-alpn"\nnames = ["*"]\n')
+    error = refused(serve(KEEPING_SOLVERS_FILE=str(solvers)), 2)
+    assert f"keeping.solvers_file: {solvers}: tls-alpn: " in error
+    assert "set keeping.tls_alpn_listen" in error
 
 
 def test_a_database_file_of_0_bytes_is_refused_and_left_alone(serve: Serve, tmp_path: Path) -> None:

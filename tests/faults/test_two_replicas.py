@@ -10,7 +10,6 @@ from tests.faults.conftest import Serve
 from tests.support.grounds import Ground, PostgresGround, look
 from tests.support.pebble import Pebble
 from tests.support.processes import environment
-from tests.support.reaper import until
 
 from holdfast.store.tx import Tx
 
@@ -23,21 +22,32 @@ def pebble(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 def test_a_proof_that_one_replica_made_is_answered_by_the_other(shared: Ground, serve: Serve, pebble: Pebble) -> None:
     assert isinstance(shared, PostgresGround)
-    settings = {"STORE_URL": shared.store, "KEYS_FILE": str(shared.folder / "holdfast.key")}
+    solvers = shared.folder / "solvers.toml"
+    solvers.write_text('[[solver]]\nkind = "tls-alpn"\nnames = ["*.tls.holdfast.test"]\n')  # the others: by http-01
+    settings = {
+        "STORE_URL": shared.store,
+        "KEYS_FILE": str(shared.folder / "holdfast.key"),
+        "KEEPING_SOLVERS_FILE": str(solvers),
+        "KEEPING_TLS_ALPN_LISTEN": "127.0.0.1:0",
+    }
     works, answers = shared.folder / "works", shared.folder / "answers"
     first = serve(works, **settings)
     first.wait_until_ready()
     maker = look(shared, holders)
     # The CA looks for proofs at the second one only.
-    second = serve(answers, **settings, SERVER_LISTEN=f"127.0.0.1:{pebble.http_port}")
+    looked_at = {
+        "SERVER_LISTEN": f"127.0.0.1:{pebble.http_port}",
+        "KEEPING_TLS_ALPN_LISTEN": f"127.0.0.1:{pebble.tls_port}",
+    }
+    second = serve(answers, **settings | looked_at)
     second.wait_until_ready()
     place = pebble.place
     roots = f"roots={json.dumps(place.roots.decode())}"
     holdfast(works, settings, "issuer", "add", "pebble", "--directory", place.directory, "--set", roots)
-    names = (f"n{number}.holdfast.test" for number in range(20))
-    until(
-        lambda: made_by(shared, works, settings, next(names)) in maker, "a certificate that the first one got", every=0
-    )
+    for domain in ("holdfast.test", "tls.holdfast.test"):
+        names = [f"n{number}.{domain}" for number in range(20)]
+        assert any(made_by(shared, works, settings, name) in maker for name in names), "the first one got none"
+    assert look(shared, proved_by) == {"http-01", "tls-alpn-01"}
     assert look(shared, holders) != maker
     assert look(shared, lambda tx: tx.rows("SELECT token FROM challenge_responses")) == []
     assert look(shared, leaders) == 1
@@ -52,6 +62,12 @@ def made_by(shared: Ground, folder: Path, settings: dict[str, str], name: str) -
         return "" if row is None else str(row["holder"])
 
     return look(shared, holder)
+
+
+def proved_by(tx: Tx) -> set[str]:
+    """The kinds of all proofs that were ever asked for."""
+    kept = [json.loads(row["proofs"]) for row in tx.rows("SELECT proofs FROM issuances")]
+    return {proof["type"] for proofs in kept for proof in proofs}
 
 
 def holders(tx: Tx) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.api import Asker, Desk, a_desk
+from tests.support.messages import a_notice, owe
 from tests.support.verdicts import ROLES, TABLE, Row
 
 from holdfast.api.throttle import Throttle
@@ -19,14 +20,15 @@ from holdfast.secret import Secret
 from holdfast.store.database import Database
 
 pytestmark = pytest.mark.anyio
+HIDDEN = ("no-such-certificate", "no-such-issuance", "no-such-approval", "no-such-notice")
 MINE, THEIRS = "mine.example.com", "theirs.example.com"
 
 
 class Unbounded(Throttle):
     """Nobody's bad tokens come in great numbers here, from one address."""
 
-    def failed(self, address: str) -> bool:
-        return False
+    def failed(self, address: str) -> float:
+        return 0.0
 
 
 # ── The table ──
@@ -62,10 +64,11 @@ async def _seeded(desk: Desk) -> dict[str, dict[str, str]]:
         asked = await admin.post(
             "/certificates", {"names": [f"asked.{name}"], "owner": owner, "approval_required": True}
         )
+        await owe(desk.house.db, a_notice(id=f"notice_{owner}", message=f"msg_{owner}", owner=owner))
         [waiting] = [each for each in await admin.get("/approvals") if each["certificate"] == asked["id"]]
         places[owner] = {
             "ref": name, "issuance": asked["operation"]["id"], "approval": waiting["id"], "name": "ca",
-            "job": "job_unknown", "token": "unknown",
+            "job": "job_unknown", "token": "unknown", "notice": f"notice_{owner}",
         }  # fmt: skip
     return places
 
@@ -96,7 +99,7 @@ async def _verdict(asker: Asker, method: str, path: str, places: dict[str, str],
     problem = answer.json() if answer.headers["content-type"].startswith("application/problem") else {}
     if answer.status_code == 401 or problem.get("code") == "forbidden":
         return "n"
-    if answer.status_code == 404 and problem["code"] in ("no-such-certificate", "no-such-issuance"):
+    if answer.status_code == 404 and problem["code"] in HIDDEN:
         return "h"
     assert answer.status_code < 500, answer.text
     return "y"

@@ -328,8 +328,7 @@ async def test_jobs_are_listed_cancelled_and_retried(db: Database, tmp_path: Pat
         await ask.post("/certificates", WISH)
         [job] = (await ask.get("/jobs", kind="issue"))["items"]
         assert (job["state"], job["attempt"]) == ("ready", 0)
-        wrong = await ask("POST", f"/jobs/{job['id']}/retry")
-        assert (wrong.status_code, wrong.json()["code"]) == (409, "job-state")
+        assert (await ask.post(f"/jobs/{job['id']}/retry"))["due_at"] == job["due_at"]  # it is due: nothing to hurry
         assert (await ask("POST", f"/jobs/{job['id']}/cancel", {"why": "x"}, dry_run=True)).status_code == 204
         assert (await ask.get(f"/jobs/{job['id']}"))["state"] == "ready"
         assert (await ask("POST", f"/jobs/{job['id']}/cancel", {"why": "x"})).status_code == 204

@@ -19,6 +19,7 @@ from holdfast.api.app import mount
 from holdfast.operations.access import Role
 from holdfast.store.database import Database, Engine
 from holdfast.telemetry import SilentLog
+from holdfast.world import SystemClock
 
 pytestmark = pytest.mark.anyio
 
@@ -180,7 +181,7 @@ async def test_the_document_names_every_answer_and_every_field(db: Database, tmp
 
 
 async def test_before_the_store_is_open_it_says_so(tmp_path: Path) -> None:
-    app = Starlette(routes=[mount(lambda: None, SilentLog(), new_id=lambda: "req")])
+    app = Starlette(routes=[mount(lambda: None, SilentLog(), new_id=lambda: "req", now=SystemClock().now)])
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
         answer = await Asker(http, "hf_x")("GET", "/certificates")
     assert (answer.status_code, answer.json()["retryable"]) == (503, True)

@@ -142,7 +142,7 @@ def test_every_change_is_in_the_audit_with_whoever_made_it(ground: Ground, serve
         (("set", "default", "--challenge", "http-99"), 1, "There is no challenge 'http-99'."),
         (("set", "default", "--crl-lifetime", "soon"), 1, "'soon' is no duration"),
         (("revoke", "ab", "--ca", "default"), 6, "There is no certificate ab"),
-        (("unpause", "acct_x", "a.example"), 6, "There is no pause of a.example"),
+        (("unpause-name", "acct_x", "a.example"), 6, "There is no pause of a.example"),
         (("eab", "revoke", "eab_x"), 6, "There is no EAB key eab_x."),
         (("adopt", "old", "--chain", "/nowhere.pem"), 1, "There is no file /nowhere.pem"),
         (("revoke", "ab", "--ca", "default", "--reason", "boredom"), 2, "boredom"),
@@ -158,9 +158,9 @@ def test_what_cannot_be_done_is_told_with_the_right_exit_code(
 
 
 def test_tables_are_for_people(ground: Ground, served: Served) -> None:
-    told = ground.holdfast("ca", "list").stdout
+    told = ground.holdfast("ca", "own").stdout
     assert told.splitlines()[0].split() == ["CA", "STATE", "MODE", "EAB", "REQUIRED", "ISSUER", "ENDS"]
-    assert ground.holdfast("ca", "pauses").stdout == "Nothing is paused.\n"
+    assert ground.holdfast("ca", "pauses").stderr == "Nothing is paused.\n"
     assert "https://localhost" in ground.holdfast("ca", "show", "default").stdout
 
 

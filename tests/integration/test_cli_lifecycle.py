@@ -137,10 +137,10 @@ async def test_a_failure_is_told_with_its_reason_and_the_next_attempt(db: Databa
         assert "FAILING" in failed.out
         assert "names are not allowed" in failed.out
         block = (await shell.ok("status", NAME)).out.splitlines()
-        assert [line.split()[0] for line in block] == [NAME, "phase", "reason", "error", "next", "now"]
-        assert "1 failed attempts in a row" in block[1]
-        assert "CA_REFUSED" in block[2]
-        assert re.search(r"in \d+ d( \d+ h)? \(20.*Z\)", block[4])
+        assert [line.split()[0] for line in block] == [NAME, "phase", "reason", "next", "now"]
+        assert "1 failed attempt in a row" in block[1]
+        assert "CA_REFUSED  names are not allowed  last failure" in block[2]
+        assert re.search(r"in \d+ d( \d+ h)? \(20.*Z\)", block[3])
         assert (await shell("status", NAME, "--check")).code == 10
         fleet = await shell("status", "--check")
         assert (fleet.code, NAME in fleet.out) == (10, True)
@@ -148,7 +148,7 @@ async def test_a_failure_is_told_with_its_reason_and_the_next_attempt(db: Databa
         assert "back-off" in explained
         later = (await shell.ok("explain", NAME, "--at", "80d")).out
         assert later.startswith("Due")
-        assert (await shell("explain", NAME, "--at", "tomorrow")).code == 1
+        assert (await shell("explain", NAME, "--at", "tomorrow")).code == 2
 
 
 async def test_the_exit_code_says_what_happened(db: Database, tmp_path: Path) -> None:
@@ -238,8 +238,10 @@ async def test_a_key_is_fetched_into_a_file_that_others_cannot_read(db: Database
 
 async def test_the_product_keeps_a_certificate_of_its_own_ca(tmp_path: Path) -> None:
     """`holdfast serve` as it is, and commands beside it."""
-    with Served(tmp_path, {}) as server:
+    with Served(tmp_path, {"SERVER_LISTEN": "0.0.0.0:0"}) as server:
         await asyncio.to_thread(server.wait_until_ready)
+        [warned] = server.events("server.in_the_clear")
+        assert "server.trusted_proxies" in warned["fix"]
         shell = Shell(None, tmp_path)  # type: ignore[arg-type]
         made = await shell.ok("issue", "www.example.internal", "10.0.0.1", "--wait", "--timeout", "60", "-o", "json")
         assert made.json["status"]["phase"] == "ok"

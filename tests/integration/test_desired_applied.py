@@ -191,6 +191,15 @@ async def test_a_document_with_a_mistake_changes_nothing(
     assert await _states(db) == {}
 
 
+async def test_more_names_than_a_ca_allows_are_a_mistake_of_the_document(db: Database, tmp_path: Path) -> None:
+    house = await a_house(db, tmp_path)
+    await house.add("le", TruthfulCa(), directory=issuers.PRESETS["letsencrypt"])
+    names = [f"{number}.example.com" for number in range(26)]
+    tree = _document(_entry("many", *names, issuers=["ca", "le"], profile="tlsserver"))
+    with pytest.raises(DocumentRefused, match="le puts at most 25 names into a certificate of profile 'tlsserver'"):
+        await desired.plan(house.keeper, tree)
+
+
 async def test_where_there_are_several_cas_one_must_be_named(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.add("second", TruthfulCa())
@@ -252,6 +261,8 @@ async def test_the_commands_plan_apply_and_export_with_their_exit_codes(tmp_path
     assert planned.returncode == 10, planned.stderr
     assert planned.stdout.splitlines()[0].startswith("+ create   a.example.com")
     assert "ca will be asked for 2 certificates" in planned.stderr
+    tried = _holdfast(tmp_path, "apply", "-f", file, "--dry-run")
+    assert (tried.returncode, tried.stdout, "Nothing was changed" in tried.stderr) == (0, planned.stdout, True)
     applied = _holdfast(tmp_path, "apply", "-f", file)
     assert applied.returncode == 0, applied.stderr
     assert applied.stdout.splitlines() == ["+ created  a.example.com", "+ created  b.example.com"]
@@ -264,8 +275,9 @@ async def test_the_commands_plan_apply_and_export_with_their_exit_codes(tmp_path
     changed = _holdfast(tmp_path, "plan", "-f", file, "--out", saved)
     assert (changed.returncode, changed.stdout[:27]) == (10, "~ change   b.example.com  n")
     assert _holdfast(tmp_path, "apply", "-f", saved).returncode == 0
-    stale = _holdfast(tmp_path, "apply", "-f", saved)
-    assert stale.returncode == 5, stale.stdout + stale.stderr
+    for more in ((), ("--dry-run",)):
+        stale = _holdfast(tmp_path, "apply", "-f", saved, *more)
+        assert stale.returncode == 5, stale.stdout + stale.stderr
     file.write_text("certificates: []")
     assert _holdfast(tmp_path, "apply", "-f", file, "--prune", "-o", "json").returncode == 0
     db = await migrated(open_store(SqliteEngine(tmp_path / "holdfast.sqlite", SystemClock())))

@@ -31,6 +31,7 @@ from holdfast.engine import renew
 from holdfast.importing import acme_sh, certbot, lego
 from holdfast.importing.found import FoundCertificate
 from holdfast.operations import certificates, importing, keeping
+from holdfast.operations.asking import Manner
 from holdfast.operations.importing import AccountOffer, CertificateOffer, NoAddress, new_name
 from holdfast.secret import Secret
 from holdfast.store import issuances, issuer_accounts, journal, versions
@@ -44,6 +45,7 @@ CA = SmallCa()
 ACCOUNT = ec.generate_private_key(ec.SECP256R1())
 NAME = "www.example.com"
 LOCAL = "127.0.0.1"
+TRIAL = Manner(dry_run=True)
 TABLES = ("issuers", "issuer_accounts", "certificates", "certificate_versions", "secrets", "issuances", "jobs", "audit")
 
 
@@ -129,7 +131,7 @@ async def test_adopting_again_changes_nothing(db: Database, tmp_path: Path) -> N
 async def test_a_plan_says_what_would_be_and_leaves_everything_as_it_is(db: Database, tmp_path: Path) -> None:
     house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
     before = await db.read(_counted)
-    outcome = await _adopt(house, found, dry_run=True)
+    outcome = await _adopt(house, found, manner=TRIAL)
     assert (outcome.verdict, outcome.issuer) == ("adopt", "letsencrypt")
     assert outcome.renewal_at is not None
     assert await db.read(_counted) == before
@@ -188,7 +190,7 @@ async def test_where_the_files_name_no_ca_the_only_one_is_taken_or_somebody_must
 ) -> None:
     house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
     loose = replace(_offer(found), directory=None, account_url=None)
-    [planned] = await importing.adopt(house.keeper, [loose], actor="local:alice", dry_run=True)
+    [planned] = await importing.adopt(house.keeper, [loose], actor="local:alice", manner=TRIAL)
     assert planned.issuer == "ca"
     await house.add("second", house.cas["ca"])
     [outcome] = await importing.adopt(house.keeper, [loose], actor="local:alice")

@@ -10,6 +10,8 @@ from holdfast.core.reasons import Reason
 def test_names_wildcards_and_addresses_are_issued_by_caddy(tmp_path: Path) -> None:
     found = ordered(tmp_path)
     assert found["plain"] == [["a.holdfast.test", "b.holdfast.test"], []]
+    assert found["renewed"] == found["plain"], "the same names again, as a renewal asks for them"
+    assert found["anew"], "with another key, and not the same order once more"
     assert found["wildcard"] == [["*.holdfast.test"], []]
     assert found["address"] == [[], ["127.0.0.1"]]
     reason, why = found["failed"]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
-from tests.support.challenge_server import WebServer, told
 from tests.support.issuing import Rows, a_wish, complete, leaf_of, obtain, patiently
 from tests.support.pebble import Pebble
 
@@ -27,7 +26,9 @@ from holdfast.solvers.dns_client import DnsClient
 from holdfast.solvers.dns_hook import Hook
 from holdfast.solvers.dns_record import DnsSolver
 from holdfast.solvers.http_store import HttpStore
-from holdfast.solvers.tls_alpn import Shown, TlsAlpn, listening_context, server_name
+from holdfast.solvers.tls_alpn import TlsAlpn
+from holdfast.solvers.tls_alpn_listener import showing
+from holdfast.web.serve import bind
 from holdfast.world import HttpTransport, LocalFiles, SystemClock, SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -111,12 +112,8 @@ async def test_a_wildcard_is_proved_by_dns_01_through_a_hook(bench: Bench, tmp_p
 
 
 async def test_a_name_is_proved_by_tls_alpn_01(bench: Bench) -> None:
-    def find(name: str) -> Shown | None:
-        proofs = {server_name(each.identifier): each for each in bench.rows.proofs.values()}
-        return Shown(proofs[name].identifier, proofs[name].key_authorization) if name in proofs else None
-
-    context = listening_context(find, SystemClock())
-    async with WebServer(told(b""), tls=context, port=bench.pebble.tls_port):
+    line = bind("127.0.0.1", bench.pebble.tls_port)
+    async with showing(line, bench.rows.by_identifier, SystemClock()):
         solver = TlsAlpn(bench.rows.put, bench.rows.delete)
         issued = await obtain(await bench.issuer(), a_wish("alpn.holdfast.test"), solver)
     assert isinstance(issued, Issued), issued

@@ -170,33 +170,33 @@ async def follow(reader: Database, writers: list[Database]) -> None:
 # ── the outbox ──
 
 
-async def test_a_consumer_sees_an_event_again_until_it_says_that_it_acted(db: Database) -> None:
+async def test_a_consumer_sees_a_row_again_until_it_says_that_it_acted(db: Database) -> None:
     await record(db, "a", "b")
-    assert [event.subject for event in await db.read(lambda tx: journal.outbox(tx, "mail"))] == ["a", "b"]
-    again = await db.read(lambda tx: journal.outbox(tx, "mail", limit=1))
-    assert [event.subject for event in again] == ["a"]
-    await db.write(lambda tx: journal.advance(tx, "mail", again[-1].id))
-    assert [event.subject for event in await db.read(lambda tx: journal.outbox(tx, "mail"))] == ["b"]
-    assert len(await db.read(lambda tx: journal.outbox(tx, "pager"))) == 2  # each has a cursor of its own
+    assert [row.subject for row in await db.read(lambda tx: journal.audit_outbox(tx, "mail"))] == ["a", "b"]
+    again = await db.read(lambda tx: journal.audit_outbox(tx, "mail", limit=1))
+    assert [row.subject for row in again] == ["a"]
+    await db.write(lambda tx: journal.advance(tx, "mail", again[-1].seq))
+    assert [row.subject for row in await db.read(lambda tx: journal.audit_outbox(tx, "mail"))] == ["b"]
+    assert len(await db.read(lambda tx: journal.audit_outbox(tx, "pager"))) == 2  # each has a cursor of its own
 
 
 async def test_a_cursor_never_goes_back(db: Database) -> None:
     await record(db, *"abcde")
     for to in (3, 1, 4, 2):
         await db.write(lambda tx, to=to: journal.advance(tx, "mail", to))
-    assert [event.id for event in await db.read(lambda tx: journal.outbox(tx, "mail"))] == [5]
+    assert [row.seq for row in await db.read(lambda tx: journal.audit_outbox(tx, "mail"))] == [5]
 
 
 async def test_a_consumer_that_dies_between_act_and_advance_acts_again_and_skips_nothing(db: Database) -> None:
     await record(db, *"abcdefgh")
     acted: list[int] = []
-    for death in (2, 1, 3, 99):  # after so many events
-        for event in await db.read(lambda tx: journal.outbox(tx, "mail", limit=3)):
-            acted.append(event.id)
+    for death in (2, 1, 3, 99):  # after so many rows
+        for row in await db.read(lambda tx: journal.audit_outbox(tx, "mail", limit=3)):
+            acted.append(row.seq)
             death -= 1
             if death == 0:
                 break
-            await db.write(lambda tx, event=event: journal.advance(tx, "mail", event.id))
+            await db.write(lambda tx, row=row: journal.advance(tx, "mail", row.seq))
     assert acted == [1, 2, 2, 2, 3, 4, 4, 5, 6]
 
 

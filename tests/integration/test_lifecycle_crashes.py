@@ -70,7 +70,8 @@ class MortalCalls:
     """An issuer whose caller may die right after each call, having not heard the answer."""
 
     def __init__(self, issuer: Any, fate: Fate) -> None:
-        self._issuer, self._fate, self.kind = issuer, fate, issuer.kind
+        self._issuer, self._fate = issuer, fate
+        self.kind, self.binding = issuer.kind, issuer.binding
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._issuer, name)

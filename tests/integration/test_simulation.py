@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from tests.support.engine import on_stage, stage_node
 
-from holdfast.simulation import errands, invariants
+from holdfast.core.budget import Limit
+from holdfast.simulation import errands, experiments, invariants, life_invariants
 from holdfast.simulation.invariants import Violation
+from holdfast.simulation.life_run import play_life
 from holdfast.simulation.node import Node
 from holdfast.simulation.remote import FakeCa
 from holdfast.simulation.run import play
@@ -21,7 +23,11 @@ from holdfast.store import jobs, sweeps
 from holdfast.store.leases import ABSURD
 
 SRC = Path(__file__).resolve().parents[2] / "src"
-HASH = "from holdfast.simulation.run import play; print(play(7).audit_hash)"
+HASHES = """
+from holdfast.simulation.run import play
+from holdfast.simulation.life_run import play_life
+print(play(7).audit_hash, play_life(7).audit_hash)
+"""
 
 
 @pytest.mark.parametrize("seed", range(1, 13))
@@ -29,10 +35,15 @@ def test_no_promise_is_broken_under_faults(seed: int) -> None:
     assert play(seed).violation == ""
 
 
+@pytest.mark.parametrize("seed", range(1, 3))
+def test_no_promise_about_certificates_is_broken_under_faults(seed: int) -> None:
+    assert play_life(seed).violation == ""
+
+
 def test_the_same_seed_is_the_same_run_in_another_process_with_other_hashes() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "4711"}
-    other = subprocess.run([sys.executable, "-c", HASH], env=environment, capture_output=True, text=True, check=True)
-    assert other.stdout.strip() == play(7).audit_hash
+    other = subprocess.run([sys.executable, "-c", HASHES], env=environment, capture_output=True, text=True, check=True)
+    assert other.stdout.split() == [play(7).audit_hash, play_life(7).audit_hash]
 
 
 BROKEN = {
@@ -51,19 +62,93 @@ BROKEN = {
 }  # fmt: skip
 
 
+BROKEN_LIVES = {
+    "a certificate is put in use without a look at it": (
+        "engine/received.py",
+        "        return chain.problem_with(found, key=_request(issuance).public_key, names=dns, ips=ips, now=at)\n",
+        "        return None\n",
+        "I4",
+    ),
+    "an order of one who died is not looked for": (
+        "engine/issue.py",
+        "await issuer.find(self._wish()) if self._may_be_placed() else None",
+        "None",
+        "I3",
+    ),
+    "what orders cost is not paid": (
+        "core/ca_limits.py", "        keys[order_key(issuer)] = limits.orders\n", "        pass\n", "I8",
+    ),
+    "a new certificate is not in the audit log": (
+        "operations/issuing.py",
+        '    journal.audit(tx, "certificate_activated", found.id, replaced=found.current_version or "", **facts)\n',
+        "",
+        "I7",
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_product_that_is_broken_on_purpose_is_found_out(fault: str, tmp_path: Path) -> None:
-    module, text, broken = BROKEN[fault]
-    copy = tmp_path / "src"
-    shutil.copytree(SRC, copy)
+    assert _first_violation(BROKEN[fault], tmp_path, "run", "play", 20)
+
+
+@pytest.mark.parametrize("fault", BROKEN_LIVES)
+def test_a_lifecycle_that_is_broken_on_purpose_is_found_out(fault: str, tmp_path: Path) -> None:
+    module, text, broken, promise = BROKEN_LIVES[fault]
+    assert _first_violation((module, text, broken), tmp_path, "life_run", "play_life", 8).startswith(promise)
+
+
+def _first_violation(change: tuple[str, str, str], folder: Path, run: str, play: str, seeds: int) -> str:
+    """What the simulator says first about a copy of the product in which this text is another."""
+    module, text, broken = change
+    copy = folder / "src"
+    shutil.copytree(SRC, copy, ignore=shutil.ignore_patterns("__pycache__"))
     file = copy / "holdfast" / module
     source = file.read_text(encoding="utf-8")
     assert source.count(text) == 1, "the text to break is not there any more"
     file.write_text(source.replace(text, broken), encoding="utf-8")
-    script = "from holdfast.simulation.run import play; print(any(play(seed).violation for seed in range(1, 21)))"
+    script = (
+        f"from holdfast.simulation.{run} import {play} as play\n"
+        f"print(next((found for seed in range(1, {seeds + 1}) if (found := play(seed).violation)), ''))"
+    )
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "True", done.stderr[-500:]
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+# ── the experiments, small ──
+
+
+def test_nothing_expires_in_a_season_with_faults() -> None:
+    found = experiments.year(30, days=60)
+    assert (found.violation, found.counts["expired"]) == ("", 0)
+    assert found.counts["issued"] >= 20
+
+
+@pytest.mark.parametrize("says", [3600.0, None], ids=["with-retry-after", "without"])
+def test_a_ca_that_answers_429_for_a_day_hears_little_of_us(says: float | None) -> None:
+    found = experiments.storm(20, says=says)
+    assert (found.violation, found.counts["expired"]) == ("", 0)
+    assert found.counts["requests"] <= 300
+
+
+def test_certificates_of_six_days_outlive_eight_hours_without_their_ca() -> None:
+    found = experiments.outage(20)
+    assert (found.violation, found.counts["expired"]) == ("", 0)
+    assert found.counts["requests"] <= 200
+
+
+def test_in_a_mass_revocation_those_with_the_least_time_left_go_first() -> None:
+    found = experiments.mass_revocation(200, every=60)
+    assert (found.violation, found.counts["expired"]) == ("", 0)
+    assert found.counts["by_risk"] >= 95
+
+
+def test_a_pace_above_a_limit_is_noticed_wherever_it_is() -> None:
+    limit = Limit(burst=3, every=timedelta(seconds=10))
+    life_invariants.check_pace([0, 0, 0, 10, 20, 100, 100, 100], limit, "ca")
+    with pytest.raises(Violation, match="I8"):
+        life_invariants.check_pace([0, 50, 50, 50, 55], limit, "ca")
 
 
 # ── what a fault excuses, and no more ──

@@ -22,7 +22,7 @@ RIGHT_KEY = b64encode(KEY).decode()
 UPDATE = {"server": "127.0.0.1:53", "key_name": KEY_NAME}
 
 
-def tools(*resolvers: str, rows: Rows | None = None) -> SolverTools:
+def tools(*resolvers: str, rows: Rows | None = None, shown: bool = True) -> SolverTools:
     rows = rows or Rows()
     return SolverTools(
         files=LocalFiles(),
@@ -32,6 +32,7 @@ def tools(*resolvers: str, rows: Rows | None = None) -> SolverTools:
         python=sys.executable,
         put=rows.put,
         delete=rows.delete,
+        tls_alpn_shown=shown,
     )
 
 
@@ -59,6 +60,11 @@ async def test_solvers_of_the_store_put_rows(kind: str, type_: str) -> None:
     assert solver.type == type_
     await solver.publish(a_dns_proof("a.test"))
     assert len(rows.proofs) == 1
+
+
+def test_a_proof_that_nobody_would_show_is_refused_with_the_setting_that_shows_it() -> None:
+    with pytest.raises(ValueError, match=r"keeping\.tls_alpn_listen"):
+        make("tls-alpn", {}, {}, tools(shown=False))
 
 
 async def test_a_webroot_is_written_to(tmp_path: Path) -> None:

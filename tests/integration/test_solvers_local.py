@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.support.challenge_server import NAME, PROOF, TOKEN, WebServer, a_challenge, a_validator, told
+from tests.support.challenge_server import NAME, PROOF, TOKEN, a_challenge, a_validator
 from tests.support.dns_server import DnsServer
 from tests.support.issuing import Rows
 
@@ -14,9 +14,11 @@ from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Proof
 from holdfast.solvers.http_store import HttpStore
-from holdfast.solvers.tls_alpn import Shown, TlsAlpn, listening_context, server_name
+from holdfast.solvers.tls_alpn import TlsAlpn
+from holdfast.solvers.tls_alpn_listener import showing
 from holdfast.solvers.webroot import Webroot
 from holdfast.validators.verdict import Invalid, Valid, Verdict
+from holdfast.web.serve import bind
 from holdfast.world import LocalFiles, SystemClock
 
 pytestmark = pytest.mark.anyio
@@ -126,13 +128,10 @@ async def test_our_listener_proves_a_name_or_an_address_to_our_validator(name: s
     solver = TlsAlpn(rows.put, rows.delete)
     await solver.publish(a_proof("tls-alpn-01", name))
 
-    def find(asked: str) -> Shown | None:
-        found = [each for each in rows.proofs.values() if server_name(each.identifier) == asked]
-        return Shown(found[0].identifier, found[0].key_authorization) if found else None
-
-    async with DnsServer() as dns, WebServer(told(b""), tls=listening_context(find, SystemClock())) as web:
+    line = bind("127.0.0.1", 0)
+    async with DnsServer() as dns, showing(line, rows.by_identifier, SystemClock()):
         dns.add(NAME, "A", "127.0.0.1")
-        validator = a_validator(dns.address, tls_port=web.port)
+        validator = a_validator(dns.address, tls_port=line.getsockname()[1])
         assert isinstance(await validator.check(a_challenge("tls-alpn-01", name)), Valid)
         await solver.clean(a_proof("tls-alpn-01", name))
         assert isinstance(await validator.check(a_challenge("tls-alpn-01", name)), Invalid)

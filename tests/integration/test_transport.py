@@ -207,6 +207,23 @@ async def test_nobody_there_is_a_reason_to_try_later(transport: HttpTransport) -
     why = await refused(transport, remote.url())
     assert why.reason == "REMOTE_UNAVAILABLE"
     assert "ConnectError" in str(why)
+    assert not why.sent
+
+
+async def test_who_never_gets_to_the_end_of_a_handshake_has_sent_nothing(transport: HttpTransport) -> None:
+    async with serving(saying(b"")) as remote:  # it waits for a request, and gets the beginning of a handshake
+        why = await refused(transport, f"https://127.0.0.1:{remote.port}/", deadline_for=1)
+    assert (why.reason, why.sent) == ("TIMEOUT", False)
+
+
+async def test_who_was_connected_may_have_been_heard(transport: HttpTransport) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with serving(hang_up) as remote:
+        assert (await refused(transport, remote.url())).sent
+    async with serving(saying(body(b"x" * 100))) as remote:
+        assert (await refused(transport, remote.url(), max_body=10)).sent
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,8 @@ ENDS_WITHIN: Final = 20.0
 LANES: Final = 8  # runs at a time on one store; most of each is waiting
 LOOK_EVERY: Final = 0.02  # seconds
 TRIES: Final = 3  # how many passages there are depends a little on timing
-# Not passed by a CA that serves, but by a command; the engine's part strikes it there.
-ELSEWHERE: Final = frozenset({"key.rewrapped"})
+# Not passed by a CA that serves, but by a command or towards other CAs; the other parts strike them there.
+ELSEWHERE: Final = frozenset({"key.rewrapped", "http.asking", "http.answered"})
 
 
 @dataclass(frozen=True, slots=True)

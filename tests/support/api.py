@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -12,9 +12,11 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from holdfast.api.app import mount
 from holdfast.config import SOCKET_NAME
+from holdfast.engine.senders import Senders
 from holdfast.operations import tokens
 from holdfast.operations.access import RIGHTS, Role
 from holdfast.operations.front import Front
@@ -23,6 +25,7 @@ from holdfast.store.database import Database
 from holdfast.store.issuers import IssuerRow
 from holdfast.telemetry import SilentLog
 from holdfast.web.serve import bind, bind_local, serving
+from holdfast.world import HttpTransport, SystemClock
 from tests.support.lifecycle import House, a_house
 
 BASE = "http://holdfast.test/api/v1"
@@ -84,16 +87,24 @@ async def a_desk(db: Database, folder: Path, *, local: bool = False, **ca: Any) 
     async def probe(row: IssuerRow) -> str:
         return str(await house.cas[row.name].probe())
 
-    front = Front(keeper=house.keeper, issuer_kinds=frozenset({"test", "acme"}), probe=probe)
+    transport = HttpTransport()
+    post = Senders(vault=house.keeper.vault, transport=transport, clock=SystemClock())
+    front = Front(keeper=house.keeper, issuer_kinds=frozenset({"test", "acme"}), probe=probe, post=post)
     app = another(front, local=local)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=BASE) as http:
         yield Desk(house=house, front=front, app=app, http=http)
+    await transport.close()
 
 
-def another(front: Front, *, local: bool = False) -> Starlette:
+def another(front: Front, **manner: Any) -> Starlette:
     """An application on the same front."""
     numbers = count(1)
-    return Starlette(routes=[mount(lambda: front, SilentLog(), new_id=lambda: f"req_{next(numbers)}", local=local)])
+    return Starlette(routes=[_mounted(front, numbers, **manner)])
+
+
+def _mounted(front: Front, numbers: Iterator[int], **manner: Any) -> Mount:
+    new_id = lambda: f"req_{next(numbers)}"  # noqa: E731
+    return mount(lambda: front, SilentLog(), new_id=new_id, now=SystemClock().now, **manner)
 
 
 @asynccontextmanager

@@ -115,6 +115,14 @@ async def _answers(wire: Wire) -> None:
                 await asyncio.sleep(0.05)
 
 
+def _is_another(one: Issued | Failed, other: Issued | Failed) -> bool:
+    """Whether both were issued, as two certificates with a key each."""
+    if not isinstance(one, Issued) or not isinstance(other, Issued):
+        return False
+    first, second = issuing.leaf_of(one), issuing.leaf_of(other)
+    return first.serial_number != second.serial_number and first.public_key() != second.public_key()
+
+
 def _told(found: Issued | Failed) -> object:
     return chain.subject_names(issuing.leaf_of(found)) if isinstance(found, Issued) else [found.reason, found.why]
 
@@ -130,6 +138,7 @@ async def order(place: Place) -> dict[str, object]:
     by_dns = DnsSolver(Texts(), client, None, zone="holdfast.test")
     async with rows.served(80):
         plain = await issuing.obtain(issuer, issuing.a_wish("a.holdfast.test", "b.holdfast.test"), http)
+        renewed = await issuing.obtain(issuer, issuing.a_wish("b.holdfast.test", "a.holdfast.test"), http)
         wildcard = await issuing.obtain(issuer, issuing.a_wish("*.holdfast.test"), by_dns)
         address = await issuing.obtain(issuer, issuing.a_wish("127.0.0.1"), http)
         nothing = issuing.Rows()
@@ -145,7 +154,7 @@ async def order(place: Place) -> dict[str, object]:
     await transport.close()
     return {
         "plain": _told(plain), "wildcard": _told(wildcard), "address": _told(address), "failed": _told(failed),
-        "window": str(window), "probe": probe,
+        "window": str(window), "probe": probe, "renewed": _told(renewed), "anew": _is_another(plain, renewed),
     }  # fmt: skip
 
 

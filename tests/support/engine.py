@@ -16,7 +16,7 @@ from holdfast.simulation.node import Node, NodeClock, NodeStore
 from holdfast.simulation.stage import Stage
 from holdfast.store.database import Database, Store
 from holdfast.store.tx import Tx
-from holdfast.telemetry import Health, Log, Metrics, Telemetry
+from holdfast.telemetry import Health, Log, Metrics, Telemetry, Traces
 from holdfast.world import SystemClock
 
 T = TypeVar("T")
@@ -60,10 +60,11 @@ class Watch:
     log: Any = field(default_factory=Memory)
     metrics: Metrics = field(default_factory=Metrics)
     health: Health = field(default_factory=Health)
+    traces: Traces = field(default_factory=Traces)
 
     @property
     def telemetry(self) -> Telemetry:
-        return Telemetry(log=self.log, metrics=self.metrics, health=self.health)
+        return Telemetry(log=self.log, metrics=self.metrics, health=self.health, traces=self.traces)
 
     def metric(self, name: str, /, **labels: str) -> float:
         return self.metrics.registry.get_sample_value(f"holdfast_{name}", labels) or 0.0

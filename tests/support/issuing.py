@@ -13,18 +13,24 @@ from holdfast.core.reasons import Reason
 from holdfast.errors import TryLater
 from holdfast.issuers.acme import AcmeIssuer
 from holdfast.issuers.base import Failed, Issued, Look, NeedsProof, Pending, Proof, Ready, Wish
-from holdfast.pki import chain, csr
+from holdfast.pki import chain, csr, signer
+from holdfast.pki.keys import PrivateKey
 from holdfast.solvers.base import Solver
 from tests.support.challenge_server import WebServer, page
 from tests.support.engine import PATIENCE
 
 
-def a_wish(*names: str, key: ec.EllipticCurvePrivateKey | None = None, **wishes: Any) -> Wish:
+def a_wish(*names: str, key: PrivateKey | None = None, **wishes: Any) -> Wish:
     ips = [name for name in names if name[0].isdigit() or ":" in name]
     dns = [name for name in names if name not in ips]
-    content = csr.build(dns, key or ec.generate_private_key(ec.SECP256R1()), ips=ips)
+    own = key or ec.generate_private_key(ec.SECP256R1())
     identifiers = tuple(Identifier("ip" if name in ips else "dns", name) for name in names)
-    return Wish(issuance="issuance_1", identifiers=identifiers, csr=content, **wishes)
+
+    async def sign(content: bytes) -> bytes:
+        return signer.proof_of(own, content)
+
+    given = {"issuance": "issuance_1", "csr": csr.build(dns, own, ips=ips), "sign": sign, **wishes}
+    return Wish(identifiers=identifiers, **given)
 
 
 def a_dns_proof(name: str, number: int = 1) -> Proof:
@@ -47,6 +53,11 @@ class Rows:
 
     async def delete(self, proof: Proof) -> None:
         self.proofs.pop(proof.token, None)
+
+    async def by_identifier(self, identifier: Identifier) -> str | None:
+        """As the listener of tls-alpn-01 asks."""
+        found = (each.key_authorization for each in self.proofs.values() if each.identifier == identifier)
+        return next(found, None)
 
     @asynccontextmanager
     async def served(self, port: int) -> AsyncIterator[WebServer]:

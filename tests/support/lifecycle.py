@@ -19,6 +19,7 @@ from holdfast.core.acme import Identifier
 from holdfast.core.certificate import Wanted
 from holdfast.engine import lifecycle, renew
 from holdfast.engine.issue import Tools
+from holdfast.engine.proving import SolverRule, by_rules
 from holdfast.engine.worker import Kind
 from holdfast.issuers.base import Failed, Issued, Look, NeedsProof, Pending, Placed, Proof, Ready, RenewalWindow, Wish
 from holdfast.operations import certificates, issuers
@@ -64,6 +65,7 @@ class TruthfulCa:
     """A CA in memory that keeps its own truth: what was ordered, proved, issued and revoked there."""
 
     kind = "test"
+    binding = False
 
     def __init__(self, *, life: timedelta = 90 * DAY, proofs: bool = False, polls: int = 0) -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
@@ -219,7 +221,7 @@ class House:
         return Tools(
             keeper=self.keeper,
             make_issuer=self.make_issuer,
-            solver_for=lambda proof: self.board if proof.type == "http-01" else None,
+            solver_for=by_rules([SolverRule(names=("*",), solver=self.board)]),
             telemetry=self.watch.telemetry,
         )
 

@@ -88,7 +88,7 @@ class Pebble:
         }  # fmt: skip
         self._environment = {
             "PEBBLE_WFE_NONCEREJECT": str(nonces), "PEBBLE_VA_SLEEPTIME": str(sleep), "PEBBLE_AUTHZREUSE": "0",
-            "PEBBLE_ALTERNATE_ROOTS": str(roots - 1),
+            "PEBBLE_ALTERNATE_ROOTS": str(roots - 1), "PEBBLE_VA_NOSLEEP": "0" if sleep else "1",
         }  # fmt: skip
 
     def __enter__(self) -> Self:

@@ -24,6 +24,7 @@ from holdfast.core.backoff import (
     issuance_ladder,
     issuance_next_at,
     issuance_wait,
+    next_poll,
     notice_wait,
     poll_wait,
     rest_wait,
@@ -357,3 +358,18 @@ def test_no_retry_after_can_crash_us_or_leave_the_limits(value: str) -> None:
 def test_seconds_and_the_date_that_far_off_mean_the_same(seconds: int) -> None:
     date = format_datetime(NOW + seconds * SECOND, usegmt=True)
     assert retry_after(date, NOW) == retry_after(str(seconds), NOW) == seconds * SECOND
+
+
+def test_a_remote_gets_a_longer_wait_if_it_asks_for_one_and_no_shorter_ever():
+    told = {"waited": timedelta(0), "window": timedelta(0), "age": timedelta(0), "key": "x"}
+    own, rests = next_poll(1, asked=None, **told)
+    assert (own, rests) == (poll_wait(1, waited=timedelta(0), window=timedelta(0), key="x"), False)
+    assert next_poll(1, asked=timedelta(seconds=1), **told) == (own, False)
+    assert next_poll(1, asked=timedelta(hours=2), **told) == (timedelta(hours=2), False)
+
+
+def test_an_order_that_outlived_its_window_rests():
+    told = {"waited": timedelta(minutes=11), "window": timedelta(0), "key": "x"}
+    wait, rests = next_poll(9, age=timedelta(days=3), asked=timedelta(seconds=1), **told)
+    assert rests
+    assert timedelta(minutes=50) <= wait <= timedelta(hours=1)

@@ -75,6 +75,8 @@ def test_without_a_file_and_variables_everything_is_a_default():
     assert settings.scheduler.timeout_interval == timedelta(minutes=10)
     assert settings.scheduler.cleanup_interval == timedelta(hours=1)
     assert settings.scheduler.selfcheck_interval == timedelta(minutes=1)
+    assert settings.notification.retry_interval == timedelta(minutes=2)
+    assert settings.notification.process_interval == timedelta(minutes=1)
     assert settings.engine.slots == 64
     assert settings.engine.poll_interval == timedelta(seconds=1)
     assert settings.engine.lease_ttl == timedelta(seconds=30)
@@ -85,6 +87,14 @@ def test_without_a_file_and_variables_everything_is_a_default():
 
 ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "server.listen": ('"[::1]:0"', "[::1]:0", "[::1]:0"),
+    "server.trusted_proxies": ('["10.0.0.0/8"]', "10.0.0.0/8", ("10.0.0.0/8",)),
+    "audit.file": (
+        '"/var/log/holdfast-audit.jsonl"',
+        "/var/log/holdfast-audit.jsonl",
+        Path("/var/log/holdfast-audit.jsonl"),
+    ),
+    "audit.syslog": ('"tcp://log.example.com:601"', "tcp://log.example.com:601", "tcp://log.example.com:601"),
+    "audit.interval": ('"30s"', "30s", timedelta(seconds=30)),
     "replica.name": ('"böse \\"katze\\""', 'böse "katze"', 'böse "katze"'),
     "store.data_dir": ('"/var/lib/holdfast"', "/var/lib/holdfast", Path("/var/lib/holdfast")),
     "store.deadline": ("2.5", "2.5", timedelta(seconds=2.5)),
@@ -96,6 +106,9 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "scheduler.cleanup_interval": ('"1.5h"', "1.5h", timedelta(minutes=90)),
     "scheduler.selfcheck_interval": ('"7d"', "7d", timedelta(days=7)),
     "scheduler.renewal_interval": ('"1h"', "1h", timedelta(hours=1)),
+    "notification.retry_interval": ('"5m"', "5m", timedelta(minutes=5)),
+    "notification.process_interval": ('"30s"', "30s", timedelta(seconds=30)),
+    "notification.expiry_interval": ('"6h"', "6h", timedelta(hours=6)),
     "engine.slots": ("1", "1", 1),
     "engine.poll_interval": ('"1s"', "1s", timedelta(seconds=1)),
     "engine.lease_ttl": ("3", "3", timedelta(seconds=3)),
@@ -130,8 +143,16 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "acme.repeat_finalize": ("true", "true", True),
     "acme.lint": ('"pkilint"', "pkilint", "pkilint"),
     "keeping.solvers_file": ('"solvers.toml"', "solvers.toml", Path("solvers.toml")),
+    "keeping.tls_alpn_listen": ('"[::]:443"', "[::]:443", "[::]:443"),
+    "digicert.poll_max_wait_seconds": ("0", "0", 0),
+    "sectigo.poll_max_wait_seconds": ("60", "60", 60),
+    "entrust.poll_max_wait_seconds": ("86400", "86400", 86400),
+    "globalsign.poll_max_wait_seconds": ("1", "1", 1),
     "log.level": ('"debug"', "debug", "debug"),
     "log.format": ('"console"', "console", "console"),
+    "metrics.interval": ('"1m"', "60", timedelta(minutes=1)),
+    "metrics.certificate_series": ("0", "0", 0),
+    "otel.endpoint": ('"http://127.0.0.1:4318"', "http://127.0.0.1:4318", "http://127.0.0.1:4318"),
 }
 
 
@@ -161,7 +182,8 @@ def test_every_key_can_be_set_by_its_variable_which_wins_over_the_file(key: str)
     _, text, value = ONE_OF_EACH[key]
     other = {"log.level": '"error"', "log.format": '"json"', "server.listen": '"h:1"'}.get(key, '"9s"')
     other = "9" if isinstance(value, int) else "[]" if isinstance(value, tuple) else other
-    other = "false" if value is True else '""' if key.endswith(("_url", ".website", ".first_ca")) else other
+    empty = ("_url", ".website", ".first_ca", ".syslog", ".endpoint", ".tls_alpn_listen")
+    other = "false" if value is True else '""' if key.endswith(empty) else other
     other = {"acme.listen": '"h:1"', "acme.lint": '"own"', "acme.validation_timeout": '"9s"'}.get(key, other)
     other = '"2m"' if key in ("acme.order_lifetime", "acme.authz_lifetime", "acme.uncollected_after") else other
     other = '"5d"' if key == "engine.history_for" else other
@@ -203,6 +225,12 @@ def test_the_address_to_listen_on_is_split_into_host_and_port(listen: str, addre
     assert read(env={"HOLDFAST_SERVER_LISTEN": listen}).server.address == address
 
 
+def test_nobody_listens_for_tls_alpn_unless_told_where():
+    assert read().keeping.tls_alpn_address is None
+    assert read(env={"HOLDFAST_KEEPING_TLS_ALPN_LISTEN": ""}).keeping.tls_alpn_address is None
+    assert read('[keeping]\ntls_alpn_listen = "[::]:443"').keeping.tls_alpn_address == ("::", 443)
+
+
 @pytest.mark.parametrize(
     ("url", "file"),
     [
@@ -241,7 +269,7 @@ URL = f"postgresql://u:{SENTINEL}@host/db"
 
 
 def test_every_secret_is_declared_with_its_file():
-    assert SECRETS == ["store.url", "keys.passphrase", "keys.previous_passphrase"]
+    assert SECRETS == ["store.url", "keys.passphrase", "keys.previous_passphrase", "otel.headers"]
     assert all(f"{key}_file" in KINDS for key in SECRETS)
     for section in SECTIONS.values():
         for field in fields(section):
@@ -364,6 +392,8 @@ BAD_IN_FILE = [  # (key, as TOML, the problem)
     ("engine.slots", "257", "257 is not between 1 and 256"),
     ("store.connections", "65", "65 is not between 1 and 64"),
     ("server.listen", "8630", "expected host:port, such as 127.0.0.1:8630"),
+    ("keeping.tls_alpn_listen", '":443"', "expected host:port, such as 0.0.0.0:443 or [::]:443, or nothing"),
+    ("keeping.tls_alpn_listen", "443", "expected host:port"),
     ("replica.name", "1979-05-27", "expected text on one line"),
     ("replica.name", '"a\\nb"', "expected text on one line"),
     ("store.data_dir", "1", "expected a path, such as /var/lib"),
@@ -469,6 +499,7 @@ INTERVALS = [
     f"scheduler.{each}_interval" for each in ("retry", "reconcile", "timeout", "cleanup", "selfcheck", "renewal")
 ]
 INTERVALS.append("engine.poll_interval")
+INTERVALS += [f"notification.{each}_interval" for each in ("retry", "process", "expiry")]
 
 
 def test_every_interval_is_in_the_table_of_intervals():

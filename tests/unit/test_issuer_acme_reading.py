@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers import acme_problem, acme_reading
-from holdfast.issuers.acme_reading import Place, instant, links, origin, words
+from holdfast.issuers import acme_problem, reading
+from holdfast.issuers.acme_reading import Place, links
+from holdfast.issuers.reading import instant, origin, words
 
 PLACE = Place(directory="https://CA.example/directory", hosts=("other.example:8443", "[2001:db8::1]"))
 
@@ -67,7 +68,7 @@ def test_no_text_makes_another_host_one_of_ours(before: str, after: str) -> None
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_object_or_unreadable(body: bytes) -> None:
     with suppress(TryLater):  # and nothing else
-        assert isinstance(acme_reading.json_object(body, "It"), dict)
+        assert isinstance(reading.json_object(body, "It"), dict)
 
 
 def test_links_are_found_by_their_relation() -> None:
@@ -96,7 +97,7 @@ def test_a_time_has_its_zone_or_is_none(text: object, found: datetime | None) ->
 @given(st.text(max_size=2000))
 def test_words_are_short_printable_and_on_one_line(text: str) -> None:
     shown = words(text)
-    assert len(shown) <= acme_reading.MAX_WORDS
+    assert len(shown) <= reading.MAX_WORDS
     assert shown.isprintable()
 
 

@@ -145,8 +145,9 @@ def test_a_first_order_pays_everything_at_lets_encrypt() -> None:
     names = dns("a.example.co.uk", "b.example.co.uk", "*.other.com")
     keys = budgets_of_order(LETS_ENCRYPT, "le", names, renewal=False, in_ari_window=False)
     assert keys["ca/le/orders"] == Limit(burst=300, every=timedelta(seconds=36))
-    assert {"ca/le/domain/example.co.uk", "ca/le/domain/other.com", "ca/le/requests"} < set(keys)
-    assert sum(key.startswith("ca/le/names/") for key in keys) == 1
+    shared = "ca/acme-v02.api.letsencrypt.org"
+    assert {f"{shared}/domain/example.co.uk", f"{shared}/domain/other.com", "ca/le/requests"} < set(keys)
+    assert sum(key.startswith(f"{shared}/names/") for key in keys) == 1
     assert len(keys) == 5
 
 
@@ -163,6 +164,22 @@ def test_a_renewal_there_pays_for_its_set_only_and_in_its_window_for_nothing() -
 def test_the_same_names_in_any_order_are_one_set() -> None:
     assert ca_limits.set_key("le", dns("a.com", "b.com")) == ca_limits.set_key("le", dns("b.com", "a.com"))
     assert ca_limits.set_key("le", dns("a.com")) != ca_limits.set_key("le", dns("a.com", "b.com"))
+
+
+def test_what_a_ca_counts_across_accounts_is_one_budget_for_all_of_its_rows() -> None:
+    names = dns("a.example.com")
+    one, two = (set(budgets_of_order(LETS_ENCRYPT, row, names, renewal=False, in_ari_window=False)) for row in "ab")
+    assert sorted(key.split("/")[2] for key in one & two) == ["domain", "names"]
+    assert sorted(key.split("/")[2] for key in one ^ two) == ["orders", "orders", "requests", "requests"]
+    by_account = CaLimits(per_domain=LETS_ENCRYPT.per_domain)
+    assert "ca/a/domain/example.com" in budgets_of_order(by_account, "a", names, renewal=False, in_ari_window=False)
+
+
+def test_short_profiles_have_fewer_names_and_settings_overrule_it() -> None:
+    profiles = (None, "classic", "tlsserver", "shortlived")
+    assert [LETS_ENCRYPT.names_in(each) for each in profiles] == [100, 100, 25, 25]
+    own = limits_of("acme", {"directory": "https://acme-v02.api.letsencrypt.org/", "limits": {"max_names": 40}})
+    assert [own.names_in(each) for each in profiles] == [40, 40, 40, 40]
 
 
 def test_limits_are_known_by_the_host_of_the_directory_and_settings_overrule_them() -> None:
@@ -186,12 +203,14 @@ def test_limits_are_known_by_the_host_of_the_directory_and_settings_overrule_the
     ],
 )
 def test_a_rate_limit_holds_the_budget_that_it_speaks_of(why: str, kind: str) -> None:
-    kept = ["ca/le/requests", "ca/le/orders", "ca/le/domain/other.com", "ca/le/domain/example.com"]
-    key = refused_key("le", dns("www.other.com", "www.example.com"), why, kept)
+    names = dns("www.other.com", "www.example.com")
+    kept = list(budgets_of_order(LETS_ENCRYPT, "le", names, renewal=False, in_ari_window=False))
+    key = refused_key(LETS_ENCRYPT, "le", names, why, kept)
+    assert key in kept
     assert key.split("/")[2] == kind
     if kind == "domain":
         assert key.endswith("/example.com")
-        assert refused_key("x", dns("www.example.com"), why, ["ca/x/orders"]) == "ca/x/orders"
+        assert refused_key(LETS_ENCRYPT, "x", dns("www.example.com"), why, ["ca/x/orders"]) == "ca/x/orders"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +225,9 @@ def test_a_rate_limit_holds_the_budget_that_it_speaks_of(why: str, kind: str) ->
         ("app.internal", "app.internal"),
         ("x.app.internal", "app.internal"),
         ("10.1.2.3", "10.1.2.3"),
-        ("2001:db8::1", "2001:db8::1"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("2001:db8:0:0:ffff::2", "2001:db8::/64"),
+        ("2001:db8:0:1::1", "2001:db8:0:1::/64"),
         ("localhost", "localhost"),
     ],
 )
@@ -225,7 +246,7 @@ def test_every_reason_has_its_meaning_in_a_sentence() -> None:
 def test_a_reason_that_nobody_knows_is_ours() -> None:
     assert reasons.of("SOMETHING_NEW") is Reason.INTERNAL
     assert reasons.of(None) is Reason.OK
-    assert reasons.docs(Reason.DNS_TXT_NOT_VISIBLE) == "reasons.md#dns-txt-not-visible"
+    assert reasons.docs(Reason.DNS_TXT_NOT_VISIBLE) == "reasons.md#dns_txt_not_visible"
 
 
 # ── Wishes ──

@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import pkcs12
 from tests.support.pki import a_key, a_leaf, intermediate
 
-from holdfast.pki import bundle, chain, keys
+from holdfast.pki import bundle, chain
 from holdfast.pki.keys import KeyKind
 from holdfast.pki.refused import ChainRefused
 from holdfast.secret import Secret
@@ -17,13 +17,6 @@ PASSPHRASE = Secret("correct horse battery")
 
 def test_a_chain_in_pem_is_read_again_in_its_order():
     assert chain.parse_bundle(bundle.certificates_pem(CHAIN)) == CHAIN
-
-
-def test_key_and_chain_in_one_file_are_a_secret():
-    combined = bundle.combined_pem(a_key(), CHAIN)
-    assert "PRIVATE" not in f"{combined}"
-    assert keys.from_pem(combined).public_key() == a_key().public_key()
-    assert combined.reveal().endswith(bundle.certificates_pem(CHAIN))
 
 
 @pytest.mark.parametrize("compatible", [False, True])

@@ -105,22 +105,6 @@ def test_a_list_is_made_anew_after_a_third_of_its_life():
     assert crl.regenerate_at(NOW, NOW + 9 * DAY) == NOW + 3 * DAY
 
 
-@pytest.mark.parametrize(
-    ("this", "after", "revoked", "due"),
-    [
-        (None, timedelta(0), False, "there is none yet"),
-        (NOW, timedelta(0), False, None),
-        (NOW, timedelta(0), True, "a certificate was revoked since the last one"),
-        (NOW, 3 * DAY - timedelta(seconds=1), False, None),
-        (NOW, 3 * DAY, False, f"a third of its life was over at {NOW + 3 * DAY:%F %T}Z"),
-        (NOW, 30 * DAY, False, f"a third of its life was over at {NOW + 3 * DAY:%F %T}Z"),
-    ],
-)
-def test_a_new_list_is_due_for_a_reason(this, after: timedelta, revoked: bool, due: str | None):
-    ends = None if this is None else this + 9 * DAY
-    assert crl.why_due(this, ends, revoked_since=revoked, now=NOW + after) == due
-
-
 def test_an_entry_stays_until_a_list_was_made_after_the_certificates_end():
     assert not crl.may_be_left_out(NOW, None)
     assert not crl.may_be_left_out(NOW, NOW)

@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from tests.unit.test_renewal import DAY, HOUR, MINUTE, T0, a_certificate, a_version, failing, situations
+from hypothesis import strategies as st
+from tests.unit.test_renewal import DAY, HOUR, MINUTE, T0, a_certificate, a_version, failing, lives, situations
 
 from holdfast.core.acme import Identifier
-from holdfast.core.certificate import Ari, Certificate, State, Version, VersionState
+from holdfast.core.certificate import Ari, Certificate, State, Version, VersionState, failed
 from holdfast.core.issuance import Issuance
 from holdfast.core.issuance import State as Step
 from holdfast.core.reasons import MEANINGS, Reason
-from holdfast.core.renewal import safe_until
-from holdfast.core.status import Phase, Waiting, explain, status
+from holdfast.core.renewal import decide, safe_until
+from holdfast.core.status import HELD, Phase, Waiting, explain, status
 
 
 def an_issuance(**changes: Any) -> Issuance:
@@ -116,7 +117,54 @@ def test_whoever_is_active_is_fine_or_has_exactly_one_next_step_with_a_time_and_
     assert len(found.blocked_by) <= 1
 
 
+@given(lives, st.floats(0, 0.999), st.floats(0, 1), st.one_of(st.none(), st.integers(1, 12)))
+def test_as_many_attempts_fit_as_the_rules_will_make(
+    life: Any, last: float, first: float, attempts: int | None
+) -> None:
+    version, now, made = a_version(life), T0 + life * last, 0
+    found = a_certificate(failing=failing(attempts, now, T0 + life * last * first))
+    said = status(found, version, None, None, now).attempts_that_fit
+    while (at := decide(found, version, now).at) is not None and (now := max(at, now)) <= safe_until(version):
+        made += 1
+        found = replace(found, failing=failed(found.failing, now, error="", reason=""))
+    assert said == made
+
+
+def test_what_does_not_fail_or_has_no_end_yet_has_no_number_of_attempts() -> None:
+    assert status(a_certificate(), a_version(), None, None, T0).attempts_that_fit is None
+    new = a_certificate(current_version=None, failing=failing(3, T0))
+    assert status(new, None, None, None, T0).attempts_that_fit is None
+
+
 # ── explain ──
+
+
+@given(situations(), st.sampled_from([None, *HELD, Reason.BACKOFF]), st.integers(-60, 60), st.sampled_from(State))
+def test_what_an_explanation_calls_blocking_is_what_the_status_calls_so(
+    situation: Any, cause: Reason | None, minutes: int, state: State
+) -> None:
+    certificate, version, now = situation
+    waits = replace(certificate, state=state, next_cause=cause, next_action_at=now + minutes * MINUTE)
+    block, found = status(waits, version, None, None, now), explain(waits, version, None, None, now)
+    assert found.blocking in (block.blocked_by or (None, "NOT_DUE"))
+    assert len([check for check in found.checks if check.blocks]) == (0 if found.blocking is None else 1)
+    assert ("the next sweep begins it" in found.would_change_it) == (found.blocking is None)
+
+
+@pytest.mark.parametrize(
+    ("cause", "rule", "remedy"),
+    [
+        (Reason.ISSUER_PAUSED, "ca", "holdfast ca resume ca"),
+        (Reason.UNKNOWN_ISSUER, "ca", "holdfast ca add ca"),
+        (Reason.CANCELLED, "cancelled", "holdfast renew www"),
+    ],
+)
+def test_what_is_due_and_held_says_by_what_and_how_to_go_on(cause: Reason, rule: str, remedy: str) -> None:
+    held = a_certificate(next_cause=cause.value, next_action_at=T0 + 61 * DAY + HOUR)
+    found = explain(held, a_version(), None, None, T0 + 61 * DAY)
+    assert (found.blocking, found.checks[-1].rule, found.checks[-1].blocks) == (cause.value, rule, True)
+    assert MEANINGS[cause].sentence in found.verdict
+    assert remedy in found.would_change_it
 
 
 def test_an_explanation_names_each_check_and_the_one_that_blocks() -> None:

@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.routing import Mount
 
 from holdfast import __version__
-from holdfast.api import certificates, exports, installation, issuers, journal, problems, work
+from holdfast.api import (
+    audit,
+    certificates,
+    channels,
+    documents,
+    exports,
+    forecast,
+    installation,
+    issuers,
+    journal,
+    notices,
+    problems,
+    stats,
+    work,
+)
 from holdfast.api.gate import Gate
+from holdfast.api.origin import networks
 from holdfast.api.throttle import Throttle
 from holdfast.operations.front import Front
 from holdfast.telemetry import Log
@@ -24,13 +40,26 @@ class _Api(FastAPI):
         """With the shape of problems, which every route may answer with and none returns."""
         if self.openapi_schema is None:
             schemas = super().openapi().setdefault("components", {}).setdefault("schemas", {})
+            if "Problem" in schemas:
+                raise AssertionError("a route has a model named Problem, which is the name of ours")
             found = problems.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= {**found.pop("$defs", {}), "Problem": found}
         return super().openapi()
 
 
-def site(front: Opened, log: Log, *, new_id: Callable[[], str], local: bool = False) -> FastAPI:
-    """`local`: on a socket that only our user can open, whoever asks is believed to be who they say."""
+def site(
+    front: Opened,
+    log: Log,
+    *,
+    new_id: Callable[[], str],
+    now: Callable[[], datetime],
+    local: bool = False,
+    proxies: Sequence[str] = (),
+) -> FastAPI:
+    """`local`: on a socket that only our user can open, whoever asks is believed to be who they say.
+
+    `proxies` are networks whose word about the client's address is taken.
+    """
     app = _Api(
         title="Holdfast",
         version=__version__,
@@ -44,14 +73,29 @@ def site(front: Opened, log: Log, *, new_id: Callable[[], str], local: bool = Fa
         separate_input_output_schemas=False,
     )
     app.state.front, app.state.local, app.state.throttle = front, local, Throttle()
+    app.state.proxies, app.state.now = networks(proxies), now
     problems.install(app, log)
-    for module in (certificates, exports, work, issuers, journal, installation):
+    for module in (
+        certificates,
+        exports,
+        documents,
+        work,
+        issuers,
+        journal,
+        notices,
+        channels,
+        audit,
+        stats,
+        forecast,
+        installation,
+    ):
         app.include_router(module.router)
     app.add_middleware(Gate, new_id=new_id)
     return app
 
 
-def mount(front: Opened, log: Log, *, new_id: Callable[[], str], local: bool = False) -> Mount:
-    mounted = Mount("/api/v1", site(front, log, new_id=new_id, local=local))
+def mount(front: Opened, log: Log, **manner: Any) -> Mount:
+    """The same under its address; `manner` as for `site`."""
+    mounted = Mount("/api/v1", site(front, log, **manner))
     mounted.path_regex = re.compile(r"^/api/v1/(?P<path>.*)$", re.DOTALL)  # a path with a line break is ours to refuse
     return mounted

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 from fastapi import Depends, Header, Query, Request
 from fastapi.security import HTTPBearer
 
+from holdfast.api.origin import client_address
 from holdfast.api.throttle import Throttle
 from holdfast.errors import StoreUnavailable, UserError
 from holdfast.operations import access, asking, tokens
@@ -40,6 +41,10 @@ class Throttled(UserError):
     status, code = 429, "throttled"
     hint = "Wait a minute, and check the token."
 
+    def __init__(self, after: float) -> None:
+        super().__init__("Too many requests from this address came with tokens that are not good.")
+        self.after = after
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
@@ -68,7 +73,16 @@ class Call:
         access.demand(self.principal, action, self.principal.scope)
 
     def looking(self, check: Check) -> Keeper:
-        return asking.checked(self.keeper, check)
+        return asking.checked(self.keeper, check, Manner(origin=self.manner.origin))
+
+    @property
+    def trial(self) -> Manner:
+        """How it is to be done, for verbs of several transactions: a key would be of one of them only."""
+        return Manner(dry_run=self.manner.dry_run, origin=self.manner.origin)
+
+    def doing(self, check: Check) -> Keeper:
+        """For verbs of several transactions: each is checked, and undone if it was only to be tried."""
+        return asking.checked(self.keeper, check, self.trial)
 
     async def change(
         self,
@@ -92,12 +106,16 @@ async def call(request: Request, _: Annotated[object, Depends(bearer)], prefer: 
     if front is None:
         raise StoreUnavailable("the server is starting")
     principal = await _principal(request, front)
-    return Call(request=request, front=front, principal=principal, manner=Manner(), wait=_patience(prefer or ""))
+    manner = Manner(origin=_origin(request, principal))
+    return Call(request=request, front=front, principal=principal, manner=manner, wait=_patience(prefer or ""))
+
+
+DryRun = Annotated[bool, Query(description="Go all the way, then undo it: nothing is changed.")]
 
 
 async def changing(
     asked: Annotated[Call, Depends(call)],
-    dry_run: Annotated[bool, Query(description="Go all the way, then undo it: nothing is changed.")] = False,
+    dry_run: DryRun = False,
     idempotency_key: Annotated[
         str | None, Header(pattern=r"^[!-~]{1,255}$", description="Repeated within a day, it happens once.")
     ] = None,
@@ -108,6 +126,14 @@ async def changing(
 
 Caller = Annotated[Call, Depends(call)]
 Changer = Annotated[Call, Depends(changing)]
+
+
+async def repeatable(asked: Annotated[Call, Depends(call)], dry_run: DryRun = False) -> Call:
+    """For changes of which no answer is kept: no Idempotency-Key is offered that would then be forgotten."""
+    return replace(asked, manner=Manner(dry_run=dry_run, origin=asked.manner.origin))
+
+
+Repeater = Annotated[Call, Depends(repeatable)]
 
 
 async def _principal(request: Request, front: Front) -> Principal:
@@ -121,18 +147,38 @@ async def _principal(request: Request, front: Front) -> Principal:
         return await tokens.authenticate(front.keeper.db, Secret(token.strip()))
     except tokens.Unauthenticated:
         throttle: Throttle = request.app.state.throttle
-        if throttle.failed(request.client.host if request.client else ""):
-            raise Throttled("Too many requests from this address came with tokens that are not good.") from None
+        if wait := throttle.failed(_address(request)):
+            raise Throttled(wait) from None
         raise
 
 
+def _address(request: Request) -> str:
+    """Of the client; what a header says counts only from a proxy that the settings name."""
+    peer = request.client.host if request.client else ""
+    return client_address(peer, request.headers.getlist("x-forwarded-for"), request.app.state.proxies)
+
+
+def _origin(request: Request, principal: Principal) -> dict[str, str]:
+    """For the audit log."""
+    local = request.app.state.local
+    found = {
+        "face": "local" if local else "api",
+        "address": "" if local else _address(request),
+        "request": str(request.scope.get("request_id", "")),
+        "token": "" if local else principal.id,
+        "client": "".join(char for char in request.headers.get("user-agent", "") if " " <= char <= "~")[:80],
+    }
+    return {name: value for name, value in found.items() if value}
+
+
 async def _manner(call: Call, key: str | None, *, dry_run: bool) -> Manner:
+    origin = call.manner.origin
     if key is None or dry_run:
-        return Manner(dry_run=dry_run)
+        return Manner(dry_run=dry_run, origin=origin)
     url = call.request.url
     what = f"{call.request.method} {url.path}?{url.query}".encode()
     digest = hashlib.sha256(what + b"\n" + await call.request.body()).hexdigest()
-    return Manner(key=f"api/{call.principal.id}/{key}", digest=digest)
+    return Manner(key=f"api/{call.principal.id}/{key}", digest=digest, origin=origin)
 
 
 def _patience(prefer: str) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Response
@@ -46,7 +45,7 @@ async def listed(
     label: Annotated[list[str] | None, Query(max_length=16, description="name=value; may be repeated.")] = None,
     issuer: Annotated[str | None, Query(max_length=100)] = None,
     failing: bool = False,
-    expires_before: datetime | None = None,
+    expires_before: shapes.Instant | None = None,
     sort: Annotated[Sort | None, Query(description="By name; by expiry, if that is what is asked about.")] = None,
     cursor: Cursor = None,
     limit: Limit = 100,
@@ -58,10 +57,10 @@ async def listed(
         text=q,
         state=state,
         owners=("",) if unowned else () if owner is None else (owner,),
-        labels=dict(_pair(each) for each in label or ()),
+        labels=dict(label_pair(each) for each in label or ()),
         issuer=issuer,
         failing=failing,
-        expires_before=None if expires_before is None else _aware(expires_before),
+        expires_before=expires_before,
     )
     by: Sort = sort or ("name" if expires_before is None else "expires")
     after = render.place(cursor, *((str, str) if by == "name" else (int, str)))
@@ -70,19 +69,16 @@ async def listed(
     return shapes.Page[shapes.Certificate](items=items, next=render.cursor(page.next), total=page.total)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def label_pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise BadFilter("A label filter is name=value.")
     return name, value
 
 
-def _aware(at: datetime) -> datetime:
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-
-
 @router.get("/{ref}")
 async def get(call: Caller, ref: Ref, response: Response) -> shapes.Certificate:
+    """What is wanted, what is held, and how it stands; its ETag is for changes."""
     view = await certificates.view(call.looking(on_certificate(call.principal, Action.SEE, ref)), ref)
     response.headers["ETag"] = etag(view.certificate.version)
     return render.certificate(view)
@@ -96,10 +92,10 @@ async def versions(call: Caller, ref: Ref) -> list[shapes.Version]:
 
 
 @router.get("/{ref}/explain")
-async def explain(call: Caller, ref: Ref, at: datetime | None = None) -> shapes.Explanation:
+async def explain(call: Caller, ref: Ref, at: shapes.Instant | None = None) -> shapes.Explanation:
     """Each rule in order, what it saw and said, which one blocks, and what would change it; also at another time."""
     view = await certificates.view(call.looking(on_certificate(call.principal, Action.SEE, ref)), ref)
-    return render.explanation(view.explain(None if at is None else _aware(at)))
+    return render.explanation(view.explain(at))
 
 
 @router.get("/{ref}/events")
@@ -119,6 +115,9 @@ ACCEPTED: Final[dict[int | str, dict[str, Any]]] = {
     201: {"description": "Obtained while the client waited", "model": shapes.Certificate},
     202: {"description": "Under way: Location names the attempt", "model": shapes.Certificate},
 }
+
+
+FOLLOWED: Final = {status: said for status, said in ACCEPTED.items() if status != 201}
 
 
 @router.post("", status_code=202, responses=ACCEPTED)
@@ -169,7 +168,8 @@ async def change(
         render=lambda tx, made: _plain(tx, made.id),
         after=stays,
     )
-    shown = shapes.Certificate.model_validate(reply)
+    shown = await _followed(call, reply, response)
+    response.status_code = 200  # it is changed; what that leads to may be waited for
     response.headers["ETag"] = etag(shown.version)
     return shown
 
@@ -197,13 +197,14 @@ async def pause(call: Changer, ref: Ref) -> shapes.Certificate:
 
 @router.post("/{ref}/resume")
 async def resume(call: Changer, ref: Ref) -> shapes.Certificate:
+    """What is due by now is done at once."""
     return await _moved(call, ref, "resumed")
 
 
 # ── Renewing, cancelling, revoking ──
 
 
-@router.post("/{ref}/renew", status_code=202, responses={k: v for k, v in ACCEPTED.items() if k != 201})
+@router.post("/{ref}/renew", status_code=202, responses=FOLLOWED)
 async def renew(call: Changer, ref: Ref, response: Response) -> shapes.Certificate:
     """An attempt now, whatever the schedule and the back-off say; within the CA's budget."""
     reply = await _about_attempt(
@@ -221,7 +222,7 @@ async def cancel(call: Changer, ref: Ref, asked: shapes.Cancellation) -> shapes.
     return shapes.Certificate.model_validate(reply)
 
 
-@router.post("/{ref}/revoke", status_code=202, responses={k: v for k, v in ACCEPTED.items() if k != 201})
+@router.post("/{ref}/revoke", status_code=202, responses=FOLLOWED)
 async def revoke(call: Changer, ref: Ref, asked: shapes.Revocation, response: Response) -> shapes.Certificate:
     """Tell the CA that it is no longer good. One in use is replaced at once."""
     reply = await _about_attempt(

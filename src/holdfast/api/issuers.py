@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Response
 
 from holdfast.api import render, shapes
-from holdfast.api.call import Call, Caller, Changer
-from holdfast.operations import inventory, issuers
+from holdfast.api.call import Call, Caller, Changer, IfMatch, etag, expected_version
+from holdfast.operations import account_keys, inventory, issuer_removal, issuers
 from holdfast.operations.access import Action
 from holdfast.operations.inventory import anywhere
 from holdfast.operations.issuers import PRESETS, IssuerRefused
@@ -26,29 +26,33 @@ async def listed(call: Caller) -> list[shapes.Issuer]:
 
 
 @router.get("/{name}")
-async def get(call: Caller, name: Name) -> shapes.Issuer:
+async def get(call: Caller, name: Name, response: Response) -> shapes.Issuer:
     call.demand(Action.SEE_ISSUERS)
-    return render.issuer(await issuers.get(call.keeper, name), await inventory.now(call.keeper))
+    found = render.issuer(await issuers.get(call.keeper, name), await inventory.now(call.keeper))
+    response.headers["ETag"] = etag(found.version)
+    return found
 
 
 @router.post("", status_code=201)
 async def add(call: Changer, asked: shapes.NewIssuer) -> shapes.Issuer:
-    """Add a CA. Its credentials are sealed, and never shown again."""
-    settings = dict(asked.settings)
-    if asked.preset is not None:
-        if asked.preset not in PRESETS:
-            raise IssuerRefused(f"There is no preset {asked.preset!r:.40}.", f"There are: {', '.join(PRESETS)}.")
-        settings["directory"] = PRESETS[asked.preset]
-    credentials = {name: Secret(each.get_secret_value().encode()) for name, each in asked.credentials.items()}
+    """Add a CA. Its credentials are sealed, and never shown again. A preset may stand where its kind would."""
+    settings, kind, preset = dict(asked.settings), asked.kind, asked.preset
+    if preset is None and kind not in call.front.issuer_kinds and kind in PRESETS:
+        kind, preset = "acme", kind
+    if preset is not None:
+        if preset not in PRESETS:
+            raise IssuerRefused(f"There is no preset {preset!r:.40}.", f"There are: {', '.join(PRESETS)}.")
+        settings["directory"] = PRESETS[preset]
     reply = await call.change(
         lambda keeper: issuers.add(
             keeper,
             asked.name,
-            kind=asked.kind,
+            kind=kind,
             kinds=call.front.issuer_kinds,
             settings=settings,
-            credentials=credentials,
+            credentials=_sealed(asked),
             actor=call.actor,
+            fit=call.front.fit,
         ),
         check=anywhere(call.principal, Action.CHANGE_ISSUERS),
         render=_shown,
@@ -56,15 +60,47 @@ async def add(call: Changer, asked: shapes.NewIssuer) -> shapes.Issuer:
     return shapes.Issuer.model_validate(reply)
 
 
+def _sealed(asked: shapes.NewIssuer | shapes.IssuerCredentials) -> dict[str, Secret[bytes]]:
+    return {name: Secret(each.get_secret_value().encode()) for name, each in asked.credentials.items()}
+
+
 def _shown(tx: Any, row: Any) -> dict[str, Any]:
     return render.issuer(row, tx.now()).model_dump(mode="json")
 
 
 @router.put("/{name}/settings")
-async def change(call: Changer, name: Name, asked: shapes.IssuerSettings) -> shapes.Issuer:
-    """New settings instead of the old; they hold from the next step of whatever is under way."""
+async def change(
+    call: Changer, name: Name, asked: shapes.IssuerSettings, response: Response, if_match: IfMatch = None
+) -> shapes.Issuer:
+    """New settings instead of the old; they hold from the next step of whatever is under way. Needs If-Match."""
+    call.demand(Action.CHANGE_ISSUERS)
+    version, fit = expected_version(if_match), call.front.fit
     reply = await call.change(
-        lambda keeper: issuers.change(keeper, name, asked.settings, actor=call.actor),
+        lambda keeper: issuers.change(keeper, name, asked.settings, actor=call.actor, fit=fit, version=version),
+        check=anywhere(call.principal, Action.CHANGE_ISSUERS),
+        render=_shown,
+    )
+    shown = shapes.Issuer.model_validate(reply)
+    response.headers["ETag"] = etag(shown.version)
+    return shown
+
+
+@router.delete("/{name}")
+async def remove(call: Changer, name: Name) -> shapes.Issuer:
+    """For good, with its credentials and our account's key. Refused while certificates need it. As it was."""
+    reply = await call.change(
+        lambda keeper: issuer_removal.remove(keeper, name, actor=call.actor),
+        check=anywhere(call.principal, Action.CHANGE_ISSUERS),
+        render=_shown,
+    )
+    return shapes.Issuer.model_validate(reply)
+
+
+@router.post("/{name}/credentials")
+async def set_credentials(call: Changer, name: Name, asked: shapes.IssuerCredentials) -> shapes.Issuer:
+    """New credentials instead of those of the same names. They are sealed, and never shown again."""
+    reply = await call.change(
+        lambda keeper: issuers.set_credentials(keeper, name, _sealed(asked), actor=call.actor, fit=call.front.fit),
         check=anywhere(call.principal, Action.CHANGE_ISSUERS),
         render=_shown,
     )
@@ -100,6 +136,17 @@ async def test(call: Caller, name: Name) -> shapes.Probed:
         return shapes.Probed(ok=True, detail=await issuers.test(call.keeper, name, call.front.probe))
     except IssuerRefused as why:
         return shapes.Probed(ok=False, detail=f"{why} {why.hint}".strip())
+
+
+@router.post("/{name}/account-key", status_code=202)
+async def change_account_key(call: Changer, name: Name) -> shapes.Job:
+    """A new key for our account at an ACME CA. The job that does it; asked again meanwhile, it is the same one."""
+    reply = await call.change(
+        lambda keeper: account_keys.change(keeper, name, actor=call.actor),
+        check=anywhere(call.principal, Action.CHANGE_ISSUERS),
+        render=lambda tx, job: render.job(job).model_dump(mode="json"),
+    )
+    return shapes.Job.model_validate(reply)
 
 
 @router.get("/{name}/budget")

@@ -1,4 +1,4 @@
-"""/events, as pages or as a stream that resumes anywhere, and /audit."""
+"""/events, as pages or as a stream that resumes anywhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from holdfast.api import render, shapes
 from holdfast.api.call import BadHeader, Call, Caller
-from holdfast.api.certificates import Cursor, Limit
+from holdfast.api.certificates import Limit
 from holdfast.operations import inventory, watching
 from holdfast.operations.access import Action
 
@@ -62,23 +62,3 @@ async def _stream(call: Call, after: int, subject: str | None) -> AsyncIterator[
         else:
             shown = json.dumps(render.event(event).model_dump(mode="json"))
             yield f"id: {event.id}\nevent: {event.name}\ndata: {shown}\n\n"
-
-
-@router.get("/audit", tags=["audit"])
-async def audit(
-    call: Caller,
-    actor: Annotated[str | None, Query(max_length=200)] = None,
-    action: Annotated[str | None, Query(max_length=100)] = None,
-    subject: Annotated[str | None, Query(max_length=300)] = None,
-    cursor: Cursor = None,
-    limit: Limit = 100,
-) -> shapes.Page[shapes.AuditEntry]:
-    """Every change and who made it, the newest first."""
-    call.demand(Action.SEE_AUDIT)
-    before = render.place(cursor, int)
-    filters = {"actor": actor, "action": action, "subject": subject}
-    found = await inventory.audit(
-        call.keeper, before=None if before is None else before[0], limit=limit, filters=filters
-    )
-    end = (found[-1].seq,) if len(found) == limit else None
-    return shapes.Page[shapes.AuditEntry](items=[render.audit(each) for each in found], next=render.cursor(end))

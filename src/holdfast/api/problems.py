@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from math import ceil
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -12,13 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
+from holdfast.api.codes import doc
 from holdfast.errors import OutcomeUnknown, StoreError, UserError
 from holdfast.operations.certificates import Stale
 from holdfast.telemetry import Log
 
 MEDIA_TYPE: Final = "application/problem+json"
 METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
-RETRY_AFTER: Final = {"Retry-After": "5"}
+SOON: Final = 5.0  # seconds
 
 
 class Mistake(BaseModel):
@@ -36,8 +38,8 @@ class Problem(BaseModel):
     code: str = Field(description="Stable: programs decide by it.")
     hint: str = ""
     retryable: bool = Field(description="Whether the same request may succeed later.")
-    retry_at: datetime | None = None
-    doc: str = Field(default="", description="Where the code is explained.")
+    retry_at: datetime | None = Field(default=None, description="From then on it is worth another try.")
+    doc: str = Field(description="Where the code is explained.")
     request_id: str
     errors: list[Mistake] = []
 
@@ -64,21 +66,32 @@ def problem(
     detail: str,
     *,
     hint: str = "",
-    retryable: bool = False,
+    after: float | None = None,
     errors: list[Mistake] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
+    """`after`: in so many seconds the same request may succeed; None: it never will by itself."""
     body = Problem(
         title=TITLES.get(status, "Error"),
         status=status,
         code=code,
         detail=detail,
         hint=hint,
-        retryable=retryable,
+        retryable=after is not None,
+        retry_at=None if after is None else _now(request) + timedelta(seconds=after),
+        doc=doc(code),
         request_id=str(request.scope.get("request_id", "")),
         errors=errors or [],
     )
-    return JSONResponse(body.model_dump(mode="json"), status, headers=headers, media_type=MEDIA_TYPE)
+    waiting = {} if after is None else {"Retry-After": str(ceil(after))}
+    return JSONResponse(
+        body.model_dump(mode="json"), status, headers={**(headers or {}), **waiting}, media_type=MEDIA_TYPE
+    )
+
+
+def _now(request: Request) -> datetime:
+    now: datetime = request.app.state.now()
+    return now
 
 
 def install(app: FastAPI, log: Log) -> None:
@@ -86,12 +99,8 @@ def install(app: FastAPI, log: Log) -> None:
         if not isinstance(error, UserError):
             raise error
         headers = {"WWW-Authenticate": 'Bearer realm="holdfast"'} if error.status == 401 else None
-        if error.status in (429, 503):
-            headers = RETRY_AFTER
-        return problem(
-            request, error.status, error.code, str(error), hint=error.hint, retryable=error.status in (429, 503),
-            headers=headers,
-        )  # fmt: skip
+        after = getattr(error, "after", SOON) if error.status in (429, 503) else None
+        return problem(request, error.status, error.code, str(error), hint=error.hint, after=after, headers=headers)
 
     async def stale(request: Request, error: Exception) -> Response:
         return problem(request, 412, "stale", str(error), hint=getattr(error, "hint", ""))
@@ -100,10 +109,8 @@ def install(app: FastAPI, log: Log) -> None:
         unknown = isinstance(error, OutcomeUnknown)
         code = "outcome-unknown" if unknown else "store-unavailable"
         hint = "It may have happened: look before you repeat it, or repeat it with the same Idempotency-Key."
-        return problem(
-            request, 503, code, f"The store cannot answer now: {error}.", hint=hint if unknown else "Try again.",
-            retryable=True, headers=RETRY_AFTER,
-        )  # fmt: skip
+        detail = f"The store cannot answer now: {error}."
+        return problem(request, 503, code, detail, hint=hint if unknown else "Try again.", after=SOON)
 
     async def of_shape(request: Request, error: Exception) -> Response:
         found = error.errors() if isinstance(error, RequestValidationError) else []
@@ -141,4 +148,6 @@ def _would_answer(app: FastAPI, scope: dict[str, Any]) -> bool:
 
 
 def _pointer(place: Any) -> str:
-    return "/" + "/".join(str(each).replace("~", "~0").replace("/", "~1") for each in place)
+    """What the caller calls things is in it, too: on a terminal or in a log it must not be more than text."""
+    path = "/" + "/".join(str(each).replace("~", "~0").replace("/", "~1") for each in place)
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in path)

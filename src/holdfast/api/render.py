@@ -6,9 +6,10 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
+from holdfast.api import installation_shapes as whole
 from holdfast.api import shapes
 from holdfast.core import budget as budgets
 from holdfast.core.budget import Budget
@@ -20,6 +21,7 @@ from holdfast.errors import UserError
 from holdfast.operations.access import Principal
 from holdfast.operations.certificates import View
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # Rows of the store come through operations; their fields are read, their classes are not named here.
 Row = Any
 
@@ -145,6 +147,9 @@ def issuance(attempt: Issuance) -> shapes.Issuance:
         ended_at=attempt.ended_at,
         polls=attempt.polls,
         failures=attempt.failures,
+        uncertain_since=attempt.uncertain_since,
+        maybe_twice=attempt.maybe_twice,
+        withdrawal=attempt.withdrawal,
         error=attempt.error,
         reason_code=attempt.reason,
     )
@@ -204,6 +209,9 @@ def approval(row: Row) -> shapes.Approval:
         requested_by=row.requested_by,
         asked_at=row.asked_at,
         expires_at=row.expires_at,
+        decided_by=row.decided_by,
+        decided_at=row.decided_at,
+        note=row.note,
     )
 
 
@@ -211,14 +219,21 @@ def event(row: Row) -> shapes.Event:
     return shapes.Event(id=row.id, at=row.at, name=row.name, subject=row.subject, job=row.job, details=row.details)
 
 
-def audit(entry: Entry) -> shapes.AuditEntry:
-    return shapes.AuditEntry(
+def audit(entry: Entry) -> whole.AuditEntry:
+    details = json.loads(entry.details)
+    origin = details.pop("origin", None)
+    kind, colon, _ = entry.actor.partition(":")
+    return whole.AuditEntry(
         seq=entry.seq,
-        at=datetime.fromtimestamp(entry.at / 1_000_000, UTC),
+        at=_EPOCH + timedelta(microseconds=entry.at),
         actor=entry.actor,
+        actor_kind=kind if colon else "system",
         action=entry.action,
         subject=entry.subject,
-        details=json.loads(entry.details),
+        origin=whole.Origin(**origin) if isinstance(origin, dict) else None,
+        before=details.pop("before", None),
+        after=details.pop("after", None),
+        details=details,
         hash=entry.hash,
     )
 

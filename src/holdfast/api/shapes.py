@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, StringConstraints
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, Strict, StringConstraints
 
 T = TypeVar("T")
 Short = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,253}$")]
@@ -14,6 +15,24 @@ LabelValue = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/@+-]{0,63
 OwnerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/@+-]{0,100}$")]
 KeyKind = Literal["ec-p256", "ec-p384", "rsa-2048", "rsa-3072", "rsa-4096", "ed25519"]
 Note = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]{0,500}$")]
+_RFC3339: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)?")
+
+
+def _instant(given: object) -> object:
+    """pydantic would take a number for seconds since 1970."""
+    if not isinstance(given, str) or not _RFC3339.fullmatch(given):
+        raise ValueError("an instant is written as 2030-01-31T12:00:00Z")
+    return given
+
+
+def _aware(at: datetime) -> datetime:
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+Flag = Annotated[bool, Strict()]  # true or false, and neither 1 nor "yes"
+CLOSED: Final[dict[str, Any]] = {"additionalProperties": False}  # what matches no pattern is refused, and said to be
+Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=32, json_schema_extra=CLOSED)]
+Instant = Annotated[datetime, BeforeValidator(_instant), AfterValidator(_aware)]  # as it is given, never as it is shown
 
 
 class Given(BaseModel):
@@ -25,9 +44,7 @@ class Given(BaseModel):
 class Page(BaseModel, Generic[T]):
     items: list[T]
     next: str | None = Field(default=None, description="The cursor of the next page; null: there is none.")
-    total: int | None = Field(
-        default=None, description="How many there are in all, if that was asked for; not by labels."
-    )
+    total: int | None = Field(default=None, description="How many there are in all, if that was asked for.")
 
 
 # ── Certificates ──
@@ -46,6 +63,9 @@ class StatusBlock(BaseModel):
     last_attempt_at: datetime | None
     next_attempt_at: datetime | None
     next_attempt_cause: str | None
+    attempts_that_fit: int | None = Field(
+        default=None, description="So many more, should all fail, before it is too late; null while it is not failing."
+    )
     safe_until: datetime | None
     expires_at: datetime | None
     blocked_by: list[str]
@@ -54,7 +74,7 @@ class StatusBlock(BaseModel):
 class RenewalRule(Given):
     fraction: float | None = Field(default=None, ge=0.1, le=0.95, description="Of its life, after which it is renewed.")
     before_s: float | None = Field(default=None, gt=0, le=10**9, description="Or so many seconds before its end.")
-    ari: bool = Field(default=True, description="Ask the CA when (RFC 9773).")
+    ari: Flag = Field(default=True, description="Ask the CA when (RFC 9773).")
 
 
 class MaintenanceWindow(Given):
@@ -112,12 +132,12 @@ class NewCertificate(Given):
     profile: Short | None = None
     preferred_chain: Short | None = None
     lifetime_s: float | None = Field(default=None, ge=300, le=10**10)
-    reuse_key: bool = False
+    reuse_key: Flag = False
     renewal: RenewalRule = RenewalRule()
     windows: list[MaintenanceWindow] = Field(default=[], max_length=50)
     owner: OwnerName = ""
-    labels: dict[LabelName, LabelValue] = Field(default={}, max_length=32)
-    approval_required: bool = False
+    labels: Labels = {}
+    approval_required: Flag = False
 
 
 class CertificateChange(Given):
@@ -130,12 +150,12 @@ class CertificateChange(Given):
     profile: Short | None = None
     preferred_chain: Short | None = None
     lifetime_s: float | None = Field(default=None, ge=300, le=10**10)
-    reuse_key: bool | None = None
+    reuse_key: Flag | None = None
     renewal: RenewalRule | None = None
     windows: list[MaintenanceWindow] | None = Field(default=None, max_length=50)
     owner: OwnerName | None = None
-    labels: dict[LabelName, LabelValue] | None = Field(default=None, max_length=32)
-    approval_required: bool | None = None
+    labels: Labels | None = None
+    approval_required: Flag | None = None
 
 
 class Version(BaseModel):
@@ -187,7 +207,7 @@ class Cancellation(Given):
 class Export(Given):
     form: Literal["pem", "combined", "pkcs12"] = "pem"
     passphrase: SecretStr | None = Field(default=None, max_length=1000, description="For PKCS#12.")
-    compatible: bool = Field(default=False, description="PKCS#12 that old programs read.")
+    compatible: Flag = Field(default=False, description="PKCS#12 that old programs read.")
     version: Short | None = None
 
 
@@ -217,6 +237,13 @@ class Issuance(BaseModel):
     ended_at: datetime | None
     polls: int
     failures: int
+    uncertain_since: datetime | None = Field(
+        description="Since when nobody can tell whether the CA has the order: a person should look there."
+    )
+    maybe_twice: bool = Field(description="After such a doubt it was ordered once more: there may be two orders.")
+    withdrawal: str | None = Field(
+        description="Of an attempt that was stopped: the CA is to be told (owed), was (done), has none, or refused."
+    )
     error: str | None
     reason_code: str | None
 
@@ -256,12 +283,16 @@ class NewIssuer(Given):
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$")]
     kind: Short = "acme"
     preset: Short | None = Field(default=None, description="A CA whose address is known: letsencrypt, zerossl, …")
-    settings: dict[Short, Any] = Field(default={}, max_length=32)
-    credentials: dict[Short, SecretStr] = Field(default={}, max_length=8)
+    settings: dict[Short, Any] = Field(default={}, max_length=32, json_schema_extra=CLOSED)
+    credentials: dict[Short, SecretStr] = Field(default={}, max_length=8, json_schema_extra=CLOSED)
 
 
 class IssuerSettings(Given):
-    settings: dict[Short, Any] = Field(max_length=32)
+    settings: dict[Short, Any] = Field(max_length=32, json_schema_extra=CLOSED)
+
+
+class IssuerCredentials(Given):
+    credentials: dict[Short, SecretStr] = Field(min_length=1, max_length=8, json_schema_extra=CLOSED)
 
 
 class Probed(BaseModel):
@@ -288,6 +319,9 @@ class Approval(BaseModel):
     requested_by: str
     asked_at: datetime
     expires_at: datetime
+    decided_by: str | None
+    decided_at: datetime | None
+    note: str
 
 
 class Word(Given):
@@ -309,53 +343,6 @@ class Event(BaseModel):
 class EventPage(BaseModel):
     items: list[Event]
     next: int = Field(description="Go on with after=this.")
-
-
-class AuditEntry(BaseModel):
-    seq: int
-    at: datetime
-    actor: str
-    action: str
-    subject: str
-    details: dict[str, Any]
-    hash: str
-
-
-# ── The installation ──
-
-
-class Summary(BaseModel):
-    at: datetime
-    certificates: dict[str, int]
-    failing: int
-    due: int
-    under_way: int
-    awaiting_approval: int
-    never_issued: int
-    expired: int
-    expiring: dict[str, int] = Field(description="How many end within so many days.")
-    jobs: dict[str, int]
-
-
-class ReplicaSeen(BaseModel):
-    holder: str
-    name: str
-    version: str
-    started_at: datetime
-    seen_at: datetime
-    draining: bool
-
-
-class LeaseHeld(BaseModel):
-    name: str
-    holder: str
-    fence: int
-    until: datetime
-
-
-class Cluster(BaseModel):
-    replicas: list[ReplicaSeen]
-    leases: list[LeaseHeld]
 
 
 # ── Tokens ──
@@ -384,7 +371,7 @@ class NewToken(Given):
     kind: Literal["human", "robot", "agent"] = "human"
     rights: list[Literal["export"]] = Field(default=[], max_length=1)
     owners: list[OwnerName] = Field(default=[], max_length=32)
-    labels: dict[LabelName, LabelValue] = Field(default={}, max_length=32)
+    labels: Labels = {}
     expires_in_s: int | None = Field(default=90 * 86400, gt=0, le=10**9, description="null: it never expires.")
 
 

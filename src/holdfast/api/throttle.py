@@ -17,15 +17,15 @@ class Throttle:
     def __init__(self) -> None:
         self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
-    def failed(self, address: str) -> bool:
-        """Count one more; whether they are too many. A good token is let in whatever its neighbours bring."""
+    def failed(self, address: str) -> float:
+        """Count one more; for how long they are too many, in seconds. A good token is let in whatever others bring."""
         since, failures = self._seen.pop(address, (_now(), 0))
         if _now() - since >= WINDOW:
             since, failures = _now(), 0
         self._seen[address] = (since, failures + 1)
         while len(self._seen) > MOST:
             self._seen.popitem(last=False)
-        return failures >= ALLOWED
+        return max(1.0, since + WINDOW - _now()) if failures >= ALLOWED else 0.0
 
 
 def _now() -> float:

@@ -15,6 +15,7 @@ from holdfast.operations.inventory import anywhere, on_approval
 
 router = APIRouter()
 Id = Annotated[str, Path(max_length=100)]
+ApprovalState = Literal["pending", "approved", "rejected", "timed_out", "withdrawn"]
 Step = Literal[
     "awaiting_approval", "requested", "key_stored", "ordered", "proving", "finalizing", "waiting", "issued", "failed",
     "cancelled",
@@ -75,18 +76,20 @@ async def job_list(
 
 @router.get("/jobs/{job}", tags=["jobs"])
 async def get_job(call: Caller, job: Id) -> shapes.Job:
+    """Where it stands, when it is due, and why it waits."""
     call.demand(Action.SEE_JOBS)
     return render.job(await inventory.job(call.keeper, job))
 
 
-@router.post("/jobs/{job}/retry", status_code=204, tags=["jobs"])
-async def retry(call: Changer, job: Id) -> None:
-    """Give a dead job back all its attempts."""
-    await call.change(
-        lambda keeper: jobs.requeue(keeper.db, job, actor=call.actor),
+@router.post("/jobs/{job}/retry", tags=["jobs"])
+async def retry(call: Changer, job: Id) -> shapes.Job:
+    """Run it now: one that waits, without waiting longer; a dead one, with all its attempts. Budgets hold."""
+    reply = await call.change(
+        lambda keeper: jobs.retry(keeper.db, job, actor=call.actor),
         check=anywhere(call.principal, Action.CHANGE_JOBS),
-        render=_nothing,
+        render=lambda tx, found: render.job(found).model_dump(mode="json"),
     )
+    return shapes.Job.model_validate(reply)
 
 
 @router.post("/jobs/{job}/cancel", status_code=204, tags=["jobs"])
@@ -107,11 +110,17 @@ def _nothing(tx: Any, result: Any) -> None:
 
 
 @router.get("/approvals", tags=["approvals"])
-async def pending(call: Caller) -> list[shapes.Approval]:
-    """What waits for a second person, the most pressing first."""
-    who = call.principal
+async def approval_list(call: Caller, state: ApprovalState = "pending", limit: Limit = 200) -> list[shapes.Approval]:
+    """What waits for a second person, the most pressing first; or what was decided, the last first."""
     call.demand_somewhere(Action.SEE)
-    return [render.approval(each) for each in await inventory.pending(call.keeper, who)]
+    found = await inventory.approval_list(call.keeper, call.principal, state=state, limit=limit)
+    return [render.approval(each) for each in found]
+
+
+@router.get("/approvals/{approval}", tags=["approvals"])
+async def get_approval(call: Caller, approval: Id) -> shapes.Approval:
+    """Who asked, until when it can be decided; and who said what."""
+    return render.approval(await inventory.approval(call.keeper, call.principal, approval))
 
 
 @router.post("/approvals/{approval}/approve", status_code=204, tags=["approvals"])

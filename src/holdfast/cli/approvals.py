@@ -8,6 +8,7 @@ import typer
 
 from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
+from holdfast.cli.following import DryRunOption, KeyOption, once
 from holdfast.cli.terminal import Column, FormatOption, emit, say, when
 
 app = typer.Typer(name="approvals", help="Approve or deny what waits for a second person.")
@@ -35,17 +36,29 @@ def ls(config: ConfigOption = None, server: ServerOption = None, output: FormatO
 
 @app.command("approve")
 def approve(
-    approval: IdArgument, note: NoteOption = "", config: ConfigOption = None, server: ServerOption = None
+    approval: IdArgument,
+    note: NoteOption = "",
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
 ) -> None:
     """Let the attempt go on. Whoever asked for it may not say this."""
     with connected(config, server) as client:
-        client.post(f"/approvals/{approval}/approve", {"note": note})
-    say("Approved: it is under way now.")
+        client.post(f"/approvals/{approval}/approve", {"note": note}, headers=once(idempotency_key), dry_run=dry_run)
+    say("It would be approved." if dry_run else "Approved: it is under way now.")
 
 
 @app.command("deny")
-def deny(approval: IdArgument, note: NoteOption = "", config: ConfigOption = None, server: ServerOption = None) -> None:
+def deny(
+    approval: IdArgument,
+    note: NoteOption = "",
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+) -> None:
     """End the attempt."""
     with connected(config, server) as client:
-        client.post(f"/approvals/{approval}/reject", {"note": note})
-    say("Denied.")
+        client.post(f"/approvals/{approval}/reject", {"note": note}, headers=once(idempotency_key), dry_run=dry_run)
+    say("It would be denied." if dry_run else "Denied.")

@@ -1,44 +1,113 @@
-"""`holdfast audit verify`: walk the whole audit chain and name the first bad row."""
+"""`holdfast audit`: who changed what; all of it as lines; and whether the chain of rows is whole."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from holdfast.cli.calling import ServerOption, connected
 from holdfast.cli.config import ConfigOption, settings
+from holdfast.cli.terminal import Column, FormatOption, emit, say
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
     from holdfast.core.chain import Verdict
 
-app = typer.Typer(name="audit", help="Check that no audit row was altered, removed or added.")
+app = typer.Typer(name="audit", help="See who changed what, and check that no audit row was altered or removed.")
 
 FINDINGS = 10  # exit code: see main.py
+ActorOption = Annotated[str | None, typer.Option("--actor", help="Such as human:alice, robot:ci or system.")]
+ActionOption = Annotated[str | None, typer.Option("--action", help="Such as key_exported.")]
+SubjectOption = Annotated[str | None, typer.Option("--subject", help="The id of what was changed.")]
+SinceOption = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Such as 2030-01-31T00:00:00Z.")]
+UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Up to this time.")]
+_COLUMNS = [
+    Column("SEQ", lambda row: str(row["seq"])),
+    Column("AT", lambda row: str(row["at"])[:19] + "Z"),
+    Column("ACTOR", lambda row: str(row["actor"])),
+    Column("FROM", lambda row: _origin(row)),
+    Column("ACTION", lambda row: str(row["action"])),
+    Column("SUBJECT", lambda row: str(row["subject"])),
+]
 
 
-@app.callback()
-def group() -> None:
-    """Keep `verify` a subcommand although it is the only one."""
+@app.command("ls")
+def ls(
+    actor: ActorOption = None,
+    action: ActionOption = None,
+    subject: SubjectOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000)] = 100,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
+) -> None:
+    """Show changes, the newest first."""
+    with connected(config, server) as client:
+        rows = client.pages(
+            "/audit", most=limit, actor=actor, action=action, subject=subject, since=since, until=until,
+            limit=min(limit, 500),
+        )  # fmt: skip
+    emit(rows, _COLUMNS, output, name="seq", empty="There is no such row.")
+
+
+def _origin(row: Any) -> str:
+    origin = row["origin"] or {}
+    return " ".join(str(origin[name]) for name in ("face", "address") if origin.get(name)) or "-"
+
+
+@app.command("export")
+def export(
+    actor: ActorOption = None,
+    action: ActionOption = None,
+    subject: SubjectOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+) -> None:
+    """Print every row as a line of JSON, the oldest first, with the hashes of the chain."""
+    with connected(config, server) as client:
+        wanted = {"actor": actor, "action": action, "subject": subject, "since": since, "until": until}
+        for line in client.lines("/audit/export", **wanted):
+            print(line)
 
 
 @app.command()
 def verify(
     config: ConfigOption = None,
+    server: ServerOption = None,
     output: Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to write it.")] = "table",
 ) -> None:
-    """Walk the chain from the first row to the last. A running Holdfast is not disturbed."""
-    verdict = _verdict(settings(config))
+    """Walk the chain from the first row to the last: of the store here, or of the server you are logged in to."""
+    from holdfast.cli.client import away
+
+    chosen = settings(config)
+    there = server or away(chosen)
+    found = _asked(there) if there else _walked(chosen)
+    say(f"The server at {there} was asked." if there else "")
     if output == "json":
-        print(json.dumps({"ok": verdict.ok, "verified": verdict.verified, "first_bad_row": verdict.bad_seq,
-                          "problem": verdict.problem}))  # fmt: skip
-    elif verdict.ok:
-        print(f"The audit chain holds: {verdict.verified} rows, last hash {verdict.last_hash[:16] or '-'}.")
+        print(json.dumps({name: found[name] for name in ("ok", "verified", "first_bad_row", "problem")}))
+    elif found["ok"]:
+        print(f"The audit chain holds: {found['verified']} rows, last hash {found['last_hash'][:16] or '-'}.")
     else:
-        print(f"The audit chain is broken: {verdict.problem}. The {verdict.verified} rows before it hold.")
-    if not verdict.ok:
+        print(f"The audit chain is broken: {found['problem']}. The {found['verified']} rows before it hold.")
+    if not found["ok"]:
         raise typer.Exit(FINDINGS)
+
+
+def _asked(server: str) -> Any:
+    with connected(None, server) as client:
+        return client.get("/audit/verify")
+
+
+def _walked(chosen: Settings) -> dict[str, Any]:
+    verdict = _verdict(chosen)
+    return {"ok": verdict.ok, "verified": verdict.verified, "last_hash": verdict.last_hash,
+            "first_bad_row": verdict.bad_seq, "problem": verdict.problem}  # fmt: skip
 
 
 def _verdict(chosen: Settings) -> Verdict:

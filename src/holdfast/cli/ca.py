@@ -1,4 +1,4 @@
-"""`holdfast ca`: make and change our CAs, let their clients in, look at their work, revoke."""
+"""`holdfast ca`: the CAs that certificates come from; our own, their clients, their work, revocation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from holdfast.cli import issuer
 from holdfast.cli.config import ConfigOption, settings
 from holdfast.cli.showing import OutputOption, show_one, show_rows
 from holdfast.errors import UserError
 
-app = typer.Typer(name="ca", help="Make and change CAs, let their clients in, revoke certificates.")
+app = typer.Typer(name="ca", help="Add and test CAs elsewhere; make and change our own, let their clients in, revoke.")
 eab = typer.Typer(name="eab", help="Keys for external account binding: each lets one account in.")
 app.add_typer(eab)
+issuer.put_into(app)
 
 KeyKind = Literal["ec-p256", "ec-p384", "rsa-2048", "rsa-3072", "rsa-4096", "ed25519"]
 Mode = Literal["validate", "trust"]
@@ -114,9 +116,10 @@ def adopt(
     show_one(_ask(config, "ca.adopt", ca=ca, options=options, **given), output)
 
 
-@app.command("list")
+@app.command("own")
+@app.command("list", hidden=True)  # its name before; beside 'ls', which lists those elsewhere, nobody could tell
 def list_cas(config: ConfigOption = None, output: OutputOption = "table") -> None:
-    """List the CAs."""
+    """List our own CAs, which this server runs; 'ca ls' lists those that certificates come from."""
     show_rows(_ask(config, "ca.list"), output, empty="There is no CA; 'holdfast ca create' makes one.")
 
 
@@ -327,15 +330,16 @@ AccountArgument = Annotated[str, typer.Argument(help="The account.", metavar="AC
 NameArgument = Annotated[str, typer.Argument(help="The name.", metavar="NAME")]
 
 
-@app.command()
-def pause(
+@app.command("pause-name")
+def pause_name(
     account: AccountArgument, name: NameArgument, config: ConfigOption = None, output: OutputOption = "table"
 ) -> None:
     """Take no more orders of an account for a name."""
     show_one(_ask(config, "pause.add", account=account, name=name), output)
 
 
-@app.command()
+@app.command("unpause-name")
+@app.command("unpause", hidden=True)
 def unpause(
     account: AccountArgument, name: NameArgument, config: ConfigOption = None, output: OutputOption = "table"
 ) -> None:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 import httpx2
 
-from holdfast.cli.login import FILE
+from holdfast.cli import contexts
 from holdfast.cli.reaching import user_name
-from holdfast.config import SERVER_VARIABLE, SOCKET_NAME, TOKEN_VARIABLE, Settings
+from holdfast.config import CONTEXT_VARIABLE, SERVER_VARIABLE, SOCKET_NAME, TOKEN_VARIABLE, Settings
 from holdfast.errors import UserError
-from holdfast.world import LocalFiles
 
 PATIENCE: Final = 60.0  # seconds for one answer
+
+
+_FACTS: Final = (("request", "request_id"), ("retry at", "retry_at"), ("see", "doc"))
 
 
 class Told(UserError):
@@ -27,8 +29,8 @@ class Told(UserError):
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         super().__init__(f"{problem.get('detail') or problem.get('title') or 'The server refused.'}")
         self.status, self.code = status, str(problem.get("code", "refused"))
-        request = problem.get("request_id")
-        self.hint = f"{problem.get('hint', '')} [{self.code}{f', request {request}' if request else ''}]".strip()
+        facts = [self.code, *(f"{name} {problem[key]}" for name, key in _FACTS if problem.get(key))]
+        self.hint = f"{problem.get('hint', '')} [{', '.join(facts)}]".strip()
 
 
 class NoServer(UserError):
@@ -52,8 +54,23 @@ class Client:
     def post(self, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None, **query: Any) -> Any:
         return self._ask("POST", path, body, headers, query)
 
-    def delete(self, path: str, **query: Any) -> Any:
-        return self._ask("DELETE", path, query=query)
+    def patch(self, path: str, body: Any, *, headers: Mapping[str, str] | None = None, **query: Any) -> Any:
+        return self._ask("PATCH", path, body, headers, query)
+
+    def put(self, path: str, body: Any, *, headers: Mapping[str, str] | None = None, **query: Any) -> Any:
+        return self._ask("PUT", path, body, headers, query)
+
+    def delete(self, path: str, *, headers: Mapping[str, str] | None = None, **query: Any) -> Any:
+        return self._ask("DELETE", path, headers=headers, query=query)
+
+    def maybe(self, path: str, **query: Any) -> Any | None:
+        """None where one may not look, or an older server has no such thing."""
+        try:
+            return self.get(path, **query)
+        except Told as why:
+            if why.status in (403, 404):
+                return None
+            raise
 
     def pages(self, path: str, *, most: int | None = None, **query: Any) -> list[Any]:
         """All items of a list, page by page."""
@@ -78,24 +95,34 @@ class Client:
             answer = self._http.request(method, f"/api/v1{quote(path)}", json=body, headers=headers, params=given)
         return _read(answer)
 
-    def events(self, *, after: int | None, subject: str | None, quiet_for: float | None = None) -> Generator[Any]:
-        """What happens, as it happens; ends after so many seconds in which nothing did."""
-        query = {name: value for name, value in (("after", after), ("subject", subject)) if value is not None}
-        timeout = httpx2.Timeout(PATIENCE, read=quiet_for)
-        headers = {"Accept": "text/event-stream"}
-        with (
-            self._unreachable(),
-            self._http.stream("GET", "/api/v1/events", params=query, headers=headers, timeout=timeout) as answer,
-        ):
+    def lines(self, path: str, **query: Any) -> Generator[str]:
+        """An answer of any length, line by line."""
+        given = {name: value for name, value in query.items() if value is not None}
+        with self._unreachable(), self._http.stream("GET", f"/api/v1{path}", params=given) as answer:
             if answer.status_code != 200:
                 answer.read()
                 _read(answer)
+            yield from answer.iter_lines()
+
+    def events(self, *, after: int | None, subject: str | None, quiet_for: float | None = None) -> Generator[Any]:
+        """What happens, as it happens; ends after so many seconds in which nothing did."""
+        query = {name: value for name, value in (("after", after), ("subject", subject)) if value is not None}
+        with self._unreachable():
             try:
-                for line in answer.iter_lines():
-                    if line.startswith("data: "):
-                        yield json.loads(line.removeprefix("data: "))
+                yield from self._stream(query, httpx2.Timeout(PATIENCE, read=quiet_for))
             except httpx2.ReadTimeout:
-                return
+                if quiet_for is None:
+                    raise
+
+    def _stream(self, query: Mapping[str, Any], timeout: httpx2.Timeout) -> Generator[Any]:
+        headers = {"Accept": "text/event-stream"}
+        with self._http.stream("GET", "/api/v1/events", params=query, headers=headers, timeout=timeout) as answer:
+            if answer.status_code != 200:
+                answer.read()
+                _read(answer)
+            for line in answer.iter_lines():
+                if line.startswith("data: "):
+                    yield json.loads(line.removeprefix("data: "))
 
     @contextmanager
     def _unreachable(self) -> Iterator[None]:
@@ -123,52 +150,94 @@ def _no_local_server() -> NoServer:
     return NoServer("No Holdfast runs with this data folder.", hint)
 
 
+# ── Which server, and as whom ──
+
+
 @contextmanager
 def elsewhere(server: str, token: str | None = None) -> Iterator[Client]:
-    token = token or os.environ.get(TOKEN_VARIABLE) or _token_for(server)
+    token = token or token_for(server)
     if not token:
         raise NoServer("A server elsewhere needs a token.", f"Set {TOKEN_VARIABLE}, or: holdfast login {server}")
     headers = {"Authorization": f"Bearer {token}"}
-    with httpx2.Client(base_url=_address(server), headers=headers, timeout=PATIENCE, trust_env=False) as http:
+    with httpx2.Client(base_url=address(server), headers=headers, timeout=PATIENCE, trust_env=False) as http:
         yield Client(http, local=False)
 
 
-def _token_for(server: str) -> str:
-    """The remembered token goes to the server that it was remembered for, and to no other."""
-    kept = remembered()
-    return kept["token"] if kept.get("server") == server else ""
+def token_for(server: str) -> str:
+    """A remembered token goes to the server that it was remembered for, and to no other."""
+    kept = [each["token"] for each in contexts.read().known.values() if each["server"] == server]
+    return os.environ.get(TOKEN_VARIABLE) or (kept[0] if kept else "")
 
 
 def remembered() -> Mapping[str, str]:
-    """What `holdfast login` wrote down; nothing if nobody did."""
-    kept = LocalFiles().read(Path.home() / FILE)
-    found: Mapping[str, str] = {} if kept is None else json.loads(kept)
-    return found
+    """The context in force: a server and a token that `holdfast login` wrote down; nothing if nobody did."""
+    return contexts.in_force(os.environ.get(CONTEXT_VARIABLE))
+
+
+def away(chosen: Settings) -> str:
+    """For commands that can look at a store without its server: the server elsewhere that they are to ask, if any.
+
+    A store that is here is looked at, unless a context is named: it may be one that was restored, and runs no server.
+    """
+    if os.environ.get(CONTEXT_VARIABLE):
+        return remembered().get("server", "")
+    file = chosen.store.sqlite_file
+    return "" if file is None or file.exists() else remembered().get("server", "")
 
 
 @contextmanager
 def here(chosen: Settings) -> Iterator[Client]:
-    """The server of this data folder; without one, where this user is logged in."""
-    path = chosen.store.data_dir / SOCKET_NAME
-    if not path.exists():
-        if not remembered():
+    """The server of this data folder; without one, or if a context is named, where this user is logged in."""
+    if os.environ.get(CONTEXT_VARIABLE) or not (chosen.store.data_dir / SOCKET_NAME).exists():
+        kept = remembered()
+        if not kept:
             raise _no_local_server()
-        with elsewhere(remembered()["server"]) as client:
+        with elsewhere(kept["server"]) as client:
             yield client
         return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)  # an address has 108 bytes at most: go by the handle
-    try:
-        transport = httpx2.HTTPTransport(uds=f"/proc/self/fd/{folder}/{path.name}")
-        headers = {"X-Holdfast-User": user_name()}
+    with local(chosen) as client:
+        yield client
+
+
+@contextmanager
+def local(chosen: Settings) -> Iterator[Client]:
+    """The server of this data folder, and no other."""
+    path = chosen.store.data_dir / SOCKET_NAME
+    if not path.exists():
+        raise _no_local_server()
+    with _folder(path) as handle:
+        transport = httpx2.HTTPTransport(uds=f"{handle}/{path.name}")
         with httpx2.Client(
-            transport=transport, base_url="http://local", headers=headers, timeout=PATIENCE, trust_env=False
+            transport=transport, base_url="http://local", headers=_as_me(), timeout=PATIENCE, trust_env=False
         ) as http:
             yield Client(http, local=True)
+
+
+@asynccontextmanager
+async def local_socket(chosen: Settings) -> AsyncIterator[tuple[httpx2.AsyncHTTPTransport, dict[str, str]]]:
+    """The same line for those that ask many things at once, with the headers that say who asks."""
+    path = chosen.store.data_dir / SOCKET_NAME
+    if not path.exists():
+        raise _no_local_server()
+    with _folder(path) as handle:
+        yield httpx2.AsyncHTTPTransport(uds=f"{handle}/{path.name}"), _as_me()
+
+
+@contextmanager
+def _folder(path: Path) -> Iterator[str]:
+    """An address of a socket has 108 bytes at most: go by the handle of its folder."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}"
     finally:
         os.close(folder)
 
 
-def _address(server: str) -> str:
+def _as_me() -> dict[str, str]:
+    return {"X-Holdfast-User": user_name()}
+
+
+def address(server: str) -> str:
     if not server.startswith(("https://", "http://")):
         raise NoServer(f"{server!r:.80} is no address of a server.", "For example: https://holdfast.example.com")
     return server.rstrip("/").removesuffix("/api/v1")

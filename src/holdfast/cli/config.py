@@ -27,6 +27,11 @@ def settings(config: Path | None) -> Settings:
     return load(config, os.environ, Path.read_bytes)
 
 
+def environment(name: str) -> str | None:
+    """A variable that a command was told to read, such as one with a credential."""
+    return os.environ.get(name)
+
+
 @app.command()
 def show(
     config: ConfigOption = None,

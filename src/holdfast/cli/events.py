@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.calling import ServerOption, connected
+from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
 from holdfast.cli.following import DETACHED
-from holdfast.cli.terminal import Column, FormatOption, emit, say
+from holdfast.cli.terminal import Column, ColumnsOption, FormatOption, emit, say, when
 
 app = typer.Typer()
 _COLUMNS = [
     Column("ID", lambda row: str(row["id"])),
-    Column("AT", lambda row: str(row["at"])[:19] + "Z"),
+    Column("AT", lambda row: when(row["at"], clock().now())),
     Column("EVENT", lambda row: str(row["name"])),
     Column("ABOUT", lambda row: str(row["subject"])),
     Column("DETAILS", lambda row: _details(row)),
@@ -28,6 +28,7 @@ def events(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as things happen.")] = False,
     after: Annotated[int | None, typer.Option("--after", min=0, help="Those after this id.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=500)] = 100,
+    columns: ColumnsOption = None,
     config: ConfigOption = None,
     server: ServerOption = None,
     output: FormatOption = "table",
@@ -36,7 +37,7 @@ def events(
     with connected(config, server) as client:
         if not follow:
             page = client.get("/events", after=after or 0, subject=certificate, limit=limit)
-            emit(page["items"], _COLUMNS, output, name="id", empty="Nothing happened.")
+            emit(page["items"], _COLUMNS, output, name="id", empty="Nothing happened.", only=columns)
             return
         last = after
         try:

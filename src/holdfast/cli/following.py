@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from holdfast.cli.terminal import duration, instant, say
+from holdfast.cli.terminal import duration, instant, live, say, say_over
 
 if TYPE_CHECKING:
     from holdfast.cli.client import Client
@@ -17,47 +18,101 @@ if TYPE_CHECKING:
 IN_PROGRESS: Final = 3  # exit code
 DETACHED: Final = 130
 LOOK_EVERY: Final = 2.0  # seconds, though nothing was heard: it may have happened before we listened
+LOOK_FIRST: Final = 0.1  # seconds; then twice as long each time: what is quick is told quickly
+TICK: Final = 1.0  # seconds of a countdown that somebody watches
+SPINNER: Final = "|/-\\"
 WaitOption = Annotated[bool, typer.Option("--wait", "-w", help="Wait until it is over, and say how it goes.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, metavar="SECONDS", help="How long to wait.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be, and change nothing.")]
 KeyOption = Annotated[
     str | None, typer.Option("--idempotency-key", help="Repeat a command with the same word: it happens once.")
 ]
+
+
+def once(key: str | None, what: str = "") -> dict[str, str]:
+    """The header that makes a repeated command happen once; `what`: for each of several, a key of its own."""
+    return {} if key is None else {"Idempotency-Key": f"{key}/{what}" if what else key}
+
+
 Verdict = Callable[[Mapping[str, Any]], int | None]  # an exit code, or None to go on
 
 
-def follow(client: Client, ref: str, verdict: Verdict, *, timeout: float, clock: Clock) -> int:
-    """Look, and look again whenever something happens, until there is a verdict or the time is over."""
-    deadline, told = clock.monotonic() + timeout, ""
+def follow(
+    client: Client,
+    ref: str,
+    verdict: Verdict,
+    *,
+    timeout: float,
+    clock: Clock,
+    known: Mapping[str, Any] | None = None,
+) -> int:
+    """Look, and look again whenever something happens, until there is a verdict or the time is over.
+
+    `known`: how it stood when it was asked for, which may be over before the first look.
+    """
+    deadline, teller, pace = clock.monotonic() + timeout, Teller(clock), LOOK_FIRST
     try:
+        if known is not None:
+            teller.tell(known)
         while True:
             found = client.get(f"/certificates/{ref}")
-            told = _tell(found, told, clock)
+            teller.tell(found)
             if (code := verdict(found)) is not None:
+                teller.end()
                 return code
             left = deadline - clock.monotonic()
             if left <= 0:
+                teller.end()
                 say(f"It is still under way. Go on waiting: holdfast wait {ref}")
                 return IN_PROGRESS
-            with closing(client.events(after=None, subject=found["id"], quiet_for=min(left, LOOK_EVERY))) as news:
+            quiet_for, pace = min(left, pace), min(2 * pace, TICK if teller.live else LOOK_EVERY)
+            with closing(client.events(after=None, subject=found["id"], quiet_for=quiet_for)) as news:
                 next(news, None)
     except KeyboardInterrupt:
-        say(f"\nYou left; it goes on. Look again: holdfast status {ref}")
+        teller.end()
+        say(f"You left; it goes on. Look again: holdfast status {ref}")
         return DETACHED
 
 
-def _tell(found: Mapping[str, Any], before: str, clock: Clock) -> str:
-    """Say how it stands, if that is news."""
+class Teller:
+    """Says how it stands: on a terminal in one line that is written over, elsewhere a line for each news."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.live = live()
+        self._clock = clock
+        self._told = ""
+        self._turn = 0
+
+    def tell(self, found: Mapping[str, Any]) -> None:
+        line, left = standing(found), countdown(found["status"], self._clock.now())
+        if self.live:
+            self._turn += 1
+            say_over(f"{SPINNER[self._turn % len(SPINNER)]} {line}{left}")
+        elif line != self._told:
+            say(f"{line}{left}")
+        self._told = line
+
+    def end(self) -> None:
+        if self.live and self._told:
+            say_over("")
+            say(self._told)
+
+
+def standing(found: Mapping[str, Any]) -> str:
+    """Phase, step, which attempt it is, and why it stands so; the same for as long as nothing changes."""
     block, attempt = found["status"], found["operation"]
     step = f", {attempt['state'].replace('_', ' ')}" if attempt else ""
-    line = f"{found['name']}: {block['phase']}{step}: {block['reason_code']} {block['reason']}"
-    if block["attempt"]:
-        line += f" ({block['attempt']} failed so far)"
-    if line != before:
-        then = block["next_attempt_at"]
-        span = None if then is None else instant(then) - clock.now()
-        say(line + (f" Next in {duration(span)}." if span is not None and span.total_seconds() > 1 else ""))
-    return line
+    most = f"/{block['max_attempts']}" if block["max_attempts"] else ""
+    number = f", attempt {block['attempt'] + (1 if attempt else 0)}{most}" if attempt or block["attempt"] else ""
+    return f"{found['name']}: {block['phase']}{step}{number}: {block['reason_code']} {block['reason']}"
+
+
+def countdown(block: Mapping[str, Any], now: datetime) -> str:
+    """Until the next step; once its time has come, it waits for a worker, and never for less than nothing."""
+    if block["next_attempt_at"] is None:
+        return ""
+    span = instant(block["next_attempt_at"]) - now
+    return f" Next in {duration(span)}." if span.total_seconds() > 1 else ""
 
 
 def of_attempt(client: Client, attempt: str) -> Verdict:

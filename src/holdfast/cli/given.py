@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from holdfast.errors import UserError
+from holdfast.errors import Usage, UserError
 
 STDIN: Final = "-"
 
@@ -36,8 +36,13 @@ def content(file: Path, limit: int, *, hint: str = "Check the path.") -> bytes:
     return found
 
 
+class NotALabel(Usage):
+    code = "not-a-label"
+    hint = "For example: --label team=web"
+
+
 def label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise NotGiven(f"{text!r:.60} is no label.", "For example: --label team=web")
+        raise NotALabel(f"{text!r:.60} is no label.")
     return name, value

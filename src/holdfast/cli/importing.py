@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from holdfast.cli.config import ConfigOption, settings
+from holdfast.cli.calling import ServerOption
+from holdfast.cli.config import ConfigOption
 from holdfast.cli.given import content
 from holdfast.cli.given import label as label_of
 from holdfast.cli.showing import OutputOption, table
-from holdfast.cli.terminal import exact, say
+from holdfast.cli.terminal import Format, as_data, exact, progress, say
 from holdfast.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def certbot(
     label: LabelOption = None,
     roots: RootsOption = None,
     config: ConfigOption = None,
+    server: ServerOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Adopt what certbot renews: everything in renewal/, with the accounts."""
@@ -50,7 +51,7 @@ def certbot(
     from holdfast.world import LocalTree
 
     found = _read(lambda now: certbot.read(LocalTree(path.expanduser()), now))
-    _Import("certbot", plan, owner, label, roots, None, config, output).carry_out(found)
+    _Import("certbot", plan, owner, label, roots, None, config, server, output).carry_out(found)
 
 
 @app.command("acme.sh")
@@ -61,6 +62,7 @@ def acme_sh(
     label: LabelOption = None,
     roots: RootsOption = None,
     config: ConfigOption = None,
+    server: ServerOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Adopt what acme.sh renews, with the accounts."""
@@ -68,7 +70,7 @@ def acme_sh(
     from holdfast.world import LocalTree
 
     found = _read(lambda now: acme_sh.read(LocalTree(path.expanduser()), now))
-    _Import("acme.sh", plan, owner, label, roots, None, config, output).carry_out(found)
+    _Import("acme.sh", plan, owner, label, roots, None, config, server, output).carry_out(found)
 
 
 @app.command("lego")
@@ -82,6 +84,7 @@ def lego(
     label: LabelOption = None,
     roots: RootsOption = None,
     config: ConfigOption = None,
+    server: ServerOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Adopt the certificates of lego, with the accounts."""
@@ -91,7 +94,7 @@ def lego(
 
     tree, known = LocalTree(path.expanduser()), list(PRESETS.values())
     found = _read(lambda now: lego.read(tree, now, directory=directory, known=known))
-    _Import("lego", plan, owner, label, roots, None, config, output).carry_out(found)
+    _Import("lego", plan, owner, label, roots, None, config, server, output).carry_out(found)
 
 
 @app.command("pem")
@@ -102,6 +105,7 @@ def pem(
     owner: OwnerOption = "",
     label: LabelOption = None,
     config: ConfigOption = None,
+    server: ServerOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Adopt loose PEM files: certificates and keys find each other, chains are put together."""
@@ -113,7 +117,7 @@ def pem(
     sources: list[pem.Source] = [(LocalTree(each), None) for each in folders]
     sources += [(LocalTree(each.parent), [each.name]) for each in files]
     found = _read(lambda now: pem.read(sources, now))
-    _Import("pem", plan, owner, label, None, issuer, config, output).carry_out(found)
+    _Import("pem", plan, owner, label, None, issuer, config, server, output).carry_out(found)
 
 
 def _is_folder(path: Path) -> bool:
@@ -156,9 +160,11 @@ class _Import:
         roots: Path | None,
         issuer: str | None,
         config: Path | None,
-        output: str,
+        server: str | None,
+        output: Format,
     ) -> None:
-        self._tool, self._plan, self._config, self._output = tool, plan, config, output
+        self._tool, self._plan, self._output = tool, plan, output
+        self._config, self._server = config, server
         self._roots = "" if roots is None else _roots(roots)
         self._wishes = {"issuer": issuer, "owner": owner, "labels": dict(map(label_of, label or ()))}
 
@@ -190,10 +196,12 @@ class _Import:
 
     def _certificates(self, found: Sequence[FoundCertificate], *, dry_run: bool) -> dict[str, Any]:
         outcomes: dict[str, Any] = {}
-        for at in range(0, len(found), _BATCH):
-            offered = [_offer(each) for each in found[at : at + _BATCH]]
-            answer = self._ask("import.certificates", certificates=offered, dry_run=dry_run, **self._wishes)
-            outcomes |= {each["name"]: each for each in answer}
+        with progress("Planning" if dry_run else "Adopting", len(found)) as step:
+            for at in range(0, len(found), _BATCH):
+                offered = [_offer(each) for each in found[at : at + _BATCH]]
+                answer = self._ask("import.certificates", certificates=offered, dry_run=dry_run, **self._wishes)
+                outcomes |= {each["name"]: each for each in answer}
+                step(len(offered))
         return outcomes
 
     def _accounts(self, found: Sequence[FoundCertificate]) -> list[dict[str, Any]]:
@@ -214,15 +222,13 @@ class _Import:
         return offer
 
     def _ask(self, verb: str, **args: Any) -> Any:
-        import asyncio
+        from holdfast.cli.carrying import carried_out
 
-        from holdfast.cli.reaching import ask
-
-        return asyncio.run(ask(settings(self._config), verb, **args))
+        return carried_out(self._config, self._server, verb, **args)
 
 
 def _offer(found: FoundCertificate) -> dict[str, Any]:
-    """For the socket in the data folder, which only its owner may open."""
+    """For the socket in the data folder, which only its owner may open, or for a server elsewhere that is trusted."""
     return {
         "name": found.name,
         "names": list(found.names),
@@ -281,9 +287,8 @@ def _timer(tool: Tool) -> list[str]:
     return list(STEPS[tool])
 
 
-def _show(report: Mapping[str, Any], output: str, *, planned: bool) -> None:
-    if output == "json":
-        print(json.dumps(report, indent=2))
+def _show(report: Mapping[str, Any], output: Format, *, planned: bool) -> None:
+    if as_data(report, output):
         return
     rows = [
         {

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from holdfast.cli import following
+from holdfast.cli import following, wishing
 from holdfast.cli import showing_certificates as shown
 from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
-from holdfast.cli.following import DryRunOption, KeyOption, TimeoutOption, WaitOption
+from holdfast.cli.following import DryRunOption, KeyOption, TimeoutOption, WaitOption, once
+from holdfast.cli.given import label as label_of
 from holdfast.cli.ls import CertArgument, LabelOption
 from holdfast.cli.terminal import Format, FormatOption, asked_for, emit_one, say
-from holdfast.errors import UserError
+from holdfast.errors import Usage, UserError
 
 if TYPE_CHECKING:
     from holdfast.cli.client import Client
 
 app = typer.Typer()
-KeyKind = Literal["ec-p256", "ec-p384", "rsa-2048", "rsa-3072", "rsa-4096", "ed25519"]
 Reason = Literal[
     "unspecified", "key-compromise", "affiliation-changed", "superseded", "cessation-of-operation",
     "privilege-withdrawn",
@@ -28,22 +28,26 @@ Reason = Literal[
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask back.")]
 
 
-class NotALabel(UserError):
-    code = "not-a-label"
-    hint = "For example: --label team=web"
+class NotNamed(Usage):
+    code = "not-named"
+    hint = "For example: holdfast renew www.example.com, or: holdfast renew --label team=web"
 
 
 @app.command("issue")
 def issue(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="DNS names and addresses; the first names it.")],
-    ca: Annotated[
-        list[str] | None, typer.Option("--ca", help="A CA; may be repeated, the first is asked first.")
-    ] = None,
-    key: Annotated[KeyKind, typer.Option("--key", help="Kind of its key.")] = "ec-p256",
-    profile: Annotated[str | None, typer.Option("--profile", help="Profile of the CA.")] = None,
-    owner: Annotated[str, typer.Option("--owner", help="Whose it is.")] = "",
+    ca: wishing.CaOption = None,
+    key: wishing.KeyKindOption = None,
+    reuse_key: wishing.ReuseOption = None,
+    profile: wishing.ProfileOption = None,
+    preferred_chain: wishing.ChainOption = None,
+    lifetime: wishing.LifetimeOption = None,
+    renew_after: wishing.FractionOption = None,
+    renew_before: wishing.BeforeOption = None,
+    ari: wishing.AriOption = None,
+    owner: wishing.OwnerOption = None,
     label: LabelOption = None,
-    approval: Annotated[bool, typer.Option("--approval", help="A second person must approve each attempt.")] = False,
+    approval: wishing.ApprovalOption = None,
     wait: WaitOption = False,
     timeout: TimeoutOption = 300,
     dry_run: DryRunOption = False,
@@ -53,19 +57,21 @@ def issue(
     output: FormatOption = "table",
 ) -> None:
     """Ask for a certificate: it is obtained now and kept renewed from now on. One that is there is left as it is."""
-    wish = {
-        "names": names, "issuers": ca or None, "key": key, "profile": profile, "owner": owner,
-        "labels": dict(map(label_of, label or ())), "approval_required": approval,
-    }  # fmt: skip
+    wish = wishing.given(
+        ca=ca, key=key, reuse_key=reuse_key, profile=profile, preferred_chain=preferred_chain, lifetime=lifetime,
+        owner=owner, approval=approval,
+    )  # fmt: skip
+    wish |= {"names": names, "labels": dict(map(label_of, label or ()))}
+    wish |= wishing.rule({}, after=renew_after, before=renew_before, ari=ari)
     with connected(config, server) as client:
         made = _made(client, wish, idempotency_key, dry_run=dry_run)
-        _finish(client, made, output, wait=wait and not dry_run, timeout=timeout, dry_run=dry_run)
+        finish(client, made, output, wait=wait and not dry_run, timeout=timeout, dry_run=dry_run)
 
 
 def _made(client: Client, wish: Mapping[str, Any], key: str | None, *, dry_run: bool) -> Any:
     """The one that is there already, if it is the same wish: repeating a command is not a mistake."""
     try:
-        return client.post("/certificates", wish, headers=_once(key), dry_run=dry_run)
+        return client.post("/certificates", wish, headers=once(key), dry_run=dry_run)
     except UserError as error:
         if error.code != "certificate-exists":
             raise
@@ -76,22 +82,11 @@ def _made(client: Client, wish: Mapping[str, Any], key: str | None, *, dry_run: 
         return there
 
 
-def label_of(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise NotALabel(f"{text!r:.60} is no label.")
-    return name, value
-
-
-def _once(key: str | None) -> dict[str, str]:
-    return {} if key is None else {"Idempotency-Key": key}
-
-
-def _finish(client: Client, row: Any, output: Format, *, wait: bool, timeout: float, dry_run: bool = False) -> None:
+def finish(client: Client, row: Any, output: Format, *, wait: bool, timeout: float, dry_run: bool = False) -> None:
     code, attempt = 0, row["operation"]
     if wait and attempt is not None and not attempt["done"]:
         verdict = following.of_attempt(client, attempt["id"])
-        code = following.follow(client, row["id"], verdict, timeout=timeout, clock=clock())
+        code = following.follow(client, row["id"], verdict, timeout=timeout, clock=clock(), known=row)
         row = client.get(f"/certificates/{row['id']}")
     now = clock().now()
     emit_one(row, output, text=lambda each: shown.block(each, now))
@@ -105,7 +100,13 @@ def _finish(client: Client, row: Any, output: Format, *, wait: bool, timeout: fl
 
 @app.command("renew")
 def renew(
-    certificate: CertArgument,
+    certificate: Annotated[
+        str | None, typer.Argument(metavar="[CERT]", help="Its name, its id, or a unique prefix of the id.")
+    ] = None,
+    label: LabelOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that you may see.")] = False,
+    if_due: Annotated[bool, typer.Option("--if-due", help="Only if its time has come, or it is failing.")] = False,
+    yes: YesOption = False,
     wait: WaitOption = False,
     timeout: TimeoutOption = 300,
     dry_run: DryRunOption = False,
@@ -114,10 +115,20 @@ def renew(
     server: ServerOption = None,
     output: FormatOption = "table",
 ) -> None:
-    """Renew a certificate now, whatever its schedule and its back-off say."""
+    """Renew a certificate now, whatever its schedule and its back-off say; or many, by label."""
+    from holdfast.cli import bulk
+
+    if (certificate is None) == (not label and not everything):
+        raise NotNamed("Name one certificate, or many by --label or --all.")
     with connected(config, server) as client:
-        row = client.post(f"/certificates/{certificate}/renew", headers=_once(idempotency_key), dry_run=dry_run)
-        _finish(client, row, output, wait=wait and not dry_run, timeout=timeout, dry_run=dry_run)
+        if certificate is None:
+            manner = bulk.Manner(key=idempotency_key, dry_run=dry_run, if_due=if_due, yes=yes)
+            raise typer.Exit(bulk.renew(client, label or (), manner, output, clock().now()))
+        if if_due and not bulk.is_due(client.get(f"/certificates/{certificate}"), clock().now()):
+            say(f"{certificate} is not due: nothing to do.")
+            return
+        row = client.post(f"/certificates/{certificate}/renew", headers=once(idempotency_key), dry_run=dry_run)
+        finish(client, row, output, wait=wait and not dry_run, timeout=timeout, dry_run=dry_run)
 
 
 @app.command("wait")
@@ -139,27 +150,29 @@ def cancel(
     what: Annotated[str, typer.Argument(metavar="CERT|JOB", help="A certificate, or the id of a job.")],
     why: Annotated[str, typer.Option("--why", help="For the audit log.")] = "stopped by hand",
     dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
     config: ConfigOption = None,
     server: ServerOption = None,
 ) -> None:
     """Stop the attempt under way for a certificate, or take a job out of the queue."""
     family = "jobs" if what.startswith("job_") else "certificates"
     with connected(config, server) as client:
-        client.post(f"/{family}/{what}/cancel", {"why": why}, dry_run=dry_run)
+        client.post(f"/{family}/{what}/cancel", {"why": why}, headers=once(idempotency_key), dry_run=dry_run)
     say(f"{'It would be cancelled' if dry_run else 'Cancelled'}: {what}.")
 
 
 @app.command("retry")
 def retry(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="The id of a dead job.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Its id, as 'jobs ls' shows it.")],
     dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
     config: ConfigOption = None,
     server: ServerOption = None,
 ) -> None:
-    """Give a dead job back all its attempts."""
+    """Run a job now: one that waits, without waiting longer; one that was given up, with all its attempts."""
     with connected(config, server) as client:
-        client.post(f"/jobs/{job}/retry", dry_run=dry_run)
-    say(f"{'It would be' if dry_run else 'It is'} due now: {job}.")
+        client.post(f"/jobs/{job}/retry", headers=once(idempotency_key), dry_run=dry_run)
+    say(f"{'It would be' if dry_run else 'It is'} due now: {job}. See how it does: holdfast jobs show {job}")
 
 
 @app.command("revoke")
@@ -170,6 +183,7 @@ def revoke(
     wait: WaitOption = False,
     timeout: TimeoutOption = 300,
     dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
     config: ConfigOption = None,
     server: ServerOption = None,
     output: FormatOption = "table",
@@ -180,32 +194,49 @@ def revoke(
         question = f"This revokes {row['name']} ({', '.join(row['names'])}), serial {row['serial']}."
         if not dry_run and not asked_for(question, yes=yes, word=row["name"]):
             raise typer.Exit(1)
-        row = client.post(f"/certificates/{row['id']}/revoke", {"reason": reason}, dry_run=dry_run)
-        _finish(client, row, output, wait=wait and not dry_run, timeout=timeout, dry_run=dry_run)
+        path, headers = f"/certificates/{row['id']}/revoke", once(idempotency_key)
+        row = client.post(path, {"reason": reason}, headers=headers, dry_run=dry_run)
+        finish(client, row, output, wait=wait and not dry_run, timeout=timeout, dry_run=dry_run)
 
 
 @app.command("pause")
 def pause(
-    certificate: CertArgument, config: ConfigOption = None, server: ServerOption = None, output: FormatOption = "table"
+    certificate: CertArgument,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
 ) -> None:
     """Do nothing about a certificate until it is resumed: it may expire."""
     with connected(config, server) as client:
-        _finish(client, client.post(f"/certificates/{certificate}/pause"), output, wait=False, timeout=0)
+        row = client.post(f"/certificates/{certificate}/pause", headers=once(idempotency_key), dry_run=dry_run)
+        finish(client, row, output, wait=False, timeout=0, dry_run=dry_run)
 
 
 @app.command("resume")
 def resume(
-    certificate: CertArgument, config: ConfigOption = None, server: ServerOption = None, output: FormatOption = "table"
+    certificate: CertArgument,
+    wait: WaitOption = False,
+    timeout: TimeoutOption = 300,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
 ) -> None:
     """Look after a paused certificate again."""
     with connected(config, server) as client:
-        _finish(client, client.post(f"/certificates/{certificate}/resume"), output, wait=False, timeout=0)
+        row = client.post(f"/certificates/{certificate}/resume", headers=once(idempotency_key), dry_run=dry_run)
+        finish(client, row, output, wait=wait and not dry_run, timeout=timeout, dry_run=dry_run)
 
 
 @app.command("archive")
 def archive(
     certificate: CertArgument,
     yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
     config: ConfigOption = None,
     server: ServerOption = None,
     output: FormatOption = "table",
@@ -213,6 +244,8 @@ def archive(
     """Stop keeping a certificate, for good. It is not revoked."""
     with connected(config, server) as client:
         row = client.get(f"/certificates/{certificate}")
-        if not asked_for(f"{row['name']} will not be renewed any more.", yes=yes, word=row["name"]):
+        question = f"{row['name']} ({', '.join(row['names'])}) will not be renewed any more."
+        if not dry_run and not asked_for(question, yes=yes, word=row["name"]):
             raise typer.Exit(1)
-        _finish(client, client.delete(f"/certificates/{row['id']}"), output, wait=False, timeout=0)
+        row = client.delete(f"/certificates/{row['id']}", headers=once(idempotency_key), dry_run=dry_run)
+        finish(client, row, output, wait=False, timeout=0, dry_run=dry_run)

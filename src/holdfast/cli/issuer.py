@@ -1,21 +1,45 @@
-"""`holdfast issuer`: the CAs that certificates come from."""
+"""The CAs that certificates come from: `holdfast ca add, ls, test, …`, and the same as `holdfast issuer …`."""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from holdfast.cli.calling import ServerOption, connected
-from holdfast.cli.config import ConfigOption
-from holdfast.cli.issue import label_of
-from holdfast.cli.terminal import Column, FormatOption, emit, emit_one, exact, pairs, say
+from holdfast.cli.config import ConfigOption, environment
+from holdfast.cli.following import DryRunOption, KeyOption, once
+from holdfast.cli.given import NotGiven, content
+from holdfast.cli.given import label as label_of
+from holdfast.cli.issue import YesOption
+from holdfast.cli.terminal import Column, Format, FormatOption, asked_for, emit, emit_one, exact, pairs, say
 
 app = typer.Typer(name="issuer", help="Add, test and pause the CAs that certificates come from.")
 NameArgument = Annotated[str, typer.Argument(metavar="CA", help="Its name.")]
+DirectoryOption = Annotated[
+    str | None, typer.Option("--directory", help="Of one that speaks ACME: the address of its directory.")
+]
+SettingOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=JSON", help="A setting; may be repeated.")
+]
+EabOption = Annotated[str | None, typer.Option("--eab-kid", help="Of the external account binding.")]
+StdinOption = Annotated[
+    str | None, typer.Option("--credential-stdin", metavar="NAME", help="Read this credential from stdin.")
+]
+FileOption = Annotated[
+    list[str] | None,
+    typer.Option("--credential-file", metavar="NAME=FILE", help="Read a credential from a file; may be repeated."),
+]
+EnvOption = Annotated[
+    list[str] | None,
+    typer.Option("--credential-env", metavar="NAME=VARIABLE", help="Or from the environment; may be repeated."),
+]
 FAILED = 1  # exit code
+UNCHANGED = "Nothing was changed: it was only tried."
+MOST = 64 * 1024  # bytes of a credential
 
 
 @app.command("ls")
@@ -30,32 +54,110 @@ def ls(config: ConfigOption = None, server: ServerOption = None, output: FormatO
         Column("DIRECTORY", lambda row: str(row["settings"].get("directory") or row["settings"].get("ca") or "-")),
         Column("ERROR", lambda row: row["breaker_error"] or "-", wide=True),
     ]
-    emit(rows, columns, output, empty="There is no CA. Add one: holdfast issuer add NAME --preset letsencrypt")
+    emit(rows, columns, output, empty="There is no CA. Add one: holdfast ca add letsencrypt NAME")
 
 
 @app.command("add")
-def add(
+def add_named(
     name: NameArgument,
     preset: Annotated[str | None, typer.Option("--preset", help="letsencrypt, letsencrypt-staging, zerossl, …")] = None,
-    directory: Annotated[str | None, typer.Option("--directory", help="Or the address of its ACME directory.")] = None,
+    directory: DirectoryOption = None,
     kind: Annotated[str, typer.Option("--kind", help="How it is spoken to.")] = "acme",
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=JSON", help="A setting; may be repeated.")
-    ] = None,
-    eab_kid: Annotated[str | None, typer.Option("--eab-kid", help="Of the external account binding.")] = None,
+    setting: SettingOption = None,
+    eab_kid: EabOption = None,
     eab_key_stdin: Annotated[bool, typer.Option("--eab-key-stdin", help="Read the key of it from stdin.")] = False,
+    stdin: StdinOption = None,
+    file: FileOption = None,
+    env: EnvOption = None,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
     config: ConfigOption = None,
     server: ServerOption = None,
     output: FormatOption = "table",
 ) -> None:
     """Add a CA."""
-    settings: dict[str, Any] = dict(map(_setting, setting or ()))
-    settings |= {key: value for key, value in (("directory", directory), ("eab_kid", eab_kid)) if value is not None}
-    credentials = {"eab_key": sys.stdin.readline().strip()} if eab_key_stdin else {}
-    asked = {"name": name, "kind": kind, "preset": preset, "settings": settings, "credentials": credentials}
+    secrets = credentials("eab_key" if eab_key_stdin else stdin, file, env)
+    settings = _settings(setting, directory, eab_kid)
+    asked = {"name": name, "kind": kind, "preset": preset, "settings": settings, "credentials": secrets}
     with connected(config, server) as client:
-        emit_one(client.post("/issuers", asked), output, text=_text)
-    say(f"Added. See that it answers: holdfast issuer test {name}")
+        made = client.post("/issuers", asked, headers=once(idempotency_key), dry_run=dry_run)
+    _added(made, output, dry_run=dry_run)
+
+
+def add(
+    kind: Annotated[str, typer.Argument(help="digicert, sectigo, entrust, globalsign, vault, acme, or letsencrypt, …")],
+    name: NameArgument,
+    directory: DirectoryOption = None,
+    setting: SettingOption = None,
+    eab_kid: EabOption = None,
+    stdin: StdinOption = None,
+    file: FileOption = None,
+    env: EnvOption = None,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
+) -> None:
+    """Add a CA that certificates come from. What it needs, and is not given, is told by name."""
+    settings = _settings(setting, directory, eab_kid)
+    asked = {"name": name, "kind": kind, "settings": settings, "credentials": credentials(stdin, file, env)}
+    with connected(config, server) as client:
+        made = client.post("/issuers", asked, headers=once(idempotency_key), dry_run=dry_run)
+    _added(made, output, dry_run=dry_run)
+
+
+def _settings(given: list[str] | None, directory: str | None, eab_kid: str | None) -> dict[str, Any]:
+    named = {key: value for key, value in (("directory", directory), ("eab_kid", eab_kid)) if value is not None}
+    return dict(map(_setting, given or ())) | named
+
+
+def _added(row: Any, output: Format, *, dry_run: bool) -> None:
+    emit_one(row, output, text=_text)
+    say(UNCHANGED if dry_run else f"Added. See that it answers: holdfast ca test {row['name']}")
+
+
+@app.command("credentials")
+def replace_credentials(
+    name: NameArgument,
+    stdin: StdinOption = None,
+    file: FileOption = None,
+    env: EnvOption = None,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+) -> None:
+    """Give a CA new credentials, such as another API key, in place of those of the same names."""
+    given = credentials(stdin, file, env)
+    if not given:
+        raise NotGiven("No credential is given.", "For example: --credential-stdin api_key")
+    with connected(config, server) as client:
+        headers = once(idempotency_key)
+        client.post(f"/issuers/{name}/credentials", {"credentials": given}, headers=headers, dry_run=dry_run)
+    say(UNCHANGED if dry_run else f"Set: {', '.join(sorted(given))}. See that they are right: holdfast ca test {name}")
+
+
+def credentials(stdin: str | None, files: list[str] | None, env: list[str] | None) -> dict[str, str]:
+    """Never from the command line itself, which other users of the machine can read."""
+    given = {stdin: sys.stdin.readline().strip()} if stdin else {}
+    for name, path in map(_pair, files or ()):
+        given[name] = content(Path(path), MOST).decode("utf-8", "replace").strip()
+    for name, variable in map(_pair, env or ()):
+        value = environment(variable)
+        if value is None:
+            raise NotGiven(f"There is no variable {variable} in the environment.", "Set it, or read from a file.")
+        given[name] = value
+    if empty := [name for name, value in given.items() if not value]:
+        raise NotGiven(f"The credential {empty[0]} is empty.")
+    return given
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, rest = text.partition("=")
+    if not name or not equals or not rest:
+        raise NotGiven(f"{text!r:.60} names no credential and its place.", "For example: api_key=/run/secrets/key")
+    return name, rest
 
 
 def _setting(text: str) -> tuple[str, Any]:
@@ -82,19 +184,31 @@ def probe(name: NameArgument, config: ConfigOption = None, server: ServerOption 
 
 
 @app.command("pause")
-def pause(name: NameArgument, config: ConfigOption = None, server: ServerOption = None) -> None:
+def pause(
+    name: NameArgument,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+) -> None:
     """Begin nothing new there; what is under way goes on."""
     with connected(config, server) as client:
-        client.post(f"/issuers/{name}/pause")
-    say(f"Paused: {name}.")
+        client.post(f"/issuers/{name}/pause", headers=once(idempotency_key), dry_run=dry_run)
+    say(f"{'It would be paused' if dry_run else 'Paused'}: {name}.")
 
 
 @app.command("resume")
-def resume(name: NameArgument, config: ConfigOption = None, server: ServerOption = None) -> None:
+def resume(
+    name: NameArgument,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+) -> None:
     """Ask it again."""
     with connected(config, server) as client:
-        client.post(f"/issuers/{name}/resume")
-    say(f"Resumed: {name}.")
+        client.post(f"/issuers/{name}/resume", headers=once(idempotency_key), dry_run=dry_run)
+    say(f"{'It would be resumed' if dry_run else 'Resumed'}: {name}.")
 
 
 @app.command("budget")
@@ -111,3 +225,79 @@ def budget(
         Column("HELD UNTIL", lambda row: "-" if row["held_until"] is None else exact(row["held_until"])),
     ]
     emit(rows, columns, output, name="key", empty="Nothing was asked of it yet, so no budget was used.")
+
+
+# ── Changing ──
+
+
+@app.command("set")
+def change_settings(
+    name: NameArgument,
+    setting: SettingOption = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="NAME", help="A setting to forget; may be repeated.")
+    ] = None,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
+) -> None:
+    """Change settings of a CA; those that are not named stay. They hold from the next step of what is under way."""
+    if not setting and not unset:
+        raise NotGiven("No setting is given.", "For example: --set poll_max_wait_seconds=3600")
+    with connected(config, server) as client:
+        row = client.get(f"/issuers/{name}")
+        if unknown := [each for each in unset or () if each not in row["settings"]]:
+            raise NotGiven(f"{name} has no setting {unknown[0]!r:.40}.", "See which it has: holdfast issuer ls -o json")
+        settings = {key: value for key, value in row["settings"].items() if key not in (unset or ())}
+        headers = once(idempotency_key) | {"If-Match": f'"{row["version"]}"'}
+        asked = {"settings": settings | dict(map(_setting, setting or ()))}
+        emit_one(client.put(f"/issuers/{name}/settings", asked, headers=headers, dry_run=dry_run), output, text=_text)
+    say(UNCHANGED if dry_run else f"Changed. Try it: holdfast ca test {name}")
+
+
+@app.command("rm")
+def remove(
+    name: NameArgument,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+) -> None:
+    """Remove a CA that no certificate needs, with its credentials and the key of our account there."""
+    with connected(config, server) as client:
+        if not dry_run:
+            question = f"{name} is forgotten here, with its credentials and the key of our account there."
+            if not asked_for(question, yes=yes, word=name):
+                raise typer.Exit(FAILED)
+        client.delete(f"/issuers/{name}", headers=once(idempotency_key), dry_run=dry_run)
+    say(f"{'It would be removed' if dry_run else 'Removed'}: {name}.")
+
+
+@app.command("rotate-account-key")
+def rotate_account_key(
+    name: NameArgument,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+) -> None:
+    """Give our account at an ACME CA a new key. Its orders and certificates stay as they are."""
+    with connected(config, server) as client:
+        headers = once(idempotency_key)
+        job = client.post(f"/issuers/{name}/account-key", headers=headers, dry_run=dry_run)
+    if dry_run:
+        say(f"Our account at {name} would get a new key.")
+    else:
+        say(f"Our account at {name} gets a new key: {job['id']}. Under way while listed by: holdfast jobs ls")
+
+
+def put_into(group: typer.Typer) -> None:
+    """The same commands under another name."""
+    for name, command in (
+        ("add", add), ("ls", ls), ("test", probe), ("budget", budget), ("pause", pause), ("resume", resume),
+        ("credentials", replace_credentials), ("rm", remove), ("rotate-account-key", rotate_account_key),
+    ):  # fmt: skip
+        group.command(name)(command)

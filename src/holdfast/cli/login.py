@@ -1,19 +1,21 @@
-"""`holdfast login` and `logout`: remember a server elsewhere and the token for it, where only this user can read."""
+"""`holdfast login`, `logout`, `context`: servers elsewhere and tokens for them, where only this user can read."""
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
-from holdfast.cli.terminal import say
+from holdfast.cli import contexts
+from holdfast.cli.terminal import Column, FormatOption, emit, say
 from holdfast.errors import UserError
 
 app = typer.Typer()
-FILE = Path(".config") / "holdfast" / "login.json"  # in the home folder
+context = typer.Typer(name="context", help="Choose between the servers that you are logged in to.")
+app.add_typer(context)
+NameArgument = Annotated[str, typer.Argument(metavar="CONTEXT", help="Its name, as 'context ls' shows it.")]
 
 
 @app.command("login")
@@ -22,20 +24,19 @@ def login(
     token_stdin: Annotated[
         bool, typer.Option("--token-stdin", help="Read the token from stdin, not from a prompt.")
     ] = False,
+    name: Annotated[str, typer.Option("--name", help="How to call it; its host, if left out.")] = "",
 ) -> None:
     """Remember a server and a token. The first token of an installation is exchanged for an admin's."""
     from holdfast.cli import client
-    from holdfast.world import LocalFiles
 
     token = sys.stdin.readline().strip() if token_stdin else typer.prompt("Token", hide_input=True, err=True)
     with client.elsewhere(server, token) as line:
         token = _exchanged(line, token)
     with client.elsewhere(server, token) as line:
         me = line.get("/self")
-    LocalFiles().write_private(
-        Path.home() / FILE, json.dumps({"server": server, "token": token}).encode(), replace=True
-    )
-    say(f"You are {me['actor']} ({me['role']}) at {server}. Forget it again: holdfast logout")
+    called = name or urlsplit(server).netloc or "default"
+    contexts.write(contexts.read().with_(called, server, token))
+    say(f"You are {me['actor']} ({me['role']}) at {server}, context {called}. Forget it again: holdfast logout")
 
 
 def _exchanged(line: Any, token: str) -> str:
@@ -52,9 +53,34 @@ def _exchanged(line: Any, token: str) -> str:
 
 
 @app.command("logout")
-def logout() -> None:
-    """Forget the server and the token. The token stays good: revoke it, if nobody needs it any more."""
-    from holdfast.world import LocalFiles
-
-    LocalFiles().remove_within(Path.home(), str(FILE))
+def logout(
+    name: Annotated[str | None, typer.Argument(metavar="[CONTEXT]", help="The current one, if left out.")] = None,
+) -> None:
+    """Forget a server and its token. The token stays good: revoke it, if nobody needs it any more."""
+    kept = contexts.read()
+    if name is not None:
+        kept.get(name)
+    contexts.write(kept.without(name or kept.current))
     say("Forgotten.")
+
+
+@context.command("ls")
+def ls(output: FormatOption = "table") -> None:
+    """List the servers that you are logged in to."""
+    kept = contexts.read()
+    rows = [
+        {"name": name, "server": each["server"], "current": name == kept.current} for name, each in kept.known.items()
+    ]
+    columns = [
+        Column("", lambda row: "*" if row["current"] else ""),
+        Column("NAME", lambda row: str(row["name"])),
+        Column("SERVER", lambda row: str(row["server"])),
+    ]
+    emit(rows, columns, output, empty="You are logged in nowhere. Begin with: holdfast login URL")
+
+
+@context.command("use")
+def use(name: NameArgument) -> None:
+    """Make it the one that commands go to, where no Holdfast runs with this data folder."""
+    contexts.write(contexts.read().using(name))
+    say(f"Commands go to {contexts.read().known[name]['server']} now.")

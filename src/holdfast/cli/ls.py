@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from holdfast.cli import attention
 from holdfast.cli import showing_certificates as shown
 from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
-from holdfast.cli.terminal import FormatOption, emit, emit_one, exact, pairs
-from holdfast.errors import UserError
+from holdfast.cli.terminal import ColumnsOption, FormatOption, emit, emit_one, exact, pairs, say
+from holdfast.errors import Usage
 
 app = typer.Typer()
 FINDINGS = 10  # exit code
@@ -21,7 +22,7 @@ CertArgument = Annotated[str, typer.Argument(metavar="CERT", help="Its name, its
 _UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class NotATime(UserError):
+class NotATime(Usage):
     code = "not-a-time"
     hint = "A span such as 14d or 6h, or a time such as 2026-09-12T08:00Z."
 
@@ -42,6 +43,7 @@ def ls(
         Literal["name", "expires"] | None, typer.Option("--sort", help="By name; by expiry with --expiring.")
     ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+    columns: ColumnsOption = None,
     config: ConfigOption = None,
     server: ServerOption = None,
     output: FormatOption = "table",
@@ -55,7 +57,8 @@ def ls(
     }  # fmt: skip
     with connected(config, server) as client:
         rows = client.pages("/certificates", most=limit, **query)
-    emit(rows, shown.columns(now), output, empty="There are no such certificates. Ask for one: holdfast issue NAME")
+    nothing = "There are no such certificates. Ask for one: holdfast issue NAME"
+    emit(rows, shown.columns(now), output, empty=nothing, only=columns)
 
 
 @app.command("get")
@@ -83,21 +86,18 @@ def status(
     with connected(config, server) as client:
         if certificate is not None:
             row = client.get(f"/certificates/{certificate}")
-            emit_one(row, output, text=lambda each: shown.block(each, now))
-            bad = [row] if _needs_somebody(row) else []
+            left = client.maybe(f"/issuers/{row['issuers'][0]}/budget") if output in ("table", "wide") else None
+            emit_one(row, output, text=lambda each: shown.block(each, now, left or ()))
+            bad = attention.needs_somebody(row)
         else:
             summary = client.get("/stats/summary")
-            failing = client.pages("/certificates", failing=True, limit=500)
-            soon = client.pages("/certificates", expires_before=(now + timedelta(days=7)).isoformat(), limit=500)
-            bad = [row for row in {each["id"]: each for each in [*failing, *soon]}.values() if _needs_somebody(row)]
-            emit_one({**summary, "attention": bad}, output, text=lambda each: _fleet(each, now), name="at")
+            found = attention.of_all(client, now)
+            bad = attention.anything(found)
+            emit_one({**summary, **found}, output, text=lambda each: _fleet(each, now), name="at")
+            if found["not_shown"]:
+                say(f"Not for you to see, and not looked at: {', '.join(found['not_shown'])}.")
     if check and bad:
         raise typer.Exit(FINDINGS)
-
-
-def _needs_somebody(row: Any) -> bool:
-    block = row["status"]
-    return block["phase"] in shown.BAD or block["acts_next"] in ("you", "operator", "approver")
 
 
 def _fleet(summary: Any, now: datetime) -> str:
@@ -108,6 +108,7 @@ def _fleet(summary: Any, now: datetime) -> str:
         ("failing", str(summary["failing"])),
         ("expired", str(summary["expired"])),
         ("ending", ", ".join(f"{number} within {days} d" for days, number in ends.items())),
+        *attention.facts(summary),
     ]
     blocks = [shown.block(row, now) for row in summary["attention"]]
     return "\n\n".join([pairs(facts), *blocks])

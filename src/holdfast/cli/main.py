@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_group
 
 from holdfast import __version__
-from holdfast.errors import SettingRefused, UserError
+from holdfast.errors import SettingRefused, Usage, UserError
 
 if TYPE_CHECKING:
     from typer._click import Command, Context
@@ -25,6 +25,7 @@ COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
     "dev": ("holdfast.cli.dev", "Run everything on this machine, and get a first certificate."),
     "serve": ("holdfast.cli.serve", "Run a replica until it is told to stop."),
     "issue": ("holdfast.cli.issue", "Ask for a certificate, which is kept renewed from then on."),
+    "change": ("holdfast.cli.change", "Change what a certificate is: names, CA, key, owner, labels."),
     "ls": ("holdfast.cli.ls", "List certificates."),
     "get": ("holdfast.cli.ls", "Show one certificate in full."),
     "status": ("holdfast.cli.ls", "Say how a certificate stands, or all of them."),
@@ -36,11 +37,13 @@ COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
     "resume": ("holdfast.cli.issue", "Look after a paused certificate again."),
     "archive": ("holdfast.cli.issue", "Stop keeping a certificate, for good."),
     "fetch": ("holdfast.cli.fetch", "Fetch a certificate, its chain and its key as files."),
-    "retry": ("holdfast.cli.issue", "Give a dead job back its attempts."),
+    "retry": ("holdfast.cli.issue", "Run a job now: one that waits, or one that was given up."),
     "cancel": ("holdfast.cli.issue", "Stop what is under way for a certificate, or a job."),
+    "simulate": ("holdfast.cli.simulate", "Forecast the months to come against what CAs allow."),
     "events": ("holdfast.cli.events", "Show what happened, or follow what happens."),
     "approvals": ("holdfast.cli.approvals", "Approve or deny what waits for a second person."),
-    "issuer": ("holdfast.cli.issuer", "Add, test and pause the CAs that certificates come from."),
+    "issuer": ("holdfast.cli.issuer", "The same as ca, for the CAs that certificates come from."),
+    "notify": ("holdfast.cli.notify", "See what people are told, requeue it, and add channels for it."),
     "token": ("holdfast.cli.token", "Let people and programs in, and shut them out."),
     "plan": ("holdfast.cli.plan", "Show what a document of certificates would change."),
     "apply": ("holdfast.cli.plan", "Make the certificates what a document says."),
@@ -48,12 +51,21 @@ COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
     "import": ("holdfast.cli.importing", "Adopt what certbot, acme.sh or lego keep, or PEM files."),
     "login": ("holdfast.cli.login", "Remember a server elsewhere, and a token for it."),
     "logout": ("holdfast.cli.login", "Forget them."),
-    "audit": ("holdfast.cli.audit", "Check that no audit row was altered, removed or added."),
+    "context": ("holdfast.cli.login", "Choose between the servers that you are logged in to."),
+    "audit": ("holdfast.cli.audit", "See who changed what; check that no audit row was altered."),
     "config": ("holdfast.cli.config", "Show the settings in force, and where each came from."),
     "key": ("holdfast.cli.key", "Show or rotate the key that encrypts the store's secrets."),
-    "ca": ("holdfast.cli.ca", "Make and change CAs, let their clients in, revoke certificates."),
+    "ca": ("holdfast.cli.ca", "Add and test CAs elsewhere; make and change our own."),
     "pki": ("holdfast.cli.pki", "Make a private CA, or read a certificate."),
+    "jobs": ("holdfast.cli.jobs", "Show what is queued, what runs, and what was given up."),
+    "challenge": ("holdfast.cli.challenge", "See from here what a CA would see of a name."),
+    "cluster": ("holdfast.cli.cluster", "Show the replicas, their leases and their loops."),
+    "doctor": ("holdfast.cli.doctor", "Look for what is wrong, and say how to put it right."),
+    "completion": ("holdfast.cli.completion", "Print the script that completes words in a shell."),
+    "help": ("holdfast.cli.topics", "Explain exit codes, output and contexts."),
+    "mcp": ("holdfast.cli.mcp", "Serve tools to an assistant (Model Context Protocol)."),
 }
+HIDDEN: Final = {"__complete": ("holdfast.cli.completion", "What shells ask.")}
 # 0 done or nothing to do; 1 failed; 2 usage; 3 still in progress at timeout; 4 authentication; 5 conflict or
 # stale; 6 not found; 10 findings or changes; 130 interrupted.
 EXIT_OF_STATUS: Final = {401: 4, 403: 4, 404: 6, 409: 5, 412: 5}
@@ -67,12 +79,18 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        if name in COMMANDS:
-            loaded = typer.Typer(rich_markup_mode=None)
-            loaded.add_typer(import_module(COMMANDS[name][0]).app)
-            command = get_group(loaded).commands[name]
-            command.context_settings = {**QUICK, **command.context_settings}
+        if name in COMMANDS or name in HIDDEN:
+            command = load(name)
         return name, command, rest
+
+
+def load(name: str) -> Command:
+    """The real command of this name."""
+    loaded = typer.Typer(rich_markup_mode=None)
+    loaded.add_typer(import_module((COMMANDS | HIDDEN)[name][0]).app)
+    command = get_group(loaded).commands[name]
+    command.context_settings = {**QUICK, **command.context_settings}
+    return command
 
 
 # Rich help and rich tracebacks would cost more than everything else at start; the latter also print locals.
@@ -91,18 +109,32 @@ def _stand_in() -> None:
     """Never runs: LazyGroup replaces it."""
 
 
-for _name, (_, _line) in COMMANDS.items():
-    app.command(_name, help=_line)(_stand_in)
+for _name, (_, _line) in (COMMANDS | HIDDEN).items():
+    app.command(_name, help=_line, hidden=_name in HIDDEN)(_stand_in)
+
+
+@app.callback()
+def everywhere(
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Data and errors only, no talk.")] = False,
+    no_input: Annotated[bool, typer.Option("--no-input", help="Never ask back: what would need it fails.")] = False,
+) -> None:
+    """Keep every certificate issued, renewed, deployed and watched."""
 
 
 @app.command(context_settings={**QUICK})
-def version() -> None:
+def version(
+    with_server: Annotated[bool, typer.Option("--with-server", help="And the server's; 10 if they differ.")] = False,
+) -> None:
     """Print the version of this program."""
     print(__version__)
+    if with_server:
+        from holdfast.cli.skew import show
+
+        raise typer.Exit(show())
 
 
 def exit_code(error: UserError) -> int:
-    return 2 if isinstance(error, SettingRefused) else EXIT_OF_STATUS.get(error.status, 1)
+    return 2 if isinstance(error, SettingRefused | Usage) else EXIT_OF_STATUS.get(error.status, 1)
 
 
 def main() -> None:

@@ -12,11 +12,13 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
-from holdfast.cli.config import ConfigOption, settings
+from holdfast.cli.calling import ServerOption
+from holdfast.cli.config import ConfigOption
+from holdfast.cli.following import DryRunOption
 from holdfast.cli.given import STDIN, content
 from holdfast.cli.given import label as label_of
 from holdfast.cli.showing import OutputOption
-from holdfast.cli.terminal import say
+from holdfast.cli.terminal import Format, as_data, say
 from holdfast.errors import UserError
 
 app = typer.Typer()
@@ -47,16 +49,15 @@ def plan(
     prune: PruneOption = False,
     out: Annotated[Path | None, typer.Option("--out", help="Save the plan: 'apply -f' does just that.")] = None,
     config: ConfigOption = None,
+    server: ServerOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Show what would be created, changed and archived. Exit code 10: something would; 0: nothing."""
     source = _source(file)
-    planned = _ask(config, source, "desired.plan", document=source.tree, prune=prune or source.prune)
+    planned = _ask(config, server, source, "desired.plan", document=source.tree, prune=prune or source.prune)
     if out is not None:
         _save(out, source, planned, prune=prune or source.prune)
-    if output == "json":
-        print(json.dumps(planned, indent=2))
-    else:
+    if not as_data(planned, output):
         _show(planned)
     if planned["steps"]:
         raise typer.Exit(CHANGES)
@@ -66,23 +67,26 @@ def plan(
 def apply(
     file: FileOption,
     prune: PruneOption = False,
+    dry_run: DryRunOption = False,
     config: ConfigOption = None,
+    server: ServerOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Make it so. Doing it again does nothing; what failed is told, and tried again by the next apply."""
     source = _source(file)
     wish = {"document": source.tree, "prune": prune or source.prune}
+    if dry_run:
+        _try(config, server, source, wish, output)
+        return
     done: list[dict[str, Any]] = []
     expect = source.digest
     while True:
         failed = [each["name"] for each in done if each["error"]]
-        answer = _ask(config, source, "desired.apply", **wish, expect=expect, skip=failed)
+        answer = _ask(config, server, source, "desired.apply", **wish, expect=expect, skip=failed)
         done, expect = done + answer["done"], None
         if not answer["left"] or not answer["done"]:
             break
-    if output == "json":
-        print(json.dumps(done, indent=2))
-    else:
+    if not as_data(done, output):
         _show_done(done)
     if any(each["error"] for each in done):
         raise typer.Exit(FAILED)
@@ -96,6 +100,7 @@ def export(
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of documents, for editors.")] = False,
     config: ConfigOption = None,
+    server: ServerOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Print the certificates as a document: planning with it changes nothing. Keys are not in it."""
@@ -105,13 +110,23 @@ def export(
         print(json.dumps(desired_fields.schema(), indent=2))
         return
     nothing = Source("", None, {})
-    tree = _ask(config, nothing, "desired.export", scope=dict(map(label_of, label or ())))
-    if output == "json":
-        print(json.dumps(tree, indent=2))
+    tree = _ask(config, server, nothing, "desired.export", scope=dict(map(label_of, label or ())))
+    if output != "yaml" and as_data(tree, output):
         return
     print("# Certificates, as they are asked for. Change this, then: holdfast plan -f FILE; holdfast apply -f FILE")
     print("# What an entry leaves out is as it is by default, or as 'defaults:' say. --prune archives what is gone.")
     sys.stdout.write(desired_yaml.write(tree))
+
+
+def _try(config: Path | None, server: str | None, source: Source, wish: Mapping[str, Any], output: Format) -> None:
+    from holdfast.operations.desired import PlanIsStale
+
+    planned = _ask(config, server, source, "desired.plan", **wish)
+    if source.digest not in (None, planned["digest"]):
+        raise PlanIsStale
+    if not as_data(planned, output):
+        _show(planned)
+    say("Nothing was changed: this is what would be done.")
 
 
 # ── Asking ──
@@ -139,13 +154,11 @@ class Unusable(UserError):
         self.hint = hint
 
 
-def _ask(config: Path | None, source: Source, verb: str, **args: Any) -> Any:
-    import asyncio
-
-    from holdfast.cli.reaching import ask
+def _ask(config: Path | None, server: str | None, source: Source, verb: str, **args: Any) -> Any:
+    from holdfast.cli.carrying import carried_out
 
     try:
-        return asyncio.run(ask(settings(config), verb, **args))
+        return carried_out(config, server, verb, **args)
     except UserError as error:
         if error.code != "document-refused":
             raise

@@ -1,29 +1,35 @@
-"""How commands write what they were told: a table for people, JSON for programs."""
+"""How commands write rows of any shape: a table for people, data for programs."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
-import typer
+from holdfast.cli.terminal import Format, FormatOption, as_data, say
 
-OutputOption = Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to write it.")]
-
-
-def show_rows(rows: Sequence[Mapping[str, Any]], output: str, *, empty: str) -> None:
-    if output == "json":
-        print(json.dumps(list(rows), indent=2))
-    elif not rows:
-        print(empty)
-    else:
-        print(table(rows))
+OutputOption = FormatOption  # the same for every command
 
 
-def show_one(row: Mapping[str, Any], output: str) -> None:
-    if output == "json":
-        print(json.dumps(row, indent=2))
-        return
+def show_rows(rows: Sequence[Mapping[str, Any]], output: Format, *, empty: str) -> None:
+    """What names one of them comes first in it."""
+    if output == "jsonl":
+        for row in rows:
+            as_data(row, output)
+    elif output == "name":
+        for row in rows:
+            print(next(iter(row.values())))
+    elif not as_data(list(rows), output):
+        print(table(rows)) if rows else say(empty)
+
+
+def show_one(row: Mapping[str, Any], output: Format) -> None:
+    if output == "name":
+        print(next(iter(row.values())))
+    elif not as_data(row, output):
+        _show_facts(row)
+
+
+def _show_facts(row: Mapping[str, Any]) -> None:
     flat = {name: value for name, value in row.items() if not isinstance(value, Mapping)}
     flat |= {key: value for nested in row.values() if isinstance(nested, Mapping) for key, value in nested.items()}
     width = max(map(len, flat))

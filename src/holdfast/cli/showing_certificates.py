@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from holdfast.cli.terminal import Column, duration, instant, painted, pairs, when
 
 BAD: Final = ("failing", "expired", "revoked")
+PROOFS: Final = (
+    "DNS_TXT_NOT_VISIBLE", "PROOF_NOT_VISIBLE", "VALIDATION_FAILED", "CAA_FORBIDS", "SOLVER_FAILED",
+)  # fmt: skip
 Certificate = Mapping[str, Any]
 
 
@@ -27,17 +30,16 @@ def columns(now: datetime) -> list[Column]:
     ]
 
 
-def block(row: Certificate, now: datetime) -> str:
-    """The status block: what, why, when next, and what to type."""
+def block(row: Certificate, now: datetime, budget: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The status block: what, why, when next, and what to type. `budget`: what the CA's limits leave."""
     status = row["status"]
     phase = str(status["phase"])
-    head = f"{row['name']}   {painted(phase.upper(), phase)}   {_expires(row, now)}{_safe(status, now)}"
+    head = f"{row['name']}   {painted(phase.upper(), phase)}   {_expires(row, now)}{_safe(row, now)}"
     facts = [
         ("phase", f"{_phase(row)}   owner {row['owner'] or '-'}   CA {', '.join(row['issuers'])}"),
-        ("reason", f"{status['reason_code']}  {status['reason']}  ({status['acts_next']} acts next)"),
-        ("error", _error(status, now)),
-        ("next", _next(row, now)),
-        ("now", f"holdfast explain {row['name']}   |   {_do(row)}"),
+        ("reason", f"{status['reason_code']}  {_why(status)}{_last(status, now)}  ({status['acts_next']} acts next)"),
+        ("next", f"{_next(row, now)}{_budget(budget)}"),
+        ("now", f"{_look(row)}   |   {_do(row)}"),
     ]
     return f"{head}\n{pairs(facts)}"
 
@@ -48,22 +50,41 @@ def _expires(row: Certificate, now: datetime) -> str:
     return f"{'expires' if instant(row['not_after']) > now else 'expired'} {when(row['not_after'], now)}"
 
 
-def _safe(status: Mapping[str, Any], now: datetime) -> str:
+def _safe(row: Certificate, now: datetime) -> str:
+    status = row["status"]
     if status["safe_until"] is None:
         return ""
     left = instant(status["safe_until"]) - now
-    return f"   safe for {duration(left)}" if left > timedelta(0) else "   too late for a safe attempt"
+    if left <= timedelta(0):
+        return "   too late for a safe attempt"
+    fit = status.get("attempts_that_fit")  # an older server does not say
+    if fit is None:
+        return f"   safe for {duration(left)}"
+    return f"   safe: {fit} more attempt{'' if fit == 1 else 's'} fit{'s' if fit == 1 else ''} before expiry"
 
 
 def _phase(row: Certificate) -> str:
     status, attempt = row["status"], row["operation"]
     step = f", {attempt['state'].replace('_', ' ')}" if attempt else ""
-    failed = f", {status['attempt']} failed attempts in a row" if status["attempt"] else ""
+    number = status["attempt"]
+    failed = f", {number} failed attempt{'' if number == 1 else 's'} in a row" if number else ""
     return f"{status['phase'].replace('_', ' ')}{step}{failed}"
 
 
-def _error(status: Mapping[str, Any], now: datetime) -> str:
-    return f"{status['last_error']}  (attempt {when(status['last_attempt_at'], now)})" if status["last_error"] else ""
+def _why(status: Mapping[str, Any]) -> str:
+    """What was said when it went wrong, or else what the code means."""
+    return str(status["last_error"] or status["reason"])
+
+
+def _last(status: Mapping[str, Any], now: datetime) -> str:
+    return f"  last failure {when(status['last_attempt_at'], now)}" if status["last_error"] else ""
+
+
+def _budget(left: Sequence[Mapping[str, Any]]) -> str:
+    """Of the CA as a whole: by orders where it limits them, else by requests."""
+    by_limit = {str(each["key"]).rpartition("/")[2]: each for each in left if str(each["key"]).count("/") == 2}
+    found = by_limit.get("orders") or by_limit.get("requests")
+    return "" if found is None else f"; CA budget {found['left']}/{found['burst']} left"
 
 
 def _next(row: Certificate, now: datetime) -> str:
@@ -72,12 +93,20 @@ def _next(row: Certificate, now: datetime) -> str:
         return f"now: {attempt['id']} is under way"
     if status["next_attempt_at"] is None:
         return f"nothing is planned{': ' + ', '.join(status['blocked_by']) if status['blocked_by'] else ''}"
+    if _past(status, now):
+        return f"due, waiting for a worker: {status['next_attempt_cause']}"
     blocked = f"; held by {', '.join(status['blocked_by'])}" if status["blocked_by"] else ""
     return f"{when(status['next_attempt_at'], now)}: {status['next_attempt_cause']}{blocked}"
 
 
 def _past(status: Mapping[str, Any], now: datetime) -> bool:
     return instant(status["next_attempt_at"]) <= now
+
+
+def _look(row: Certificate) -> str:
+    """What tells more: the proofs, if they are what failed, or the rules."""
+    looks_at_proofs = row["status"]["reason_code"] in PROOFS and row["status"]["last_error"]
+    return f"holdfast challenge test {row['name']}" if looks_at_proofs else f"holdfast explain {row['name']}"
 
 
 def _do(row: Certificate) -> str:

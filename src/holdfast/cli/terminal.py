@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import typer
+from typer._click.globals import get_current_context
+
+from holdfast.errors import Usage
 
 Format = Literal["table", "wide", "json", "yaml", "jsonl", "name"]
 FormatOption = Annotated[Format, typer.Option("--output", "-o", help="How to write it.")]
+ColumnsOption = Annotated[
+    str | None, typer.Option("--columns", metavar="A,B", help="Only these columns of the table, in this order.")
+]
 Row = Mapping[str, Any]
+BAR: Final = 30  # characters
 _COLOURS: Final = {
     "ok": "green", "failing": "red", "expired": "red", "revoked": "red", "pending": "cyan", "renewing": "cyan",
     "waiting": "yellow", "awaiting_approval": "yellow", "paused": "yellow",
@@ -29,41 +38,67 @@ class Column(NamedTuple):
 # ── Data ──
 
 
+class NoColumn(Usage):
+    code = "no-such-column"
+
+
 def emit(
-    rows: Sequence[Row], columns: Sequence[Column], output: Format, *, name: str = "name", empty: str = ""
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    output: Format,
+    *,
+    name: str = "name",
+    empty: str = "",
+    only: str | None = None,
 ) -> None:
     """Many things. Where there are none, people are told so on stderr, and programs get an empty list."""
+    shown = _chosen(columns, output, only)
+    if output == "jsonl":
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False))
+    elif output == "name":
+        for row in rows:
+            print(row[name])
+    elif not as_data(list(rows), output):
+        print(as_table(rows, shown)) if rows else say(empty or "There is nothing.")
+
+
+def as_data(value: Any, output: Format) -> bool:
+    """Write it for programs, if that is what was asked for; whether it was."""
     match output:
         case "json":
-            print(json.dumps(list(rows), indent=2, ensure_ascii=False))
+            print(json.dumps(value, indent=2, ensure_ascii=False))
         case "jsonl":
-            for row in rows:
-                print(json.dumps(row, ensure_ascii=False))
+            print(json.dumps(value, ensure_ascii=False))
         case "yaml":
-            print("\n".join(_yaml(list(rows))))
-        case "name":
-            for row in rows:
-                print(row[name])
+            print("\n".join(_yaml(value)))
         case _:
-            chosen = [column for column in columns if output == "wide" or not column.wide]
-            print(_table(rows, chosen)) if rows else say(empty or "There is nothing.")
+            return False
+    return True
+
+
+def _chosen(columns: Sequence[Column], output: Format, only: str | None) -> list[Column]:
+    if only is None:
+        return [column for column in columns if output == "wide" or not column.wide]
+    known = {column.title.lower().replace(" ", "_"): column for column in columns}
+    try:
+        return [known[each.strip().lower().replace(" ", "_")] for each in only.split(",")]
+    except KeyError as missing:
+        wrong = NoColumn(f"There is no column {missing.args[0]!r:.40}.")
+        wrong.hint = f"There are: {', '.join(known)}."
+        raise wrong from None
 
 
 def emit_one(row: Row, output: Format, *, text: Callable[[Row], str], name: str = "name") -> None:
-    match output:
-        case "json":
-            print(json.dumps(row, indent=2, ensure_ascii=False))
-        case "jsonl":
-            print(json.dumps(row, ensure_ascii=False))
-        case "yaml":
-            print("\n".join(_yaml(row)))
-        case "name":
-            print(row[name])
-        case _:
-            print(text(row))
+    if output == "name":
+        print(row[name])
+    elif not as_data(row, output):
+        print(text(row))
 
 
-def _table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+def as_table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    if not rows:
+        return ""
     cells = [[column.title for column in columns], *([column.cell(row) for column in columns] for row in rows)]
     widths = [max(map(len, line)) for line in zip(*cells, strict=True)]
     lines = []
@@ -127,15 +162,53 @@ def _scalar(value: Any) -> str:
 
 
 def say(text: str) -> None:
-    if text:
+    """Talk, which --quiet silences; errors are not talk."""
+    if text and not asked("quiet"):
         print(text, file=sys.stderr)
+
+
+def asked(option: str) -> bool:
+    """Whether an option of the whole program was given: quiet, no_input."""
+    context = get_current_context(silent=True)
+    return context is not None and bool(context.find_root().params.get(option))
+
+
+def live() -> bool:
+    """Whether a line may be written over: somebody watches, and wants to be told."""
+    return sys.stderr.isatty() and not asked("quiet") and os.environ.get("TERM") != "dumb"
+
+
+def say_over(text: str) -> None:
+    """In place of the line before; only where that can be: see live()."""
+    width = shutil.get_terminal_size().columns - 1
+    cut = text if len(text) <= width else text[: max(1, width - 1)] + "…"
+    print(f"\r\x1b[2K{cut}", end="", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar for long work, where somebody watches: tell what is given how many more are done."""
+    done = 0
+
+    def step(more: int) -> None:
+        nonlocal done
+        done += more
+        if live() and total > 1:
+            filled = BAR * done // total
+            say_over(f"{what}  [{'#' * filled}{'.' * (BAR - filled)}]  {done}/{total}")
+
+    try:
+        yield step
+    finally:
+        if done and live() and total > 1:
+            print(file=sys.stderr)
 
 
 def asked_for(question: str, *, yes: bool, word: str) -> bool:
     """Type the word to confirm it on a terminal; --yes anywhere else."""
     if yes:
         return True
-    if not sys.stdin.isatty():
+    if not sys.stdin.isatty() or asked("no_input"):
         say(f"{question}\nThis needs --yes where nobody can be asked.")
         return False
     return bool(typer.prompt(f"{question}\nType {word!r} to go on", default="", show_default=False, err=True) == word)

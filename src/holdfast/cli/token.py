@@ -8,7 +8,8 @@ import typer
 
 from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
-from holdfast.cli.issue import label_of
+from holdfast.cli.following import DryRunOption
+from holdfast.cli.given import label as label_of
 from holdfast.cli.ls import span
 from holdfast.cli.terminal import Column, FormatOption, emit, emit_one, pairs, say, when
 
@@ -27,6 +28,7 @@ def create(
     ] = None,
     export: Annotated[bool, typer.Option("--export", help="With the right to export private keys.")] = False,
     expires: Annotated[str, typer.Option("--expires", metavar="SPAN", help="Such as 90d, or never.")] = "90d",
+    dry_run: DryRunOption = False,
     config: ConfigOption = None,
     server: ServerOption = None,
     output: FormatOption = "table",
@@ -38,7 +40,10 @@ def create(
         "expires_in_s": None if expires == "never" else int(span(expires).total_seconds()),
     }  # fmt: skip
     with connected(config, server) as client:
-        made = client.post("/tokens", asked)
+        made = client.post("/tokens", asked, dry_run=dry_run)
+    if dry_run:
+        say(f"A token of {made['name']} ({made['role']}) could be made. Nothing was changed.")
+        return
     emit_one(made, output, text=lambda row: str(row["token"]), name="token")
     say(f"Token {made['id']} of {made['name']} ({made['role']}). It is not shown again: set HOLDFAST_TOKEN to it.")
 
@@ -76,13 +81,14 @@ def _scope(row: Any) -> str:
 @app.command("revoke")
 def revoke(
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as 'token ls' shows it.")],
+    dry_run: DryRunOption = False,
     config: ConfigOption = None,
     server: ServerOption = None,
 ) -> None:
     """Shut a token out, for good."""
     with connected(config, server) as client:
-        client.post(f"/tokens/{token}/revoke")
-    say(f"Revoked: {token}.")
+        client.post(f"/tokens/{token}/revoke", dry_run=dry_run)
+    say(f"{'It would be revoked' if dry_run else 'Revoked'}: {token}.")
 
 
 @app.command("whoami")

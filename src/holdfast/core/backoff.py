@@ -85,6 +85,18 @@ def rest_wait(age: timedelta, *, key: str) -> timedelta:
     return steady * (1 + POLL.jitter * spread(key))
 
 
+def next_poll(
+    polls: int, *, waited: timedelta, window: timedelta, age: timedelta, asked: timedelta | None, key: str
+) -> tuple[timedelta, bool]:
+    """The wait after so many polls of an order, and whether it rests by now.
+
+    A remote that asks for a longer wait gets it; one that asks for a shorter is not looked at more often for that.
+    """
+    own = poll_wait(polls, waited=waited, window=window, key=key)
+    rests = own is None
+    return max(rest_wait(age, key=key) if own is None else own, asked or timedelta(0)), rests
+
+
 # ── Issuance: 1, 2, 4, 8, 16, 32, 32 … h from the last failure ────────────────────────────────────────────
 
 # No jitter: the instant is shown to people and must be the one they would work out. Certificates that failed

@@ -29,13 +29,13 @@ class Breaker:
         return self.until is not None and now < self.until
 
 
-def failed(breaker: Breaker, now: datetime, error: str) -> Breaker:
+def failed(breaker: Breaker, now: datetime, error: str, *, opens_after: int = OPENS_AFTER) -> Breaker:
     failures = breaker.failures + 1
-    if failures < OPENS_AFTER:
+    if failures < opens_after:
         return replace(breaker, failures=failures, error=error, probe=None, probe_until=None)
     if breaker.open_at(now):
         return replace(breaker, error=error)  # asked before it opened: no news
-    wait = LADDER.rung(failures - OPENS_AFTER + 1)
+    wait = LADDER.rung(failures - opens_after + 1)
     return replace(breaker, failures=failures, until=now + wait, error=error, probe=None, probe_until=None)
 
 

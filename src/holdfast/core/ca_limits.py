@@ -27,9 +27,16 @@ class CaLimits:
     failures: Limit | None = None  # validations that failed, by account and name
     renewals_exempt: bool = False  # the same names again: only per_set and failures count
     ari_exempt: bool = False  # in its ARI window: no limit counts
-    max_names: int = 100
+    counted_at: str | None = None  # the host that counts domains and sets for all accounts together; None: by account
+    max_names: int = 100  # in one certificate
+    fewer_names: Mapping[str, int] = field(default_factory=dict)  # by profile, where it allows fewer
+
+    def names_in(self, profile: str | None) -> int:
+        """How many names a certificate of this profile may have."""
+        return min(self.max_names, self.fewer_names.get(profile or "", self.max_names))
 
 
+_SHORT_PROFILES: Final = {"tlsserver": 25, "shortlived": 25}
 LETS_ENCRYPT: Final = CaLimits(
     requests=Limit(burst=20, every=timedelta(milliseconds=50)),
     orders=Limit(burst=300, every=timedelta(seconds=36)),
@@ -38,6 +45,8 @@ LETS_ENCRYPT: Final = CaLimits(
     failures=Limit(burst=5, every=12 * _MINUTE),
     renewals_exempt=True,
     ari_exempt=True,
+    counted_at="acme-v02.api.letsencrypt.org",
+    fewer_names=_SHORT_PROFILES,
 )
 LETS_ENCRYPT_STAGING: Final = CaLimits(
     requests=Limit(burst=20, every=timedelta(milliseconds=50)),
@@ -47,6 +56,8 @@ LETS_ENCRYPT_STAGING: Final = CaLimits(
     failures=Limit(burst=200, every=timedelta(seconds=18)),
     renewals_exempt=True,
     ari_exempt=True,
+    counted_at="acme-staging-v02.api.letsencrypt.org",
+    fewer_names=_SHORT_PROFILES,
 )
 GOOGLE: Final = CaLimits(
     requests=Limit(burst=10, every=timedelta(seconds=1)), orders=Limit(burst=30, every=timedelta(seconds=2))
@@ -55,10 +66,23 @@ ZEROSSL: Final = CaLimits(
     requests=Limit(burst=10, every=timedelta(milliseconds=500)), orders=Limit(burst=30, every=timedelta(seconds=10))
 )
 DIGICERT: Final = CaLimits(requests=Limit(burst=100, every=timedelta(milliseconds=180)))
+# By key 1000 requests in 3 minutes and 100 in 5 seconds, rolling. One charge may stand for two requests (a look at an
+# order, and the download), so half of it: 2 * 35 + 2 * 180 / 0.4 < 1000, and 2 * 35 + 2 * 5 / 0.4 < 100.
+CERTCENTRAL: Final = CaLimits(requests=Limit(burst=35, every=timedelta(milliseconds=400)))
+BY_CONTRACT: Final = CaLimits(requests=Limit(burst=10, every=timedelta(milliseconds=500)))  # none is published
 UNKNOWN: Final = CaLimits(
     requests=Limit(burst=10, every=timedelta(milliseconds=500)), orders=Limit(burst=50, every=timedelta(seconds=2))
 )
 OWN: Final = CaLimits(requests=None)  # it limits itself
+
+_BY_KIND: Final[Mapping[str, CaLimits]] = {
+    "local": OWN,
+    "digicert": CERTCENTRAL,
+    "sectigo": BY_CONTRACT,
+    "entrust": BY_CONTRACT,
+    "globalsign": BY_CONTRACT,
+    "vault": CaLimits(),
+}
 
 _BY_HOST: Final[Mapping[str, CaLimits]] = {
     "acme-v02.api.letsencrypt.org": LETS_ENCRYPT,
@@ -73,9 +97,7 @@ _BY_HOST: Final[Mapping[str, CaLimits]] = {
 
 def known_limits(kind: str, directory: str | None) -> CaLimits:
     """What holds for a CA where its operator's settings say nothing."""
-    if kind == "local":
-        return OWN
-    return _BY_HOST.get(urlsplit(directory or "").hostname or "", UNKNOWN)
+    return _BY_KIND.get(kind) or _BY_HOST.get(urlsplit(directory or "").hostname or "", UNKNOWN)
 
 
 def limits_of(kind: str, settings: Mapping[str, object]) -> CaLimits:
@@ -84,7 +106,10 @@ def limits_of(kind: str, settings: Mapping[str, object]) -> CaLimits:
     own = settings.get("limits")
     if not isinstance(own, Mapping):
         return known
-    return replace(known, **{name: _limit(own[name]) for name in BY_KEY if name in own})
+    said: dict[str, Any] = {name: _limit(own[name]) for name in BY_KEY if name in own}
+    if "max_names" in own:
+        said |= {"max_names": int(own["max_names"]), "fewer_names": {}}
+    return replace(known, **said)
 
 
 BY_KEY: Final = ("requests", "orders", "per_domain", "per_set", "failures")
@@ -110,13 +135,23 @@ def order_key(issuer: str) -> str:
     return f"ca/{issuer}/orders"
 
 
-def domain_key(issuer: str, name: str) -> str:
-    return f"ca/{issuer}/domain/{registered_domain(name)}"
+def ari_key(issuer: str) -> str:
+    """Of questions for renewal windows: apart from the others, so that thousands of them hold up no order."""
+    return f"ca/{issuer}/ari"
 
 
-def set_key(issuer: str, identifiers: Iterable[Identifier]) -> str:
+def place_of(limits: CaLimits, issuer: str) -> str:
+    """Under which name domains and sets are counted: one for all rows of such a CA. No row's own name has a dot."""
+    return limits.counted_at or issuer
+
+
+def domain_key(place: str, name: str) -> str:
+    return f"ca/{place}/domain/{registered_domain(name)}"
+
+
+def set_key(place: str, identifiers: Iterable[Identifier]) -> str:
     text = "\n".join(sorted(f"{each.type}:{each.value}" for each in identifiers))
-    return f"ca/{issuer}/names/{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return f"ca/{place}/names/{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
 
 def failure_key(issuer: str, name: str) -> str:
@@ -128,27 +163,30 @@ def budgets_of_order(
 ) -> dict[str, Limit]:
     """What a new order pays for, with the limit of each; what it pays for all its requests comes first."""
     keys = {} if limits.requests is None else {request_key(issuer): limits.requests}
+    place = place_of(limits, issuer)
     if limits.ari_exempt and in_ari_window:
         return keys
     if limits.per_set is not None:
-        keys[set_key(issuer, identifiers)] = limits.per_set
+        keys[set_key(place, identifiers)] = limits.per_set
     if limits.renewals_exempt and renewal:
         return keys
     if limits.orders is not None:
         keys[order_key(issuer)] = limits.orders
     if limits.per_domain is not None:
-        keys |= {domain_key(issuer, each.base): limits.per_domain for each in identifiers}
+        keys |= {domain_key(place, each.base): limits.per_domain for each in identifiers}
     return keys
 
 
-def refused_key(issuer: str, identifiers: tuple[Identifier, ...], why: str, budgets: Iterable[str]) -> str:
+def refused_key(
+    limits: CaLimits, issuer: str, identifiers: tuple[Identifier, ...], why: str, budgets: Iterable[str]
+) -> str:
     """Which budget a rate limit is about, by the CA's own words; a wider one if it does not say, or none is kept."""
-    text, kept = why.lower(), set(budgets)
+    text, kept, place = why.lower(), set(budgets), place_of(limits, issuer)
     if any(word in text for word in ("exact set", "identical", "duplicate", "failed authorizations", "consecutive")):
-        return set_key(issuer, identifiers)  # its own affair: where no such budget is kept, this one waits alone
+        return set_key(place, identifiers)  # its own affair: where no such budget is kept, this one waits alone
     if "already issued for" in text or "registered domain" in text:
         named = [each for each in identifiers if registered_domain(each.base) in text]
-        domain = domain_key(issuer, (named or list(identifiers))[0].base)
+        domain = domain_key(place, (named or list(identifiers))[0].base)
         if domain in kept:
             return domain
     orders = order_key(issuer)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any
 
 
@@ -39,6 +41,37 @@ class Verdict:
 def canonical(details: Mapping[str, Any]) -> str:
     """One text for one meaning: sorted keys, no white space; ASCII, so that no store refuses what a remote said."""
     return json.dumps(details, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: object) -> str:
+    """What a thing was, without saying it: equal things have equal digests, and nothing can be read from one."""
+    plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, default=_plain).encode()).hexdigest()
+
+
+def _plain(value: object) -> object:
+    match value:
+        case Enum():
+            return value.value
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return value.total_seconds()
+        case Mapping():
+            return dict(value)
+        case set() | frozenset():
+            return sorted(value)
+        case _ if is_dataclass(value) and not isinstance(value, type):
+            return asdict(value)
+    raise TypeError(f"a {type(value).__name__} has no digest")
+
+
+def line(entry: Entry) -> str:
+    """A row as one line of JSON: all that its hash covers, so that the chain can be checked elsewhere."""
+    at = datetime.fromtimestamp(entry.at // 1_000_000, UTC).replace(microsecond=entry.at % 1_000_000)
+    shown = {"seq": entry.seq, "at": at.isoformat(), "at_us": entry.at, "actor": entry.actor, "action": entry.action,
+             "subject": entry.subject, "details": json.loads(entry.details), "hash": entry.hash}  # fmt: skip
+    return json.dumps(shown, separators=(",", ":"))
 
 
 def link(previous: str, seq: int, at: int, actor: str, action: str, subject: str, details: str) -> str:

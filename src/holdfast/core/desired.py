@@ -29,11 +29,16 @@ class DocumentRefused(UserError):
     status, code = 400, "document-refused"
 
     def __init__(self, problems: Sequence[tuple[str, str]]) -> None:
-        shown = [f"{where}: {what}" if where else what for where, what in problems[:_SHOWN]]
+        shown = [_one_line(f"{where}: {what}" if where else what) for where, what in problems[:_SHOWN]]
         more = [f"… and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
         super().__init__("\n".join(["The document cannot be used.", *shown, *more]))
         self.problems = tuple(problems)
         self.hint = "The format: holdfast export --schema. What there is now, as such a document: holdfast export"
+
+
+def _one_line(text: str) -> str:
+    """The document's own words are in it: they must neither break a line nor steer a terminal."""
+    return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
 
 
 # ── The document ──

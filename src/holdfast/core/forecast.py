@@ -11,8 +11,9 @@ from typing import Final
 from holdfast.core.acme import Identifier
 from holdfast.core.budget import Limit
 from holdfast.core.ca_limits import CaLimits
+from holdfast.core.certificate import Window
 from holdfast.core.registered_domain import registered_domain
-from holdfast.core.renewal import default_fraction
+from holdfast.core.renewal import WINDOWS_END, default_fraction, first_opening
 
 WEEK: Final = timedelta(days=7)
 YEAR: Final = timedelta(days=365)
@@ -42,6 +43,7 @@ class Kept:
     next_at: datetime
     life: timedelta
     fraction: float | None = None
+    windows: tuple[Window, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +107,17 @@ def renewals(kept: Kept, now: datetime, end: datetime, lives: Lives) -> Iterable
     """When this one will be renewed, as far as it can be known."""
     at = max(kept.next_at, now)
     while at < end:
-        yield at
         life = min([kept.life, *_longest(lives, at)])
+        at = _in_window(kept, at, life)
+        if at < end:
+            yield at
         at += max(life * (kept.fraction or default_fraction(life)), SHORTEST)
+
+
+def _in_window(kept: Kept, at: datetime, life: timedelta) -> datetime:
+    """Moved into its next change window, unless waiting for that would be unsafe."""
+    opens = first_opening(kept.windows, at) if kept.windows else at
+    return min(opens, at + life * (1 - (kept.fraction or default_fraction(life)) - WINDOWS_END))
 
 
 def _longest(lives: Lives, at: datetime) -> list[timedelta]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
 Sort = Literal["name", "expires"]
@@ -21,6 +21,18 @@ class Filter:
     issuer: str | None = None
     failing: bool = False
     expires_before: datetime | None = None
+    whatever_state: bool = False  # archived ones, too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditFilter:
+    """Which rows of the audit log."""
+
+    actor: str | None = None
+    action: str | None = None
+    subject: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None  # and not at it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,3 +52,72 @@ class Summary:
 
 
 EXPIRING_WITHIN: Final = (1, 7, 14, 30, 90)  # days
+
+
+Bucket = Literal["hour", "day", "week", "month"]
+SPANS: Final[Mapping[Bucket, timedelta]] = {
+    "hour": timedelta(hours=1),
+    "day": timedelta(days=1),
+    "week": timedelta(days=7),
+    "month": timedelta(days=30),
+}
+MOST_BUCKETS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """Equal spans of time, one after the other."""
+
+    start: datetime
+    step: timedelta
+    number: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= MOST_BUCKETS:
+            raise ValueError(f"at most {MOST_BUCKETS} spans at a time")
+
+    @property
+    def end(self) -> datetime:
+        return self.start + self.number * self.step
+
+    def begins(self, index: int) -> datetime:
+        return self.start + index * self.step
+
+
+def grid_around(now: datetime, bucket: Bucket, number: int, *, back: bool) -> Grid:
+    """The span that `now` is in, and those after it, or before it; they begin at full hours or days, UTC."""
+    step = SPANS[bucket]
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    first = now.replace(minute=0, second=0, microsecond=0) if bucket == "hour" else midnight
+    return Grid(start=first - (number - 1) * step if back else first, step=step, number=number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How many certificates end in a span, and how many renewals are planned in it."""
+
+    at: datetime
+    expiring: int
+    renewals: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """Attempts that ended in a span."""
+
+    at: datetime
+    issued: int
+    failed: int
+    cancelled: int
+    reasons: Mapping[str, int]  # of those that failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rate:
+    """Certificates that one CA issued in a span, and how long that took on average and at most."""
+
+    at: datetime
+    issuer: str
+    issued: int
+    mean_s: float
+    longest_s: float

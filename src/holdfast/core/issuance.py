@@ -43,6 +43,7 @@ MOVES: Final[Mapping[tuple[State, Event], State]] = {
     (State.AWAITING_APPROVAL, "approved"): State.REQUESTED,
     (State.REQUESTED, "key stored"): State.KEY_STORED,
     (State.KEY_STORED, "order placed"): State.ORDERED,
+    (State.KEY_STORED, "csr handed in"): State.WAITING,  # with the order
     (State.ORDERED, "proofs asked"): State.PROVING,
     (State.PROVING, "proofs asked"): State.PROVING,  # a CA may want another kind of proof for a name
     (State.ORDERED, "proved"): State.FINALIZING,
@@ -68,6 +69,9 @@ def move(state: State, event: Event) -> State:
         raise IllegalMove(f"an issuance that is {state} cannot be {event!r}") from None
 
 
+Withdrawal = Literal["owed", "done", "none", "refused"]  # none: the CA has no such order
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issuance:
     id: str
@@ -81,7 +85,11 @@ class Issuance:
     identifiers: tuple[Identifier, ...]
     key_secret: str | None = None
     csr: bytes | None = None
+    asked_at: datetime | None = None  # an order was begun, and is binding
     ref: Mapping[str, Any] | None = None  # all that is needed to find the order again
+    uncertain_since: datetime | None = None  # it may have been placed, and the CA cannot tell
+    maybe_twice: bool = False  # after such a doubt it was ordered once more
+    withdrawal: Withdrawal | None = None  # telling the CA that the order is given up
     proofs: Sequence[Mapping[str, Any]] = field(default_factory=tuple)  # published, or about to be
     replaces: str | None = None
     failures: int = 0  # passing ones in a row, within this attempt

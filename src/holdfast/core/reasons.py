@@ -45,6 +45,7 @@ class Reason(StrEnum):
     NAME_REFUSED = "NAME_REFUSED"
     CA_REFUSED = "CA_REFUSED"
     ORDER_EXPIRED = "ORDER_EXPIRED"
+    ORDER_UNCERTAIN = "ORDER_UNCERTAIN"
     ACCOUNT_GONE = "ACCOUNT_GONE"
     ACCOUNT_REFUSED = "ACCOUNT_REFUSED"
     EAB_REQUIRED = "EAB_REQUIRED"
@@ -100,6 +101,7 @@ MEANINGS: Final = {
     Reason.NAME_REFUSED: Meaning("The CA does not issue for one of the names.", "you", alert=True),
     Reason.CA_REFUSED: Meaning("The CA refused.", "you", alert=True),
     Reason.ORDER_EXPIRED: Meaning("The order was given up by the CA before it was finished.", "holdfast"),
+    Reason.ORDER_UNCERTAIN: Meaning("Its order may be at the CA, which cannot say.", "operator", alert=True),
     Reason.ACCOUNT_GONE: Meaning("The CA does not know our account any more; a new one is made.", "holdfast"),
     Reason.ACCOUNT_REFUSED: Meaning("The CA refused our account.", "operator", alert=True),
     Reason.EAB_REQUIRED: Meaning("The CA wants an external account binding.", "operator", alert=True),
@@ -127,4 +129,4 @@ def of(code: str | None) -> Reason:
 
 def docs(reason: Reason) -> str:
     """Where it is explained."""
-    return f"reasons.md#{reason.value.lower().replace('_', '-')}"
+    return f"reasons.md#{reason.value.lower()}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from functools import cache
 
 from publicsuffixlist import PublicSuffixList
@@ -14,8 +15,13 @@ def _list() -> PublicSuffixList:
 
 
 def registered_domain(name: str) -> str:
-    """What CAs count by: "a.b.example.co.uk" gives "example.co.uk". An address, or a suffix itself, is its own."""
+    """What CAs count by: "a.b.example.co.uk" gives "example.co.uk". A suffix is its own.
+
+    An IPv4 address is its own too; of IPv6 a whole /64 is one, as whoever has one address there has them all.
+    """
     bare = name.lower().removeprefix("*.").rstrip(".")
-    if ":" in bare or bare.replace(".", "").isdigit():
+    if bare.replace(".", "").isdigit():
         return bare
+    if ":" in bare:
+        return str(ipaddress.ip_network((bare, 64), strict=False))
     return _list().privatesuffix(bare) or bare

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast.core.backoff import issuance_next_at, issuance_wait, spread
+from holdfast.core.backoff import issuance_ladder, issuance_next_at, issuance_wait, spread
 from holdfast.core.certificate import Ari, Certificate, Failing, State, Version, Window
 from holdfast.core.reasons import Reason
 
@@ -68,7 +68,7 @@ def decide(certificate: Certificate, current: Version | None, now: datetime) -> 
     at, by = due.at, checks[-1].rule
     waits_for: Reason | None = None
     if certificate.failing is not None:
-        again = _after_failure(certificate.failing, current, now, checks)
+        again = _after_failure(certificate.failing, current, checks)
         if again > max(at, now):
             at, waits_for = again, Reason.BACKOFF
     if certificate.wanted.windows and current is not None and not due.any_time:
@@ -76,7 +76,7 @@ def decide(certificate: Certificate, current: Version | None, now: datetime) -> 
         if opens > max(at, now):
             at, waits_for = opens, Reason.WINDOW
     blocker = (_BLOCKERS[waits_for] if waits_for else by) if at > now else ""
-    trace = tuple(replace(each, blocks=each.rule == blocker) for each in checks)
+    trace = tuple(replace(each, blocks=True) if each.rule == blocker else each for each in checks)
     return Decision(at=at, cause=due.cause, waits_for=waits_for, urgent=due.urgent, checks=trace)
 
 
@@ -183,17 +183,29 @@ def time_left(failing: Failing, current: Version | None) -> timedelta | None:
     return None if current is None else current.not_after - (failing.first_at or failing.last_at)
 
 
-def _after_failure(failing: Failing, current: Version | None, now: datetime, checks: list[Check]) -> datetime:
+def _after_failure(failing: Failing, current: Version | None, checks: list[Check]) -> datetime:
     left = time_left(failing, current)
     again = issuance_next_at(failing.last_at, failing.attempts, left_at_first_failure=left)
     wait = issuance_wait(failing.attempts, left_at_first_failure=left)
     saw = f"failure {failing.attempts or 'of an unknown number'} at {_shown(failing.last_at)}: {failing.reason}"
     last_chance = None if current is None else safe_until(current)
-    if last_chance is not None and failing.last_at < last_chance < again and now <= last_chance:
+    if last_chance is not None and failing.last_at < last_chance < again:
         checks.append(Check(rule="back-off", saw=saw, verdict=f"at {_shown(last_chance)}, the last safe moment"))
         return last_chance
     checks.append(Check(rule="back-off", saw=saw, verdict=f"{wait} after it: {_shown(again)}"))
     return again
+
+
+def attempts_that_fit(failing: Failing, current: Version, at: datetime) -> int:
+    """How many more can be made, if all fail and the next is `at`; maintenance windows may make them fewer."""
+    last, ladder = safe_until(current), issuance_ladder(time_left(failing, current))
+    count, failures = 0, failing.attempts or 0
+    while at < last and (wait := ladder.rung(failures + 1)) < ladder.cap:
+        count, failures, at = count + 1, failures + 1, min(at + wait, last)
+    if at > last:
+        return count
+    steps, rest = divmod(last - at, ladder.cap)  # equal from here on
+    return count + steps + (2 if rest else 1)  # one at once, and one at the last safe moment
 
 
 def safe_until(current: Version) -> datetime:
@@ -207,7 +219,7 @@ def _in_window(windows: Sequence[Window], at: datetime, current: Version, checks
     if at >= ignored_from:
         checks.append(Check(rule="windows", saw=f"ignored from {_shown(ignored_from)} on", verdict="not waited for"))
         return at
-    opens = min(_opening(window, at) for window in windows)
+    opens = first_opening(windows, at)
     if opens > ignored_from:
         verdict = f"the next opens at {_shown(opens)}, too late: waits until {_shown(ignored_from)} only"
         checks.append(Check(rule="windows", saw=f"{len(windows)} windows", verdict=verdict))
@@ -215,6 +227,11 @@ def _in_window(windows: Sequence[Window], at: datetime, current: Version, checks
     verdict = "open" if opens == at else f"opens at {_shown(opens)}"
     checks.append(Check(rule="windows", saw=f"{len(windows)} windows", verdict=verdict))
     return opens
+
+
+def first_opening(windows: Sequence[Window], at: datetime) -> datetime:
+    """The first moment from `at` on that lies in one of them."""
+    return min(_opening(window, at) for window in windows)
 
 
 def _opening(window: Window, at: datetime) -> datetime:

@@ -53,6 +53,7 @@ class Status:
     last_attempt_at: datetime | None
     next_attempt_at: datetime | None
     next_attempt_cause: str | None
+    attempts_that_fit: int | None  # before it is too late; None while it is not failing
     safe_until: datetime | None
     expires_at: datetime | None
     blocked_by: tuple[str, ...]
@@ -74,6 +75,7 @@ def status(
     failing = certificate.failing
     reason, words = _reason(certificate, current, issuance, job, decision, now)
     error = (issuance.error if issuance else None) or (failing.error if failing else None)
+    next_at = _next_at(certificate, issuance, job, decision, now)
     return Status(
         phase=_phase(certificate, current, issuance, decision, now),
         reason_code=reason,
@@ -83,8 +85,9 @@ def status(
         max_attempts=None,
         last_error=error or None,
         last_attempt_at=issuance.started_at if issuance else failing.last_at if failing else _issued_at(current),
-        next_attempt_at=_next_at(certificate, issuance, job, decision, now),
+        next_attempt_at=next_at,
         next_attempt_cause=_next_cause(issuance, job, decision),
+        attempts_that_fit=_fit(certificate, current, next_at, now),
         safe_until=None if current is None else renewal.safe_until(current),
         expires_at=None if current is None else current.not_after,
         blocked_by=_blocked(certificate, issuance, job, decision, now),
@@ -93,6 +96,12 @@ def status(
 
 def _issued_at(current: Version | None) -> datetime | None:
     return None if current is None else current.issued_at
+
+
+def _fit(certificate: Certificate, current: Version | None, next_at: datetime | None, now: datetime) -> int | None:
+    if certificate.failing is None or current is None or next_at is None:
+        return None
+    return renewal.attempts_that_fit(certificate.failing, current, max(next_at, now))
 
 
 def _phase(
@@ -205,6 +214,9 @@ _CHANGES = {
     Reason.PAUSED: "Resuming it: holdfast resume {name}",
     Reason.ARCHIVED: "Nothing: ask for it again under this or another name.",
     Reason.AWAITING_APPROVAL: "A second person's word: holdfast approvals ls",
+    Reason.ISSUER_PAUSED: "A CA that goes on: holdfast ca resume {ca}. Or another: holdfast change {name} --ca CA",
+    Reason.UNKNOWN_ISSUER: "A CA of this name: holdfast ca add {ca}. Or another: holdfast change {name} --ca CA",
+    Reason.CANCELLED: "Time. To try now: holdfast renew {name}",
 }
 
 
@@ -213,28 +225,46 @@ def explain(
 ) -> Explanation:
     """Why what happens happens, and why nothing else does. `now` may be any time: the rules do not care."""
     decision = renewal.decide(certificate, current, now)
-    checks = decision.checks
+    held = _held(certificate, now) if decision.due(now) else None
     if issuance is not None:
         code, words = _of_issuance(issuance, job)
         saw = f"{issuance.id}, {issuance.state.value}, at {issuance.issuer}, because of {issuance.cause}"
-        blocks = code is not Reason.UNDER_WAY
+        blocking = None if code is Reason.UNDER_WAY else code
         verdict = words or reasons.MEANINGS[code].sentence
-        checks = (*checks, Check(rule="issuance", saw=saw, verdict=verdict, blocks=blocks))
-        return Explanation(
-            at=now, verdict=verdict, checks=checks, blocking=code.value if blocks else None,
-            would_change_it=_CHANGES.get(code, "It goes on by itself.").format(name=certificate.name),
-        )  # fmt: skip
-    waits = decision.waits_for or Reason.NOT_DUE
+        check = Check(rule="issuance", saw=saw, verdict=verdict, blocks=blocking is not None)
+        return _explained(certificate, now, verdict, (*decision.checks, check), blocking, "It goes on by itself.")
+    if held is not None:
+        rule, saw = (
+            ("cancelled", "by hand") if held is Reason.CANCELLED else ("ca", ", ".join(certificate.wanted.issuers))
+        )
+        verdict = f"Due, but held: {reasons.MEANINGS[held].sentence}{_next_words(certificate.next_action_at)}"
+        check = Check(rule=rule, saw=saw, verdict=reasons.MEANINGS[held].sentence, blocks=True)
+        return _explained(certificate, now, verdict, (*decision.checks, check), held, "Time.")
     if decision.due(now):
-        verdict, waits = f"Due: {reasons.MEANINGS[decision.cause].sentence}", decision.cause
-    else:
-        when = "" if decision.at is None else f" Next at {decision.at:%Y-%m-%dT%H:%M:%SZ}."
-        verdict = f"{reasons.MEANINGS[waits].sentence}{when}"
-    change = "Nothing: the next sweep begins it." if decision.due(now) else _CHANGES.get(waits, "Time.")
+        verdict = f"Due: {reasons.MEANINGS[decision.cause].sentence}"
+        return _explained(certificate, now, verdict, decision.checks, None, "Nothing: the next sweep begins it.")
+    waits = decision.waits_for or Reason.NOT_DUE
+    verdict = f"{reasons.MEANINGS[waits].sentence}{_next_words(decision.at)}"
+    return _explained(certificate, now, verdict, decision.checks, waits, "Time.")
+
+
+def _next_words(at: datetime | None) -> str:
+    return "" if at is None else f" Next at {at:%Y-%m-%dT%H:%M:%SZ}."
+
+
+def _explained(
+    certificate: Certificate,
+    at: datetime,
+    verdict: str,
+    checks: tuple[Check, ...],
+    blocking: Reason | None,
+    otherwise: str,
+) -> Explanation:
+    change = otherwise if blocking is None else _CHANGES.get(blocking, otherwise)
     return Explanation(
-        at=now,
+        at=at,
         verdict=verdict,
         checks=checks,
-        blocking=None if decision.due(now) else waits.value,
-        would_change_it=change.format(name=certificate.name),
+        blocking=None if blocking is None else blocking.value,
+        would_change_it=change.format(name=certificate.name, ca=certificate.wanted.issuers[0]),
     )

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from holdfast.core import renewal
+from holdfast.core import ca_limits, renewal
 from holdfast.core.certificate import Ari, Certificate, State, Version
 from holdfast.core.job import Done, Outcome, Priority, Spec
+from holdfast.core.reasons import Reason
 from holdfast.engine.issue import Tools
 from holdfast.engine.worker import Kind, Work
 from holdfast.errors import Refused, TryLater
@@ -18,7 +19,7 @@ from holdfast.issuers.base import RenewalWindow
 from holdfast.operations import issuing
 from holdfast.operations.issuing import Keeper
 from holdfast.pki.chain import parse_bundle
-from holdfast.store import certificates, issuers, jobs, journal, versions
+from holdfast.store import budgets, certificates, issuers, jobs, journal, versions
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
@@ -51,10 +52,23 @@ async def sweep(keeper: Keeper) -> int:
 def _page(tx: Tx, new: list[str]) -> int:
     now = tx.now()
     due = certificates.to_ask(tx, now, limit=len(new))
-    certificates.asked_later(tx, due, now + AT_ONCE_FOR)
-    for each, job in zip(due, new, strict=False):
-        jobs.owe(tx, Spec(id=job, kind=ARI, subject=each, priority=Priority.BACKGROUND))
+    certificates.asked_later(tx, list(due), now + AT_ONCE_FOR)
+    paid = _budgets(tx, {each for each in due.values() if each is not None})
+    for (each, issuer), job in zip(due.items(), new, strict=False):
+        keys = paid.get(issuer or "", ())
+        jobs.owe(tx, Spec(id=job, kind=ARI, subject=each, priority=Priority.BACKGROUND, budgets=keys))
     return len(due)
+
+
+def _budgets(tx: Tx, names: set[str]) -> dict[str, tuple[str, ...]]:
+    """What a question costs at each CA: those of all certificates and replicas are counted together."""
+    found: dict[str, tuple[str, ...]] = {}
+    for row in issuers.named(tx, sorted(names)).values():
+        limit = ca_limits.limits_of(row.kind, row.settings).requests
+        if limit is not None:
+            budgets.define_all(tx, {ca_limits.ari_key(row.name): limit})
+            found[row.name] = (ca_limits.ari_key(row.name),)
+    return found
 
 
 def kind(tools: Tools) -> Kind:
@@ -69,8 +83,8 @@ def kind(tools: Tools) -> Kind:
             work.check()
             window = await issuer.renewal_window(_leaf(facts.current))
         except TryLater as why:
-            wait = max(why.after or SOON, EARLIEST)
-            return Done(write=lambda tx: _later(tx, work.claim.subject, facts, min(wait, LATEST)))
+            rest = _rest(why)
+            return Done(write=lambda tx: _away(tx, work.claim.subject, facts, rest))
         except Refused:
             return Done(write=lambda tx: _later(tx, work.claim.subject, facts, AGAIN))
         return Done(write=lambda tx: _keep(tx, work.claim.subject, facts.current, window))
@@ -91,6 +105,17 @@ def _facts(tx: Tx, certificate: str) -> _Facts | None:
 
 def _leaf(version: Version) -> bytes:
     return parse_bundle(version.chain_pem.encode())[0].public_bytes(Encoding.DER)
+
+
+def _rest(why: TryLater) -> timedelta:
+    rest = AGAIN if why.reason == Reason.CA_RATE_LIMITED else SOON
+    return min(max(why.after or rest, rest), LATEST)
+
+
+def _away(tx: Tx, certificate: str, facts: _Facts, rest: timedelta) -> None:
+    """All questions to this CA rest: one that is away, or wants fewer of them, must not hear each of ten thousand."""
+    budgets.hold(tx, ca_limits.ari_key(facts.issuer.name), tx.now() + rest)
+    _later(tx, certificate, facts, rest)
 
 
 def _later(tx: Tx, certificate: str, facts: _Facts, wait: timedelta) -> None:

@@ -2,74 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Final
 
-from holdfast.core import breaker, ca_limits, renewal
-from holdfast.core.backoff import POLL, FailureClass, Ladder, poll_wait, rest_wait
-from holdfast.core.certificate import Certificate, Version
-from holdfast.core.issuance import Event, Issuance, State, move
+from holdfast.core import renewal
+from holdfast.core.backoff import POLL, FailureClass
+from holdfast.core.issuance import Event, State, move
 from holdfast.core.job import Again, Done, Outcome
 from holdfast.core.reasons import Reason
-from holdfast.engine import proving, received
-from holdfast.engine.proving import SolverFor
+from holdfast.engine import ca_breaker, proving, received
+from holdfast.engine.attempt import LIMITS, SOONEST, VALIDATION, Attempt, Overtaken, facts_of
+from holdfast.engine.attempt import Tools as Tools
+from holdfast.engine.settle import PASSING as STORE_AWAY
 from holdfast.engine.worker import Kind, Work
-from holdfast.errors import Duplicate, KeyMissing, KeyUnusable, LeaseLost, Refused, TryLater, TxConflict
-from holdfast.issuers.base import Failed, Issued, Issuer, NeedsProof, Pending, Placed, Ready, Wish
+from holdfast.errors import Duplicate, KeyMissing, KeyUnusable, Refused, TryLater
+from holdfast.issuers.base import Failed, Issued, Issuer, NeedsProof, Pending, Placed, Ready, Uncertain
+from holdfast.issuers.kind import WANT_COMMON_NAME
 from holdfast.operations import issuing
 from holdfast.operations.acme_orders import split
-from holdfast.operations.issuing import ISSUE, Keeper
+from holdfast.operations.issuing import ISSUE
 from holdfast.pki import csr, keys
 from holdfast.pki.keys import KeyKind
 from holdfast.pki.refused import PkiRefused
-from holdfast.store import budgets, certificates, issuances, issuer_accounts, issuers, jobs, journal, versions
-from holdfast.store.issuers import IssuerRow
+from holdfast.store import issuances, issuer_accounts, journal
 from holdfast.store.tx import Tx
-from holdfast.telemetry import Telemetry
 
-# Passing failures within one attempt: the order stays, so trying again soon costs nobody anything.
-PASSING: Final = Ladder(first=timedelta(seconds=30), factor=2, cap=timedelta(minutes=10), jitter=0.2)
-PASSING_TRIES: Final = 5
-LIMITED_FOR: Final = timedelta(minutes=15)  # where a CA says "too many" and names no time
-SOONEST, LATEST = timedelta(milliseconds=50), timedelta(days=1)  # of a wait that a CA asks for
 SHARED_FOR: Final = timedelta(minutes=1)
+DOUBT_FOR: Final = timedelta(days=1)  # how long an order is looked for, by us and by people, before it is placed again
 VISIBLE_WITHIN: Final = timedelta(minutes=30)  # a proof that is not to be seen by then will not be
-VALIDATION: Final = frozenset(
-    {Reason.VALIDATION_FAILED, Reason.CAA_FORBIDS, Reason.DNS_TXT_NOT_VISIBLE, Reason.PROOF_NOT_VISIBLE}
-)
-LOOKED_AT: Final = frozenset({Reason.VALIDATION_FAILED, Reason.CAA_FORBIDS})  # by the CA, which counts these
-DOWN: Final = frozenset({Reason.CA_DOWN, Reason.ANSWER_MALFORMED})  # what a CA's breaker counts
-LIMITS: Final = frozenset({Reason.CA_RATE_LIMITED})
-
-MakeIssuer = Callable[[IssuerRow], Awaitable[Issuer]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """What steps are made with."""
-
-    keeper: Keeper
-    make_issuer: MakeIssuer
-    solver_for: SolverFor
-    telemetry: Telemetry
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    issuance: Issuance
-    certificate: Certificate
-    current: Version | None
-    issuer: IssuerRow | None
-    now: datetime
 
 
 def kind(tools: Tools) -> Kind:
     """Jobs of this kind have an issuance as subject."""
 
     async def handler(work: Work) -> Outcome:
-        facts = await tools.keeper.db.read(lambda tx: _facts(tx, work.claim.subject))
+        facts = await tools.keeper.db.read(lambda tx: facts_of(tx, work.claim.subject))
         if facts is None:
             return Done()  # it is over
         run = Run(tools=tools, work=work, facts=facts, issuance=facts.issuance)
@@ -85,39 +54,18 @@ def kind(tools: Tools) -> Kind:
             return await run.failed(FailureClass.LOCAL, Reason.KEY_MISSING, str(why))
         except PkiRefused as why:
             return await run.failed(FailureClass.LOCAL, Reason.INTERNAL, str(why))
-        except TxConflict:
-            return Again(after=timedelta(seconds=1), reason="CHANGED")  # somebody cancelled it, or was faster
+        except Overtaken:
+            return Again(after=timedelta(seconds=1), reason="CHANGED")
 
-    return Kind(name=ISSUE, handler=handler, slots=16, timeout=timedelta(minutes=5))
-
-
-def _facts(tx: Tx, subject: str) -> Facts | None:
-    issuance = issuances.get(tx, subject)
-    if issuance is None or issuance.state.over or issuance.state is State.AWAITING_APPROVAL:
-        return None
-    certificate = certificates.get(tx, issuance.certificate)
-    if certificate is None:
-        return None
-    return Facts(
-        issuance=issuance,
-        certificate=certificate,
-        current=versions.get(tx, certificate.current_version),
-        issuer=issuers.get(tx, issuance.issuer),
-        now=tx.now(),
-    )
+    return Kind(name=ISSUE, handler=handler, slots=16, timeout=timedelta(minutes=5), interruptible=True)
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
-    """One claim of one issuance."""
+class Run(Attempt):
+    """The steps, from the key to the certificate."""
 
-    tools: Tools
-    work: Work
-    facts: Facts
-    issuance: Issuance
     fresh: bool = False  # this run stored the key itself: nobody can have placed an order yet
     handed_in: bool = False
-    _row: IssuerRow = field(init=False)
 
     async def go(self) -> Outcome:
         if self.facts.issuer is None:
@@ -129,51 +77,108 @@ class Run:
         if self.issuance.state is State.REQUESTED:
             await self._store_key()
         issuer = await self.tools.make_issuer(self._row)
-        if self.issuance.state is State.KEY_STORED and not await self._place(issuer):
-            return self._again(SHARED_FOR, Reason.UNDER_WAY.value)
+        self.binding = issuer.binding
+        if self.issuance.state is State.KEY_STORED and (waits := await self._place(issuer)) is not None:
+            return waits
         while True:
             outcome = await self._step(issuer)
             if outcome is not None:
                 return outcome
 
-    # ── Steps ──
+    async def _admitted(self) -> Outcome | None:
+        """None: go on. While a CA is down one probes it, and all others wait for what it finds."""
+        limited = self._row.breaker.limits > 0
+        if self._row.breaker.until is None or (limited and self.issuance.ref is not None):
+            return None  # a limit is about new orders: those that are placed go on
+
+        until = await self.tools.keeper.db.write(lambda tx: ca_breaker.admit(tx, self._row.name, self.issuance.id))
+        if until is None:
+            return None
+        reason = Reason.CA_RATE_LIMITED if limited else Reason.CA_DOWN
+        error = f"{self._row.name} {'allows no more' if limited else 'is down'}: {self._row.breaker.error or ''}"
+        return self._again(max(until - self.facts.now, SOONEST), reason.value, reason=reason.value, error=error)
 
     async def _store_key(self) -> None:
         """The key is sealed, with the CSR made of it, before anything leaves."""
         wanted, current, vault = self.facts.certificate.wanted, self.facts.current, self.tools.keeper.vault
         dns, ips = split(self.issuance.identifiers)
+        named = self._row.kind in WANT_COMMON_NAME
         if wanted.reuse_key and current is not None:
-            content = csr.build(dns, keys.from_pem(await vault.reveal(current.key_secret)), ips=ips)
+            key = keys.from_pem(await vault.reveal(current.key_secret))
+            content = csr.build(dns, key, ips=ips, common_name=named)
             await self._commit("key stored", key_secret=current.key_secret, csr=content)
         else:
-            key = await keys.generate(KeyKind(wanted.key_kind))
-            content = csr.build(dns, key, ips=ips)
+            key = await self.tools.new_key(KeyKind(wanted.key_kind))
+            content = csr.build(dns, key, ips=ips, common_name=named)
             self.issuance = await vault.keep(
                 [keys.to_pem(key)],
                 lambda tx, ids: self._save(tx, "key stored", key_secret=ids[0], csr=content),
             )
         self.fresh = True
 
-    async def _place(self, issuer: Issuer) -> bool:
+    # ── Ordering ──
+
+    async def _place(self, issuer: Issuer) -> Outcome | None:
         """Whoever resumes looks first for the order that may have been placed by one who died.
 
-        False if the CA gave us the order of another certificate with the same names: it goes first.
+        The reference is kept before anything else can fail, also while the store is away: the settling of the job
+        waits for it.
         """
         self.work.check()
-        placed = None if self.fresh and not self.work.claim.recheck else await issuer.find(self._wish())
-        if placed is None:
-            placed = await self._order(issuer)
-        self.work.point("job.effect-done")
         try:
-            await self._commit("order placed", ref=dict(placed.ref), polls=0, polled_since=self.facts.now)
-        except Duplicate:
-            return False
-        return True
+            found = await issuer.find(self._wish()) if self._may_be_placed() else None
+        except Refused as why:
+            if self.binding and self._worth_waiting_for():
+                return self._barred(why)
+            raise
+        if isinstance(found, Uncertain) and (waits := await self._doubted(found)) is not None:
+            return waits
+        with self.work.whole():  # a stop must not lose the answer
+            placed = found if isinstance(found, Placed) else await self._order(issuer)
+            self.work.point("job.effect-done")
+            return await self._keep(placed)
+
+    async def _keep(self, placed: Placed) -> Outcome | None:
+        kept: dict[str, Any] = {"ref": dict(placed.ref), "uncertain_since": None, "polls": 0}
+        try:
+            await self._commit(self._placed_by(), **kept, polled_since=self.facts.now)
+        except Duplicate:  # the CA gave us the order of another certificate with the same names: it goes first
+            return self._again(SHARED_FOR, Reason.UNDER_WAY.value)
+        except (*STORE_AWAY, Overtaken):
+            return Again(reason="CHANGED", write=lambda tx: self._keep_ref(tx, kept))
+        return None
+
+    def _may_be_placed(self) -> bool:
+        if self.work.claim.recheck:
+            return True
+        return self.issuance.asked_at is not None if self.binding else not self.fresh
+
+    def _placed_by(self) -> Event:
+        return "csr handed in" if self.binding else "order placed"
+
+    def _keep_ref(self, tx: Tx, kept: Mapping[str, Any]) -> None:
+        """The order as it was placed, whatever became of the attempt meanwhile; one that was stopped is withdrawn."""
+        found = issuances.get(tx, self.issuance.id, lock=True)
+        if found is None or found.ref is not None:
+            return
+        if found.state.over:
+            issuing.withdraw_order(tx, found, ref=kept["ref"])
+        else:
+            state = move(found.state, self._placed_by())
+            issuances.save(tx, found, **kept, state=state, polled_since=self.facts.now)
 
     async def _order(self, issuer: Issuer) -> Placed:
+        if self.binding:  # committed first, so that whoever comes after us knows that there may be an order
+            again: dict[str, Any] = {"maybe_twice": True} if self.issuance.uncertain_since is not None else {}
+            await self._commit(None, asked_at=self.facts.now, **again)
         self.work.check()
         try:
             return await issuer.place(self._wish())
+        except TryLater as why:
+            unheard = not why.sent or why.reason in LIMITS
+            if self.binding and unheard and self.issuance.uncertain_since is None:
+                await self._commit(None, asked_at=None)  # nothing got there: there is no order to look for
+            raise
         except Refused as why:
             if why.reason != Reason.REPLACES_REJECTED or self.issuance.replaces is None:
                 raise
@@ -181,17 +186,36 @@ class Run:
         self.work.check()
         return await issuer.place(self._wish())
 
+    async def _doubted(self, found: Uncertain) -> Outcome | None:
+        """None: order once more, for the doubt has lasted long enough, or there is no time left for it."""
+        since, now = self.issuance.uncertain_since or self.facts.now, self.facts.now
+        current = self.facts.current
+        end = since + DOUBT_FOR if current is None else min(since + DOUBT_FOR, renewal.emergency_at(current))
+        if now < end:
+            return self._poll(None, Reason.ORDER_UNCERTAIN, found.why, uncertain_since=since)
+        if self.issuance.maybe_twice:
+            return await self.failed(FailureClass.TRANSIENT, Reason.ORDER_UNCERTAIN, found.why)
+        self.issuance = replace(self.issuance, uncertain_since=since)
+        return None
+
+    # ── Looking, and what is next ──
+
     async def _step(self, issuer: Issuer) -> Outcome | None:
         """Look where the order is and do what is next; None: look again at once."""
         self.work.check()
-        look = await issuer.look(self.issuance.ref or {}, self._wish())
+        try:
+            look = await issuer.look(self.issuance.ref or {}, self._wish())
+        except Refused as why:
+            if self.binding and self._worth_waiting_for():
+                return self._barred(why)
+            raise
         match look:
             case NeedsProof():
                 return await self._prove(issuer, look)
             case Ready():
                 return await self._hand_in(issuer)
             case Pending():
-                return self._poll(look.after_s, Reason.UNDER_WAY)
+                return await self._pending(look)
             case Issued():
                 return await self._received(look.chain_pem)
             case Failed():
@@ -205,20 +229,24 @@ class Run:
             why = f"None of the proofs that the CA accepts for {chosen} can be published here."
             return await self.failed(FailureClass.LOCAL, Reason.NO_SOLVER, why)
         known = self.issuance.proofs
-        new = [raw for each in chosen if (raw := proving.to_json(each.proof)) not in known]
+        todo = [each for each in chosen if not proving.is_answered(each.proof, known)]
+        if not todo:  # the CA was told, and has not looked yet: telling it again would be no news
+            return self._poll(None, Reason.UNDER_WAY)
+        new = [proving.to_json(each.proof) for each in todo if not proving.is_known(each.proof, known)]
         if new:  # beside those that were told before: all of them are to be taken away again
-            told = {"proofs": [f"{each.proof.type} for {each.proof.identifier.value}" for each in chosen]}
+            told = {"proofs": [f"{each.proof.type} for {each.proof.identifier.value}" for each in todo]}
             await self._commit("proofs asked", told, proofs=(*known, *new), polls=0, polled_since=self.facts.now)
-        for each in chosen:
+        for each in todo:
             self.work.check()
             await each.solver.publish(each.proof)
         self.work.point("job.effect-done")
-        if missing := await proving.not_visible(chosen):
-            return await self._not_visible(missing, chosen[0].proof.type)
-        for each in chosen:
+        if missing := await proving.not_visible(todo):
+            return await self._not_visible(missing, todo[0].proof.type)
+        for each in todo:
             self.work.check()
             await issuer.answer(self.issuance.ref or {}, each.proof)
-        return self._poll(None, Reason.UNDER_WAY)
+        answered = proving.answered([each.proof for each in todo], self.issuance.proofs)
+        return self._poll(None, Reason.UNDER_WAY, proofs=answered)
 
     async def _not_visible(self, missing: list[str], proof: str) -> Outcome:
         reason = Reason.DNS_TXT_NOT_VISIBLE if proof.startswith("dns-") else Reason.PROOF_NOT_VISIBLE
@@ -254,222 +282,44 @@ class Run:
             account = issuer_accounts.current(tx, version.issuer)
             known = None if account is None else account.url
             issuing.activate(tx, issuance, replace(version, account=known))
-            self._heal(tx)
+            ca_breaker.succeeded(tx, self._row)
 
         return Done(write=write)
 
-    # ── Waiting ──
+    # ── Not yet ──
 
-    def _poll(self, after_s: float | None, reason: Reason, why: str | None = None) -> Outcome:
-        """A row with a time: no worker is held. After its window an order is looked at ever more seldom."""
-        issuance, now = self.issuance, self.facts.now
-        polls = issuance.polls + 1
-        window = timedelta(seconds=float(self._row.settings.get("poll_max_wait_seconds") or 0))
-        wait = poll_wait(polls, waited=self._waited(), window=window, key=f"{issuance.id}:{polls}")
-        asked = None if after_s is None else min(max(timedelta(seconds=after_s), SOONEST), LATEST)
-        if wait is None:
-            reason = Reason.CA_STILL_PENDING if reason is Reason.UNDER_WAY else reason
-            wait = max(rest_wait(now - issuance.started_at, key=f"{issuance.id}:{polls}"), asked or POLL.cap)
-        elif asked is not None:
-            wait = asked
-        changes: dict[str, Any] = {"polls": polls, "polled_since": issuance.polled_since or now, "failures": 0}
-        told = None if reason is Reason.UNDER_WAY else reason.value
-        return self._again(wait, reason.value, **changes, reason=told, error=why)
-
-    def _waited(self) -> timedelta:
-        return self.facts.now - (self.issuance.polled_since or self.facts.now)
-
-    def _again(self, after: timedelta, why: str, *, hold: str | None = None, **changes: Any) -> Again:
-        until = self.facts.now + after
-
-        def write(tx: Tx) -> None:
-            issuance = self._still(tx)
-            if issuance is None:
-                return
-            after_this = issuances.save(tx, issuance, **changes)
-            if after >= POLL.first / 2:  # shorter waits are no news
-                self._tell(tx, "issuance.waits", why=why, until=until.isoformat(), error=after_this.error or "")
-            if issuance.ref is not None:  # the order is paid for; what follows are requests only
-                budgets.charge(tx, self.work.claim.id, self._request_budget())
-            if hold is not None:
-                self._hold(tx, hold, until, after_this.error or "")
-
-        return Again(after=after, reason=why, write=write)
-
-    def _request_budget(self) -> list[str]:
-        return [key for key in self.work.claim.budgets if key == ca_limits.request_key(self.issuance.issuer)]
-
-    # ── What goes wrong ──
-
-    async def later(self, why: TryLater) -> Outcome:
-        """No answer now. A rate limit is the budget's; anything else is tried again a few times, then it counts."""
-        if why.reason in LIMITS:
-            return await self._limited(why)
-        reason = Reason(why.reason) if why.reason in set(Reason) else Reason.CA_DOWN
-        failures = self.issuance.failures + 1
-        hurt = reason in DOWN
-        if failures >= PASSING_TRIES and not self._worth_waiting_for():
-            return await self.failed(FailureClass.TRANSIENT, reason, str(why), hurt=hurt)
-        wait = max(PASSING.wait(failures, self.issuance.id), min(why.after or timedelta(0), LATEST))
-        again = self._again(wait, reason.value, failures=failures, reason=reason.value, error=str(why))
-        return replace(again, write=lambda tx: self._hurt(tx, again, str(why))) if hurt else again
-
-    def _worth_waiting_for(self) -> bool:
-        """The CA has the CSR, and may have made a certificate of it: a second order would be a second certificate."""
-        if self.issuance.state not in (State.FINALIZING, State.WAITING):
-            return False
-        current = self.facts.current
-        end = self.issuance.started_at + LATEST if current is None else renewal.emergency_at(current)
-        return self.facts.now < end
-
-    def _hurt(self, tx: Tx, again: Again, error: str) -> None:
-        if again.write is not None:
-            again.write(tx)
-        self._break(tx, error)
-
-    async def _limited(self, why: TryLater) -> Outcome:
-        wait = min(max(why.after or LIMITED_FOR, timedelta(seconds=5)), LATEST)
+    async def _pending(self, look: Pending) -> Outcome:
         current, others = self.facts.current, len(self.facts.certificate.wanted.issuers) > 1
-        if others and current is not None and self.facts.now + wait >= renewal.safe_until(current):
-            return await self.failed(FailureClass.RATE_LIMITED, Reason.CA_RATE_LIMITED, str(why), hold_for=wait)
-        reason = Reason.CA_RATE_LIMITED.value
-        return self._again(wait, reason, hold=self._limited_key(str(why)), reason=reason, error=str(why))
+        if others and current is not None and self.facts.now >= renewal.emergency_at(current):
+            why = f"{look.why} There is no time left to wait for it, and there are other CAs."
+            return await self.failed(FailureClass.TRANSIENT, Reason.CA_STILL_PENDING, why, withdraw=True)
+        again = self._poll(look.after_s, Reason.UNDER_WAY, look.why if self.binding else None)
+        return self._telling(again, look.word) if look.unknown else again
 
-    def _hold(self, tx: Tx, key: str, until: datetime, error: str) -> None:
-        """Once for all that were under way when the CA said so: the first that is told counts."""
-        now, name = tx.now(), self.issuance.issuer
-        row = issuers.get(tx, name, lock=True)
-        whole = key in (ca_limits.request_key(name), ca_limits.order_key(name))  # not about one domain or name only
-        if whole and row is not None and not row.breaker.open_at(now):
-            after = breaker.limited(row.breaker, now, until, issuances.storable(error))
-            issuers.save_breaker(tx, name, after)
-            until = after.until or until
-        budgets.hold(tx, key, until)
-
-    def _limited_key(self, why: str) -> str:
-        issuance = self.issuance
-        return ca_limits.refused_key(issuance.issuer, issuance.identifiers, why, self.work.claim.budgets)
-
-    async def refused(self, why: Refused) -> Outcome:
-        reason = Reason(why.reason) if why.reason in set(Reason) else Reason.CA_REFUSED
-        if reason is Reason.ACCOUNT_GONE and self.issuance.ref is None:
-            await self.tools.keeper.db.write(self._account_gone)
-            return await self.later(TryLater(str(why), reason=reason))  # the next try makes a new account
-        failure = FailureClass.VALIDATION if reason in VALIDATION else FailureClass.REFUSED
-        return await self.failed(failure, reason, str(why))
-
-    def _account_gone(self, tx: Tx) -> None:
-        account = issuer_accounts.current(tx, self.issuance.issuer)
-        if account is not None and account.url is not None:
-            issuer_accounts.ended(tx, account.id, "gone")
-            journal.audit(tx, "account_gone", self.issuance.issuer, account=account.id, url=account.url)
-
-    async def failed(
-        self,
-        failure: FailureClass,
-        reason: Reason,
-        why: str,
-        *,
-        hurt: bool = False,
-        hold_for: timedelta | None = None,
-    ) -> Outcome:
-        await self._clean()
+    def _telling(self, again: Again, word: str) -> Again:
+        """Of a word that nobody here knows, once."""
 
         def write(tx: Tx) -> None:
-            issuance = self._still(tx)
-            if issuance is None:
-                return
-            if hold_for is not None:
-                self._hold(tx, self._limited_key(why), self.facts.now + hold_for, why)
-            if reason in LOOKED_AT and self.facts.issuer is not None:
-                issuing.count_validation(tx, issuance, self.facts.issuer)
-            issuing.give_up(tx, issuance, failure=failure, reason=reason.value, error=why)
-            if hurt:
-                self._break(tx, why)
+            if again.write is not None:
+                again.write(tx)
+            if issuances.is_new_word(tx, self._row.name, word):
+                facts = {"word": word, "issuance": self.issuance.id, "certificate": self.issuance.certificate}
+                journal.event(tx, "issuer.unknown_word", self._row.name, **facts)
+                self.tools.telemetry.log.warning("issuer.unknown_word", issuer=self._row.name, word=word)
 
-        return Done(write=write)
+        return replace(again, write=write)
 
-    async def _clean(self) -> None:
-        await proving.clean(self.issuance.proofs, self.tools.solver_for, self.tools.telemetry)
+    def _barred(self, why: Refused) -> Outcome:
+        """We may not look at our own order: a key was changed, or a right taken. The order may be well: it is kept."""
+        reason = Reason(why.reason) if why.reason in set(Reason) else Reason.CA_REFUSED
+        wait = max(self._next_poll(None)[0], POLL.cap)
+        again = self._again(wait, reason.value, **self._polled(), reason=reason.value, error=str(why))
+        news = self.issuance.reason != reason.value
 
-    # ── The CA's breaker ──
+        def write(tx: Tx) -> None:
+            if again.write is not None:
+                again.write(tx)
+            if news:
+                self._tell(tx, "issuance.barred", why=reason.value, error=str(why), alert=True)
 
-    async def _admitted(self) -> Outcome | None:
-        """None: go on. While a CA is down one probes it, and all others wait for what it finds."""
-        limited = self._row.breaker.limits > 0
-        if self._row.breaker.until is None or (limited and self.issuance.ref is not None):
-            return None  # a limit is about new orders: those that are placed go on
-
-        def write(tx: Tx) -> datetime | None:
-            row = issuers.get(tx, self._row.name, lock=True)
-            if row is None:
-                return None
-            after, until = breaker.admit(row.breaker, self.issuance.id, tx.now())
-            if after != row.breaker:
-                issuers.save_breaker(tx, row.name, after)
-            return until
-
-        until = await self.tools.keeper.db.write(write)
-        if until is None:
-            return None
-        reason = Reason.CA_RATE_LIMITED if limited else Reason.CA_DOWN
-        error = f"{self._row.name} {'allows no more' if limited else 'is down'}: {self._row.breaker.error or ''}"
-        return self._again(max(until - self.facts.now, SOONEST), reason.value, reason=reason.value, error=error)
-
-    def _break(self, tx: Tx, error: str) -> None:
-        row = issuers.get(tx, self.issuance.issuer, lock=True)
-        if row is None:
-            return
-        now, before = tx.now(), row.breaker
-        after = breaker.failed(before, now, issuances.storable(error))
-        issuers.save_breaker(tx, row.name, after)
-        if after.open_at(now) and before.until is None:
-            journal.event(tx, "issuer.down", row.name, error=after.error or "", alert=True)
-
-    def _heal(self, tx: Tx) -> None:
-        before = self._row.breaker
-        if before == breaker.Breaker():
-            return
-        issuers.save_breaker(tx, self._row.name, breaker.succeeded(before))
-        if before.until is not None:
-            journal.event(tx, "issuer.up", self._row.name)
-
-    # ── Committing ──
-
-    def _wish(self) -> Wish:
-        issuance, wanted = self.issuance, self.facts.certificate.wanted
-        return Wish(
-            issuance=issuance.id,
-            identifiers=issuance.identifiers,
-            csr=issuance.csr or b"",
-            profile=wanted.profile,
-            not_after=None if wanted.lifetime is None else issuance.started_at + wanted.lifetime,
-            replaces=issuance.replaces,
-            preferred_chain=wanted.preferred_chain,
-        )
-
-    async def _commit(self, event: Event | None, told: dict[str, Any] | None = None, **changes: Any) -> None:
-        self.issuance = await self.tools.keeper.db.write(lambda tx: self._save(tx, event, told, **changes))
-
-    def _save(self, tx: Tx, event: Event | None, told: dict[str, Any] | None = None, **changes: Any) -> Issuance:
-        """A step, unless the job is somebody else's by now, or the attempt was stopped."""
-        if not jobs.still_ours(tx, self.work.claim):
-            raise LeaseLost(self.work.claim.id)
-        before = self.issuance
-        if event is not None:
-            changes["state"] = move(before.state, event)
-            if changes["state"] is not before.state or told:
-                self._tell(tx, f"issuance.{changes['state'].value}", **(told or {}))
-        if event != "key stored":  # that one needs no CA; any other shows that it answers
-            self._heal(tx)
-        healed: dict[str, Any] = {"failures": 0, "error": None, "reason": None}
-        return issuances.save(tx, before, **{**healed, **changes})
-
-    def _tell(self, tx: Tx, name: str, **facts: Any) -> None:
-        issuance = self.issuance
-        journal.event(tx, name, issuance.certificate, job=self.work.claim.id, issuance=issuance.id, **facts)
-
-    def _still(self, tx: Tx) -> Issuance | None:
-        """The row as it is now, locked; None if somebody stopped it."""
-        found = issuances.get(tx, self.issuance.id, lock=True)
-        return None if found is None or found.state.over else found
+        return replace(again, write=write)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from holdfast.core.job import Spec
-from holdfast.engine import ari, issue, renew, revoke
+from holdfast.engine import ari, issue, renew, revoke, turns, withdraw
 from holdfast.engine.issue import Tools
 from holdfast.engine.replica import Every
 from holdfast.engine.sweep import Owed
@@ -23,12 +23,12 @@ PROOFS_FOR: Final = timedelta(days=10)  # a proof of an attempt that nobody fini
 
 
 def kinds(tools: Tools) -> list[Kind]:
-    return [issue.kind(tools), ari.kind(tools), revoke.kind(tools)]
+    return [issue.kind(tools), ari.kind(tools), revoke.kind(tools), withdraw.kind(tools)]
 
 
 def families(keeper: Keeper) -> list[Owed]:
     """What the reconciler looks after."""
-    return [_issuances(keeper), revoke.owed(keeper)]
+    return [_issuances(keeper), revoke.owed(keeper), withdraw.owed(keeper)]
 
 
 def _issuances(keeper: Keeper) -> Callable[[Tx], Sequence[Spec]]:
@@ -43,6 +43,7 @@ def duties(
     *,
     renewal: timedelta = timedelta(minutes=1),
     ask: timedelta = timedelta(minutes=5),
+    turn: timedelta = timedelta(minutes=5),
     approval: timedelta = timedelta(minutes=10),
     cleanup: timedelta = timedelta(hours=1),
     history_for: timedelta = timedelta(days=90),
@@ -50,6 +51,7 @@ def duties(
     """A look costs next to nothing if nothing is due, so it may be often: certificates that live hours need it."""
     return [
         Every(name="renewal", period=renewal, duty=partial(renew.sweep, keeper)),
+        Every(name="turns", period=turn, duty=partial(turns.deal, keeper)),
         Every(name="ari", period=ask, duty=partial(ari.sweep, keeper)),
         Every(name="approval_timeout", period=approval, duty=partial(approvals.time_out, keeper)),
         Every(name="proof_cleanup", period=cleanup, duty=partial(forget_proofs, keeper)),

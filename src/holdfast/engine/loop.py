@@ -80,14 +80,30 @@ class Loop:
 
     async def _once(self) -> None:
         patience = HUNG_AFTER * self._period
+        began = self._clock.monotonic()
         try:
             async with asyncio.timeout(patience) as deadline:
                 await self._duty()
         except Exception as error:
             hung = isinstance(error, TimeoutError) and deadline.expired()
-            self._failed(error, f"did not end within {patience:g} s" if hung else str(error))
+            why = f"did not end within {patience:g} s" if hung else str(error)
+            self._tell(began, error=why[:500] or type(error).__name__)
+            self._failed(error, why)
         else:
+            self._tell(began)
             self._telemetry.metrics.loop_last_tick.labels(loop=self.name).set(self._clock.now().timestamp())
+
+    def _tell(self, began: float, *, error: str = "") -> None:
+        """For whoever asks how the loops do: the heartbeat takes it along."""
+        before = self._telemetry.health.loops.get(self.name, {})
+        at = self._clock.now().timestamp()
+        self._telemetry.health.loops[self.name] = {
+            "ended": before.get("ended") if error else at,
+            "tried": at,
+            "took": round(self._clock.monotonic() - began, 3),
+            "period": self._period,
+            "error": error,
+        }
 
     def _failed(self, error: Exception, why: str) -> None:
         self._telemetry.metrics.loop_failures.labels(loop=self.name).inc()

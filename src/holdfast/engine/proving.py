@@ -15,7 +15,14 @@ from holdfast.solvers.http_store import Delete, Put
 from holdfast.store import challenge_responses
 from holdfast.telemetry import Telemetry
 
-SolverFor = Callable[[Proof], Solver | None]  # as configured for this name and kind of proof
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    proof: Proof
+    solver: Solver
+
+
+SolverFor = Callable[[Sequence[Proof]], Chosen | None]  # which of a name's proofs, and by whom, as configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +37,12 @@ class SolverRule:
 
 
 def by_rules(rules: Sequence[SolverRule]) -> SolverFor:
-    """The first rule that fits decides."""
-    return lambda proof: next((rule.solver for rule in rules if rule.fits(proof)), None)
+    """The first rule that fits one of the offers decides: the order is the operator's, and not the CA's."""
+
+    def solver_for(offers: Sequence[Proof]) -> Chosen | None:
+        return next((Chosen(proof, rule.solver) for rule in rules for proof in offers if rule.fits(proof)), None)
+
+    return solver_for
 
 
 def in_store(keeper: Keeper) -> tuple[Put, Delete]:
@@ -51,17 +62,11 @@ def in_store(keeper: Keeper) -> tuple[Put, Delete]:
     return put, delete
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    proof: Proof
-    solver: Solver
-
-
 def choose(choices: Sequence[Sequence[Proof]], solver_for: SolverFor) -> list[Chosen] | str:
-    """For each name the first of the CA's offers that can be published here; or the name that has none."""
+    """For each name the one of the CA's offers that is published here; or the name that has none."""
     chosen = []
     for offers in choices:
-        found = next((Chosen(proof, solver) for proof in offers if (solver := solver_for(proof)) is not None), None)
+        found = solver_for(offers)
         if found is None:
             return offers[0].identifier.value if offers else "a name"
         chosen.append(found)
@@ -77,10 +82,10 @@ async def clean(proofs: Sequence[Mapping[str, Any]], solver_for: SolverFor, tele
     """Take proofs away. One that cannot be is told, and does no harm."""
     for raw in proofs:
         proof = from_json(raw)
-        solver = solver_for(proof)
+        chosen = solver_for([proof])
         try:
-            if solver is not None:
-                await solver.clean(proof)
+            if chosen is not None:
+                await chosen.solver.clean(proof)
         except (TryLater, Refused) as why:
             telemetry.log.warning("proof.left", name=proof.identifier.value, type=proof.type, error=str(why))
 
@@ -93,6 +98,27 @@ def to_json(proof: Proof) -> dict[str, Any]:
         "key_authorization": proof.key_authorization,
         "ref": dict(proof.ref),
     }
+
+
+# ── What is kept of proofs ──
+
+
+def is_known(proof: Proof, kept: Sequence[Mapping[str, Any]]) -> bool:
+    return any(_same(proof, each) for each in kept)
+
+
+def is_answered(proof: Proof, kept: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the CA confirmed that it was told. Without that it may have been: then it is told again."""
+    return any(_same(proof, each) and each.get("answered") for each in kept)
+
+
+def answered(proofs: Sequence[Proof], kept: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """The same, with these marked."""
+    return tuple({**each, "answered": True} if any(_same(proof, each) for proof in proofs) else each for each in kept)
+
+
+def _same(proof: Proof, kept: Mapping[str, Any]) -> bool:
+    return all(kept.get(name) == value for name, value in to_json(proof).items())
 
 
 def from_json(raw: Mapping[str, Any]) -> Proof:

@@ -13,7 +13,8 @@ from holdfast.core.job import Done, Outcome, Priority, Spec
 from holdfast.engine.issue import Tools
 from holdfast.engine.worker import Kind, Work
 from holdfast.errors import Refused
-from holdfast.operations.certificates import REVOKE
+from holdfast.operations import paying
+from holdfast.operations.certificates import REVOKE, REVOKE_TRIES
 from holdfast.operations.issuing import Keeper
 from holdfast.pki.chain import parse_bundle
 from holdfast.store import issuers, journal, versions
@@ -63,9 +64,18 @@ def owed(keeper: Keeper) -> Callable[[Tx], Sequence[Spec]]:
     """Revocations that no job works on; one that died is a person's."""
 
     def specs(tx: Tx) -> Sequence[Spec]:
+        found = versions.to_revoke_without_job(tx, REVOKE)
+        paid = paying.for_requests(tx, found.values())
         return [
-            Spec(id=keeper.random.new_id("job"), kind=REVOKE, subject=each, priority=Priority.URGENT, max_attempts=10)
-            for each in versions.to_revoke_without_job(tx, REVOKE)
+            Spec(
+                id=keeper.random.new_id("job"),
+                kind=REVOKE,
+                subject=each,
+                priority=Priority.URGENT,
+                max_attempts=REVOKE_TRIES,
+                budgets=paid.get(issuer, ()),
+            )
+            for each, issuer in found.items()
         ]
 
     return specs

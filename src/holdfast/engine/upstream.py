@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any, Final
 
 from holdfast.core.reasons import Reason
+from holdfast.engine.following_wire import FollowingWire
 from holdfast.errors import Refused
-from holdfast.issuers import acme_account
+from holdfast.issuers import acme_account, digicert, entrust, globalsign, kind, sectigo, vault
 from holdfast.issuers.acme import AcmeIssuer
 from holdfast.issuers.acme_jws import Account, Eab
 from holdfast.issuers.acme_reading import Place
 from holdfast.issuers.acme_wire import Memory, Wire
 from holdfast.issuers.base import Issuer
+from holdfast.issuers.kind import Kind, Parts
 from holdfast.issuers.local import LocalIssuer
 from holdfast.operations.desk import Desk
 from holdfast.operations.issuing import Keeper
@@ -25,8 +29,22 @@ from holdfast.store.issuer_accounts import AccountRow
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
-KINDS: Final = frozenset({"acme", "local"})
+# One line for each CA that is made of its settings and credentials alone.
+OTHERS: Final[Mapping[str, Kind]] = {
+    "digicert": digicert.KIND,
+    "sectigo": sectigo.KIND,
+    "entrust": entrust.KIND,
+    "globalsign": globalsign.KIND,
+    "vault": vault.KIND,
+}
+KINDS: Final = frozenset({"acme", "local", *OTHERS})
 _MOST_KEYS: Final = 64
+
+
+def check(kind_name: str, settings: Mapping[str, Any], credentials: Collection[str]) -> None:
+    """Whether an issuer can be made of these; ValueError names the setting that is missing, unknown or malformed."""
+    if kind_name in OTHERS:
+        kind.check(OTHERS[kind_name], settings, credentials)
 
 
 class Upstream:
@@ -39,20 +57,53 @@ class Upstream:
         self._clock = clock
         self._memory = Memory()
         self._keys: OrderedDict[str, PrivateKey] = OrderedDict()  # opened account keys, by the id of their secret
+        self._sessions: dict[str, dict[str, Any]] = {}  # what issuers of one row remember, by its name and version
 
     async def make(self, row: IssuerRow) -> Issuer:
         if row.kind == "local" and self._desk is not None:
             return LocalIssuer(self._desk, str(row.settings.get("ca") or row.name))
         if row.kind == "acme":
             return await self._acme(row)
+        if row.kind in OTHERS:
+            return await self._other(row, OTHERS[row.kind])
         raise Refused(f"This process cannot talk to CAs of kind {row.kind!r}.", reason=Reason.UNKNOWN_ISSUER)
 
     async def probe(self, row: IssuerRow) -> str:
         return await (await self.make(row)).probe()
 
+    async def _other(self, row: IssuerRow, found: Kind) -> Issuer:
+        try:
+            kind.check(found, row.settings, row.credentials)
+        except ValueError as why:
+            raise Refused(f"The settings of {row.name} cannot be used: {why}.", reason=Reason.ACCOUNT_REFUSED) from None
+        parts = Parts(
+            name=row.name,
+            settings=row.settings,
+            credentials={purpose: await self._text(secret) for purpose, secret in row.credentials.items()},
+            transport=self._transport,
+            clock=self._clock,
+            files=self._keeper.vault.files,
+            memory=self._session(row),
+        )
+        return found.make(parts)
+
+    async def _text(self, secret: str) -> Secret[str]:
+        return Secret((await self._keeper.vault.reveal(secret)).reveal().decode("utf-8", "replace").strip())
+
+    def _session(self, row: IssuerRow) -> dict[str, Any]:
+        """Changed settings or credentials begin anew: nothing of the old account is carried over."""
+        known = self._sessions.get(row.name, {})
+        if known.get("version") != row.version:
+            self._sessions[row.name] = known = {"version": row.version}
+        return known
+
     async def _acme(self, row: IssuerRow) -> Issuer:
-        wire = Wire(self._transport, self._clock, self._memory, place_of(row.settings))
+        wire = self._wire(row)
         return AcmeIssuer(wire, await self._account(row, wire))
+
+    def _wire(self, row: IssuerRow) -> Wire:
+        other = partial(self._other_key, row.name)
+        return FollowingWire(self._transport, self._clock, self._memory, place_of(row.settings), other)
 
     # ── Accounts ──
 
@@ -87,11 +138,11 @@ class Upstream:
         return await self._keeper.vault.keep([key], owner)
 
     async def _confirm(self, row: IssuerRow, wire: Wire, found: AccountRow) -> Account:
-        if found.new_key_secret is not None:
-            new = await self._key(found.new_key_secret)
-            if (changed := await acme_account.find_account(wire, new)) is not None:
-                await self._keeper.db.write(lambda tx: issuer_accounts.changed_key(tx, found.id))
-                return changed
+        if found.url is not None and found.new_key_secret is not None:
+            try:
+                return await self._change(row, wire, found, found.new_key_secret)
+            except KeyKept:
+                return Account(found.url, await self._key(found.key_secret))
         made = await acme_account.ensure_account(
             wire,
             await self._key(found.key_secret),
@@ -107,6 +158,54 @@ class Upstream:
 
         await self._keeper.db.write(write)
         return made
+
+    # ── New keys for them ──
+
+    async def change_key(self, row: IssuerRow, old: str) -> None:
+        """Give the account a new key, if `old` is still its key: kept here first, so that neither can be lost."""
+        wire = self._wire(row)
+        found = await self._keeper.db.read(lambda tx: issuer_accounts.current(tx, row.name, wire.place.directory))
+        if found is None or found.url is None or found.key_secret != old:
+            return
+        new = found.new_key_secret or await self._keep_new(row, found)
+        if new is not None:
+            await self._change(row, wire, found, new)
+
+    async def _keep_new(self, row: IssuerRow, found: AccountRow) -> str | None:
+        """The id of the new key; None if somebody else changes it."""
+
+        def owner(tx: Tx, ids: list[str]) -> str | None:
+            if not issuer_accounts.changing_key(tx, found.id, found.key_secret, ids[0]):
+                secrets.delete(tx, ids[0])
+                return None
+            journal.audit(tx, "issuer_key_begun", row.name, account=found.id, url=found.url)
+            return ids[0]
+
+        return await self._keeper.vault.keep([await acme_account.new_key()], owner)
+
+    async def _change(self, row: IssuerRow, wire: Wire, found: AccountRow, new: str) -> Account:
+        """Tell the CA, perhaps again: whoever died at it may have got through, and then it knows the new key."""
+        old, key = Account(found.url or "", await self._key(found.key_secret)), await self._key(new)
+        try:
+            changed = await acme_account.change_key(wire, old, key)
+        except Refused as why:
+            words, known = str(why), await acme_account.find_account(wire, key)
+            if known is None:  # or the only good key would be forgotten
+                await self._keeper.db.write(lambda tx: _kept(tx, row, found, new, words))
+                raise KeyKept(f"{row.name} did not take the new key: {why}", reason=why.reason) from why
+            changed = known
+        await self._keeper.db.write(lambda tx: _changed(tx, row, found, new))
+        return changed
+
+    async def _other_key(self, issuer: str, account: Account) -> Account | None:
+        found = await self._keeper.db.read(lambda tx: issuer_accounts.current(tx, issuer))
+        if found is None or found.url != account.url:
+            return None
+        for secret in filter(None, (found.key_secret, found.new_key_secret)):
+            key = await self._key(secret)
+            if key.public_key() != account.key.public_key():
+                return Account(account.url, key)
+        return None
 
     async def _eab(self, row: IssuerRow) -> Eab | None:
         kid, secret = row.settings.get("eab_kid"), row.credentials.get("eab_key")
@@ -125,6 +224,24 @@ class Upstream:
         while len(self._keys) > _MOST_KEYS:
             self._keys.popitem(last=False)
         return self._keys[secret]
+
+
+class KeyKept(Refused):
+    """The CA did not take a new key: the old one stays good."""
+
+
+def _changed(tx: Tx, row: IssuerRow, found: AccountRow, new: str) -> None:
+    if issuer_accounts.changed_key(tx, found.id, new):
+        secrets.delete(tx, found.key_secret)  # the CA knows it no more
+        journal.audit(tx, "issuer_key_changed", row.name, account=found.id, url=found.url)
+        journal.event(tx, "issuer.key_changed", row.name, url=found.url)
+
+
+def _kept(tx: Tx, row: IssuerRow, found: AccountRow, new: str, why: str) -> None:
+    if issuer_accounts.kept_key(tx, found.id, new):
+        secrets.delete(tx, new)
+        journal.audit(tx, "issuer_key_kept", row.name, account=found.id, url=found.url, why=why)
+        journal.event(tx, "issuer.key_kept", row.name, alert=True, url=found.url, error=why)
 
 
 def place_of(settings: Any) -> Place:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -21,7 +23,7 @@ from holdfast.ports import Clock, Points
 from holdfast.store import jobs, replicas, sweeps
 from holdfast.store.database import Store
 from holdfast.store.tx import Tx
-from holdfast.telemetry import Telemetry
+from holdfast.telemetry import Span, Telemetry
 
 CLOCK_JUMP: Final = timedelta(seconds=60)
 STORE_BLIP: Final = timedelta(seconds=5)
@@ -43,6 +45,8 @@ class Work:
     claim: Claim
     check: Callable[[], None]  # raises LeaseLost when the lease can no longer be trusted
     point: Points
+    # Within it a stop does not cut interruptible work off: for a call whose answer must not be lost, and its commit.
+    whole: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 Handler = Callable[[Work], Awaitable[Outcome]]
@@ -69,6 +73,7 @@ class _Running:
     task: asyncio.Task[None] | None = None
     ended_by: Literal["", "lost", "stop"] = ""  # why we cancelled it
     settling: bool = False
+    whole: bool = False  # it is at something that must not be cut off
 
     @property
     def under_way(self) -> bool:
@@ -222,6 +227,13 @@ class Worker:
     # ── working ──
 
     async def _work(self, entry: _Running, settler: Settler, woken: asyncio.Event) -> None:
+        claim = entry.claim
+        with self.telemetry.traces.attempt(
+            claim.id, claim.fence, kind=claim.kind, subject=claim.subject, attempt=claim.attempt
+        ) as span:
+            await self._run(entry, settler, woken, span)
+
+    async def _run(self, entry: _Running, settler: Settler, woken: asyncio.Event, span: Span) -> None:
         claim, log = entry.claim, self.telemetry.log
         self.points("job.claimed")
         began = self.clock.monotonic()
@@ -229,6 +241,7 @@ class Worker:
             outcome = await self._handle(entry)
         except LeaseLost:
             self._report_lost(claim)
+            span.tell(outcome="lost")
             return
         entry.settling = True
         self._slot_freed(claim.kind, woken)  # the next claim travels while this result is written
@@ -241,14 +254,21 @@ class Worker:
         self.telemetry.metrics.job_attempts.labels(queue=claim.kind, outcome=name).inc()
         self.telemetry.metrics.job_duration.labels(queue=claim.kind).observe(self.clock.monotonic() - began)
         facts = {"job": claim.id, "kind": claim.kind, "subject": claim.subject, "attempt": claim.attempt}
+        span.tell(outcome=name, reason=getattr(outcome, "reason", None) or "")
         if isinstance(outcome, Failed):
+            span.failed(outcome.error)
             log.warning("job.failed", **facts, reason=outcome.reason, error=outcome.error, written=written)
         else:
             log.debug("job.settled", **facts, outcome=name)
 
     async def _handle(self, entry: _Running) -> Outcome:
         """Run the handler and turn whatever comes out of it into an outcome."""
-        work = Work(claim=entry.claim, check=lambda: self._check(entry), point=self.points)
+        work = Work(
+            claim=entry.claim,
+            check=lambda: self._check(entry),
+            point=self.points,
+            whole=lambda: self._whole(entry),
+        )
         limit = entry.kind.timeout.total_seconds()
         try:
             async with asyncio.timeout(limit) as deadline:
@@ -267,6 +287,15 @@ class Worker:
             raise
         except Exception as error:
             return self._crashed(entry.claim, error)
+
+    @contextmanager
+    def _whole(self, entry: _Running) -> Iterator[None]:
+        """A stop that comes meanwhile takes effect at the next check."""
+        entry.whole = True
+        try:
+            yield
+        finally:
+            entry.whole = False
 
     async def _settle(self, entry: _Running, outcome: Outcome, settler: Settler) -> tuple[Outcome, bool]:
         """Write the outcome down. If what it asks for cannot be written, that is the outcome."""
@@ -287,6 +316,9 @@ class Worker:
     def _check(self, entry: _Running) -> None:
         if self.clock.monotonic() >= entry.trusted_until:
             raise LeaseLost(entry.claim.id)
+        if self._draining and entry.kind.interruptible and not entry.whole:
+            entry.ended_by = "stop"  # it is handed back when we leave
+            raise asyncio.CancelledError
 
     def _trust_for(self) -> float:
         return self.ttl.total_seconds() * (1 - MARGIN)
@@ -303,9 +335,12 @@ class Worker:
         entries = list(self._running.values())
         claims = [entry.claim for entry in entries]
         asked_at = self.clock.monotonic()
+        loops = json.dumps(self.telemetry.health.loops)
 
         def write(tx: Tx) -> tuple[datetime, set[str]]:
-            now = replicas.seen(tx, self.identity.holder, self.identity.name, __version__, draining=self._draining)
+            now = replicas.seen(
+                tx, self.identity.holder, self.identity.name, __version__, draining=self._draining, loops=loops
+            )
             return now, jobs.beat(tx, self.identity.holder, claims, self.ttl)
 
         try:
@@ -384,7 +419,8 @@ class Worker:
         """Hand back at once what need not end, and let the rest end, for as long as we may."""
         self._draining = True
         deadline = self.clock.monotonic() + self.drain.total_seconds()
-        await self._hand_back([e for e in self._running.values() if e.kind.interruptible and e.under_way])
+        at_once = [e for e in self._running.values() if e.kind.interruptible and e.under_way and not e.whole]
+        await self._hand_back(at_once)
         tasks = [entry.task for entry in self._running.values() if entry.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, deadline - self.clock.monotonic()))

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from holdfast.core import backoff
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused
-from holdfast.issuers import acme_certificate, acme_order, acme_reading
+from holdfast.issuers import acme_certificate, acme_order, acme_reading, reading
 from holdfast.issuers.acme_account import key_authorization
 from holdfast.issuers.acme_jws import Account, b64
 from holdfast.issuers.acme_order import Authorization, Order
@@ -45,6 +45,7 @@ class AcmeIssuer:
     """One account at one CA. It remembers nothing: what it needs again is in the `ref` that it hands out."""
 
     kind = "acme"
+    binding = False
 
     def __init__(self, wire: Wire, account: Account) -> None:
         self._wire = wire
@@ -75,9 +76,7 @@ class AcmeIssuer:
             reply = await self._wire.fetch(page, self._account, "our orders")
             if reply.status in (404, 405, 501):  # an address that leads nowhere, as some CAs give
                 break
-            listed = acme_reading.items(
-                reply.json(), "orders", f"The list of orders of {self._place.name}", most=10_000
-            )
+            listed = reading.items(reply.json(), "orders", f"The list of orders of {self._place.name}", most=10_000)
             found += [self._place.checked(each, "an order") for each in listed]
             page = next(iter(acme_reading.links(reply.response.headers.get("link", ""), "next")), None)
         return found
@@ -118,7 +117,7 @@ class AcmeIssuer:
                 return await self._download(order, wish)
             case "invalid":
                 return acme_order.why_failed(order, await self._authorizations(order), self._place)
-        raise acme_reading.unreadable(f"The state of an order of {self._place.name}")
+        raise reading.unreadable(f"The state of an order of {self._place.name}")
 
     def _expired(self, order: Order) -> Failed | None:
         if order.expires_at is None or self._wire.clock.now() < order.expires_at + _LATE:
@@ -170,7 +169,7 @@ class AcmeIssuer:
 
     async def _download(self, order: Order, wish: Wish) -> Look:
         if order.certificate is None:
-            raise acme_reading.unreadable(f"A finished order of {self._place.name}, which names no certificate,")
+            raise reading.unreadable(f"A finished order of {self._place.name}, which names no certificate,")
         reply = (await self._wire.fetch(order.certificate, self._account, "the certificate")).good()
         first, wanted = reply.response.body, wish.preferred_chain
         try:
@@ -256,7 +255,7 @@ class AcmeIssuer:
         directory = await self._wire.directory()
         shown = (await self._wire.fetch(self._account.url, self._account, "our account")).json()
         if shown.get("status") != "valid":
-            said = acme_reading.words(shown.get("status"), 40)
+            said = reading.words(shown.get("status"), 40)
             raise Refused(f"{self._place.name}: our account is {said}.", reason=Reason.ACCOUNT_REFUSED)
         profiles = ", ".join(sorted(directory.profiles)) or "none"
         window = "yes" if directory.renewal_info else "no"
@@ -280,7 +279,7 @@ def _is_told(authorization: Authorization) -> bool:
 
 def _no_such_profile(ca: str, wanted: str, offered: Mapping[str, str]) -> Refused:
     return Refused(
-        f"{ca} has no profile {acme_reading.words(wanted, 80)!r}; it has {', '.join(sorted(offered))}.",
+        f"{ca} has no profile {reading.words(wanted, 80)!r}; it has {', '.join(sorted(offered))}.",
         reason=Reason.PROFILE_UNKNOWN,
     )
 

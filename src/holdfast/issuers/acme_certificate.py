@@ -8,7 +8,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from holdfast.issuers import acme_reading
+from holdfast.issuers import reading
 from holdfast.issuers.base import RenewalWindow
 from holdfast.pki import ari, chain
 
@@ -45,9 +45,9 @@ def window(value: Mapping[str, Any], ask_again_after_s: float) -> RenewalWindow 
     suggested = value.get("suggestedWindow")
     if not isinstance(suggested, dict):
         return None
-    start, end = acme_reading.instant(suggested.get("start")), acme_reading.instant(suggested.get("end"))
+    start, end = reading.instant(suggested.get("start")), reading.instant(suggested.get("end"))
     if start is None or end is None or end <= start:  # no answer (RFC 9773 §4.2)
         return None
     page = value.get("explanationURL")
-    explanation = acme_reading.words(page) if isinstance(page, str) else None
+    explanation = reading.words(page) if isinstance(page, str) else None
     return RenewalWindow(start=start, end=end, explanation=explanation, ask_again_after_s=ask_again_after_s)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from holdfast.core.acme import Identifier
 from holdfast.core.reasons import Reason
-from holdfast.issuers import acme_problem, acme_reading
+from holdfast.issuers import acme_problem, acme_reading, reading
 from holdfast.issuers.acme_problem import Problem
 from holdfast.issuers.acme_reading import Place
 from holdfast.issuers.base import Failed
@@ -59,15 +59,15 @@ class Authorization:
 def read_order(value: Mapping[str, Any], place: Place) -> Order:
     what = f"An order of {place.name}"
     certificate, profile = value.get("certificate"), value.get("profile")
-    named = acme_reading.items(value, "identifiers", what, most=MOST_NAMES)
-    listed = acme_reading.items(value, "authorizations", what, most=MOST_NAMES)
+    named = reading.items(value, "identifiers", what, most=MOST_NAMES)
+    listed = reading.items(value, "authorizations", what, most=MOST_NAMES)
     return Order(
-        status=acme_reading.text(value, "status", what),
+        status=reading.text(value, "status", what),
         identifiers=frozenset(_identifier(each, what) for each in named),
         authorizations=tuple(place.checked(each, "an authorization") for each in listed),
         finalize=place.checked(value.get("finalize"), "finalize"),
         certificate=None if certificate is None else place.checked(certificate, "a certificate"),
-        expires_at=acme_reading.instant(value.get("expires")),
+        expires_at=reading.instant(value.get("expires")),
         profile=profile if isinstance(profile, str) else None,
         error=acme_problem.parse(value.get("error")),
     )
@@ -77,22 +77,22 @@ def read_authorization(
     value: Mapping[str, Any], place: Place, url: str, wanted: frozenset[Identifier]
 ) -> Authorization:
     what = f"An authorization of {place.name}"
-    listed = acme_reading.items(value, "challenges", what, most=_MOST_CHALLENGES)
+    listed = reading.items(value, "challenges", what, most=_MOST_CHALLENGES)
     known = [each for each in listed if isinstance(each, dict) and each.get("type") in KNOWN]
     found = _identifier(value.get("identifier"), what)
     return Authorization(
         url=url,
         identifier=_as_ordered(found, wanted, wildcard=value.get("wildcard") is True),
-        status=acme_reading.text(value, "status", what),
+        status=reading.text(value, "status", what),
         challenges=tuple(_challenge(each, place, what) for each in known),
     )
 
 
 def _challenge(value: Mapping[str, Any], place: Place, what: str) -> Challenge:
     return Challenge(
-        type=acme_reading.text(value, "type", what),
+        type=reading.text(value, "type", what),
         url=place.checked(value.get("url"), "a challenge"),
-        status=acme_reading.text(value, "status", what),
+        status=reading.text(value, "status", what),
         token=acme_reading.token(value.get("token")),
         error=acme_problem.parse(value.get("error")),
     )
@@ -101,7 +101,7 @@ def _challenge(value: Mapping[str, Any], place: Place, what: str) -> Challenge:
 def _identifier(value: object, what: str) -> Identifier:
     """In our spelling: CAs may answer in capitals, or write an IPv6 address in full."""
     if not isinstance(value, dict) or not isinstance(value.get("value"), str) or len(value["value"]) > 255:
-        raise acme_reading.unreadable(what)
+        raise reading.unreadable(what)
     match value.get("type"), value["value"]:
         case "dns", name:
             return Identifier("dns", name.lower())
@@ -110,7 +110,7 @@ def _identifier(value: object, what: str) -> Identifier:
                 return Identifier("ip", str(ipaddress.ip_address(address)))
             except ValueError:
                 pass
-    raise acme_reading.unreadable(what)
+    raise reading.unreadable(what)
 
 
 def _as_ordered(found: Identifier, wanted: frozenset[Identifier], *, wildcard: bool) -> Identifier:

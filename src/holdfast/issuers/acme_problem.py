@@ -11,7 +11,7 @@ from typing import Any, Final
 from holdfast.core.problem import PREFIX
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers.acme_reading import words
+from holdfast.issuers.reading import words
 
 _LATER: Final = {
     "badNonce": Reason.CA_DOWN,  # five times in a row: its nonces do not work

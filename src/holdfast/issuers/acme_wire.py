@@ -12,7 +12,7 @@ from holdfast import __version__
 from holdfast.core import backoff
 from holdfast.core.reasons import Reason
 from holdfast.errors import TryLater
-from holdfast.issuers import acme_jws, acme_problem, acme_reading
+from holdfast.issuers import acme_jws, acme_problem, acme_reading, reading
 from holdfast.issuers.acme_jws import Account
 from holdfast.issuers.acme_problem import Problem
 from holdfast.issuers.acme_reading import Place
@@ -67,7 +67,7 @@ class Reply:
         return self
 
     def json(self) -> dict[str, Any]:
-        return acme_reading.json_object(self.good().response.body, f"The answer of {self.ca} ({self.what})")
+        return reading.json_object(self.good().response.body, f"The answer of {self.ca} ({self.what})")
 
     def location(self, place: Place) -> str:
         return place.checked(self.good().response.headers.get("location"), self.what)
@@ -174,7 +174,7 @@ class Wire:
         self._reply(response, "a new nonce").good()
         self._keep_nonce(response)
         if not nonces:
-            raise acme_reading.unreadable(f"The nonce of {self.place.name}")
+            raise reading.unreadable(f"The nonce of {self.place.name}")
         return nonces.pop()[0]
 
     def _keep_nonce(self, response: Response) -> None:
@@ -191,7 +191,7 @@ def _directory(value: Mapping[str, Any], place: Place) -> Directory:
 
     def must(name: str) -> str:
         if name not in value:
-            raise acme_reading.unreadable(f"The directory of {place.name}, which lacks {name},")
+            raise reading.unreadable(f"The directory of {place.name}, which lacks {name},")
         return place.checked(value[name], name)
 
     def may(name: str) -> str | None:
@@ -204,11 +204,11 @@ def _directory(value: Mapping[str, Any], place: Place) -> Directory:
         revoke_cert=must("revokeCert"),
         key_change=may("keyChange"),
         renewal_info=may("renewalInfo"),
-        terms=acme_reading.words(terms) if terms else None,
+        terms=reading.words(terms) if terms else None,
         eab_required=meta.get("externalAccountRequired") is True,
         profiles=_profiles(profiles) if isinstance(profiles, dict) else {},
     )
 
 
 def _profiles(found: Mapping[str, Any]) -> dict[str, str]:
-    return {acme_reading.words(name, 80): acme_reading.words(said, 200) for name, said in list(found.items())[:100]}
+    return {reading.words(name, 80): reading.words(said, 200) for name, said in list(found.items())[:100]}

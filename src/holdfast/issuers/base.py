@@ -7,7 +7,7 @@ Retry-After) or Refused. The engine commits every value before it makes the next
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
@@ -26,6 +26,10 @@ class Wish:
     not_after: datetime | None = None
     replaces: str | None = None  # RFC 9773 certID of the predecessor, only for the same directory and account
     preferred_chain: str | None = None  # common name of the root to prefer
+    asked_at: datetime | None = None  # when an order was last begun, kept before the call; for `find` of binding CAs
+    previous: Mapping[str, Any] | None = None  # `ref` of the order that the certificate in use came from, at this CA
+    # Signs with the key of the CSR (SHA-256), for a CA that wants a proof of its own; None where nobody has the key.
+    sign: Callable[[bytes], Awaitable[bytes]] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,7 @@ class Pending:
     why: str
     after_s: float | None = None  # Retry-After
     word: str = ""  # the CA's own word for this state
+    unknown: bool = False  # a word that nobody here knows: a warning is due, once for each word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +93,17 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Uncertain:
+    """An order may have been placed, and the CA cannot tell. Ordering again might buy a second certificate.
+
+    The engine flags the issuance, tells a person, and asks `find` again for a day. Only then, or when the certificate
+    in use is about to end, it orders once more, and says so.
+    """
+
+    why: str  # what was looked for, where, and what a person can do
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RenewalWindow:
     start: datetime
     end: datetime
@@ -99,15 +115,26 @@ class Issuer(Protocol):
     """One CA, with its account. Made anew for each job from stored settings; cheap to make."""
 
     kind: str
+    # True: `place` hands the CSR in, and what is placed may be paid for. The engine keeps that it is about to place,
+    # never places again what may be placed already, and does not let go of an order because the CA is away for a while.
+    binding: bool
 
-    async def find(self, wish: Wish) -> Placed | None:
-        """The order that an earlier, interrupted try may have placed; None if there is none or it cannot be known."""
+    async def find(self, wish: Wish) -> Placed | Uncertain | None:
+        """The order that an earlier, interrupted try may have placed, by our reference or our public key.
+
+        None: there is surely none (or, where orders cost nothing, none that matters), and a new one may be placed.
+        Uncertain: this CA cannot be asked. TryLater: it can, but not now.
+        """
 
     async def place(self, wish: Wish) -> Placed:
-        """Order it. Refused, reason REPLACES_REJECTED, if only `replaces` was wrong: once more without is right."""
+        """Order it. Refused, reason REPLACES_REJECTED, if only `replaces` was wrong: once more without is right.
+
+        After TryLater the order may be there all the same: `find` before `place` is called again. After Refused it
+        is not.
+        """
 
     async def look(self, ref: Mapping[str, Any], wish: Wish) -> Look:
-        """Where the order is now."""
+        """Where the order is now. Refused here is about our account or settings: the order itself may be well."""
 
     async def answer(self, ref: Mapping[str, Any], proof: Proof) -> None:
         """Tell the CA that a proof is published. Saying so again is harmless."""

@@ -23,6 +23,7 @@ class LocalIssuer:
     """One of the CAs of this installation, by its id."""
 
     kind = "local"
+    binding = False  # placing again is the same order
 
     def __init__(self, desk: Desk, ca: str) -> None:
         self._desk = desk

@@ -32,20 +32,35 @@ class Action(StrEnum):
     CHANGE_JOBS = "change jobs"
     SEE_ISSUERS = "see CAs"
     CHANGE_ISSUERS = "change CAs"
+    SEE_NOTICES = "see notifications"
+    CHANGE_NOTICES = "requeue and resolve notifications"
+    SEE_CHANNELS = "see channels"
+    CHANGE_CHANNELS = "change channels"
     SEE_AUDIT = "see the audit log"
     SEE_CLUSTER = "see the cluster"
     SEE_TOKENS = "see tokens"
     MAKE_TOKENS = "make tokens"
     REVOKE_TOKENS = "revoke tokens"
     SEE_SELF = "see who one is"
+    PLAN = "plan documents"
+    APPLY = "apply documents"
+    IMPORT = "import certificates"
 
 
 EXPORT_RIGHT: Final = "export"  # given to a token by name: no role has it by itself
 RIGHTS: Final = frozenset({EXPORT_RIGHT})
-_LOOK: Final = frozenset({Action.SEE, Action.SEE_ISSUERS, Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_SELF})
+_LOOK: Final = frozenset(
+    {
+        Action.SEE, Action.SEE_ISSUERS, Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_SELF, Action.PLAN,
+        Action.SEE_NOTICES, Action.SEE_CHANNELS,
+    }
+)  # fmt: skip
 _OPERATE: Final = frozenset(
-    {Action.CREATE, Action.CHANGE, Action.RENEW, Action.REVOKE, Action.EXPORT, Action.APPROVE, Action.CHANGE_JOBS}
-)
+    {
+        Action.CREATE, Action.CHANGE, Action.RENEW, Action.REVOKE, Action.EXPORT, Action.APPROVE, Action.CHANGE_JOBS,
+        Action.APPLY, Action.CHANGE_NOTICES,
+    }
+)  # fmt: skip
 MAY: Final[Mapping[Role, frozenset[Action]]] = {
     Role.ADMIN: frozenset(Action),
     Role.OPERATOR: _LOOK | _OPERATE,
@@ -55,7 +70,7 @@ MAY: Final[Mapping[Role, frozenset[Action]]] = {
     Role.FIRST: frozenset({Action.MAKE_TOKENS}),
 }
 # What a confined principal may do though no certificate is named.
-_UNOWNED: Final = frozenset({Action.SEE_ISSUERS, Action.SEE_SELF})
+_UNOWNED: Final = frozenset({Action.SEE_ISSUERS, Action.SEE_CHANNELS, Action.SEE_SELF})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,6 +119,7 @@ def _end(tx: Tx, issuance: Issuance, reason: Reason, why: str) -> None:
 
 def _tell(tx: Tx, found: Approval, word: str, actor: str, note: str) -> None:
     journal.audit(
-        tx, f"approval_{word}", found.certificate, actor=actor, approval=found.id, issuance=found.issuance, note=note
-    )
+        tx, f"approval_{word}", found.certificate, actor=actor, approval=found.id, issuance=found.issuance, note=note,
+        before={"approval": found.id, "state": found.state}, after={"approval": found.id, "state": word},
+    )  # fmt: skip
     journal.event(tx, f"approval.{word}", found.certificate, approval=found.id, by=actor)

@@ -5,12 +5,14 @@ A verb runs unchanged on a store of this kind. A dry run goes all the way, and i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Generic, TypeVar, cast
 
 from holdfast.errors import UserError
 from holdfast.operations.issuing import Keeper
+from holdfast.operations.vault import Vault
+from holdfast.store import journal
 from holdfast.store.database import Store, Wake
 from holdfast.store.tx import Tx
 
@@ -42,6 +44,10 @@ class Manner:
     key: str | None = None  # unique among all askers and routes
     digest: str = ""  # of the request: the same key with another one is a mistake
     dry_run: bool = False
+    origin: Mapping[str, str] = field(default_factory=dict)  # for the audit log: face, address, request, token
+
+
+AT_ONCE: Final = Manner()
 
 
 class Asked(Generic[T, R]):
@@ -64,7 +70,8 @@ class Asked(Generic[T, R]):
     async def write(self, fn: Callable[[Tx], Any], *, key: str | None = None) -> Any:
         def done(tx: Tx) -> tuple[T, R]:
             self._check(tx)
-            result = fn(tx)
+            with journal.coming_from(tx, self._manner.origin or tx.origin):
+                result = fn(tx)
             self._after(result)
             return result, self._render(tx, result)
 
@@ -78,7 +85,7 @@ class Asked(Generic[T, R]):
                 result, self.reply = end.reply
                 return result
         if self._manner.key is None:
-            result, self.reply = await self._db.write(done)
+            result, self.reply = await (self._db.write(done) if key is None else self._db.write(done, key=key))
             return result
         kept = await self._db.write(lambda tx: [self._manner.digest, done(tx)[1]], key=self._manner.key)
         if kept[0] != self._manner.digest:
@@ -106,7 +113,17 @@ async def carry_out(
     return cast(R, store.reply)
 
 
-def checked(keeper: Keeper, check: Check) -> Keeper:
-    """A keeper for looking: every transaction checks first."""
-    store: Asked[Any, None] = Asked(keeper.db, check, lambda tx, result: None, Manner(), _nothing)
+def coming_from(vault: Vault, origin: Mapping[str, str]) -> Vault:
+    """A vault for whoever may do anything: what is written through it says where the wish came from."""
+    store: Asked[Any, None] = Asked(vault.db, _anybody, lambda tx, result: None, Manner(origin=origin), _nothing)
+    return replace(vault, db=store)
+
+
+def _anybody(tx: Tx) -> None:
+    """Whoever may use the socket in the data folder holds the database anyway."""
+
+
+def checked(keeper: Keeper, check: Check, manner: Manner = AT_ONCE) -> Keeper:
+    """A keeper for looking, or for verbs of several transactions: each of them checks first."""
+    store: Asked[Any, None] = Asked(keeper.db, check, lambda tx, result: None, manner, _nothing)
     return replace(keeper, db=store, vault=replace(keeper.vault, db=store))

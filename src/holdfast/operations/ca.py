@@ -43,7 +43,7 @@ class NoSuchCa(UserError):
 
     def __init__(self, ca: str) -> None:
         super().__init__(f"There is no CA {ca!r}.")
-        self.hint = "'holdfast ca list' shows those there are."
+        self.hint = "'holdfast ca own' shows those there are."
 
 
 class CaExists(UserError):
@@ -235,7 +235,7 @@ async def change_options(db: Store, ca: str, change: Callable[[CaOptions], CaOpt
             return row
         was, is_now = row.options.to_json(), options.to_json()
         changed = {name: is_now[name] for name in is_now if is_now[name] != was[name]}
-        journal.audit(tx, "ca_changed", ca, actor=actor, **changed)
+        journal.audit(tx, "ca_changed", ca, actor=actor, before=was, after=is_now, **changed)
         saved = cas.save(tx, replace(row, options=options))
         if changed.keys() & {"shards", "crl_lifetime_s"}:
             _list_anew(tx, saved)
@@ -259,7 +259,8 @@ async def set_state(db: Store, ca: str, state: State, *, actor: str) -> CaRow:
         row = _found(tx, ca)
         if row.state == state:
             return row
-        journal.audit(tx, "ca_closed" if state == "closed" else "ca_reopened", ca, actor=actor)
+        word = "ca_closed" if state == "closed" else "ca_reopened"
+        journal.audit(tx, word, ca, actor=actor, before={"state": row.state}, after={"state": state})
         return cas.save(tx, replace(row, state=state))
 
     return await db.write(write)

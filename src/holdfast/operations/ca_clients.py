@@ -77,7 +77,8 @@ async def create_eab_key(
             expires_at=None if lives_for is None else tx.now() + lives_for,
         )
         eab_keys.insert(tx, key)
-        journal.audit(tx, "eab_key_created", kid, actor=actor, ca=ca, names=list(key.names), note=note)
+        facts = {"ca": ca, "names": list(key.names), "note": note}
+        journal.audit(tx, "eab_key_created", kid, actor=actor, after={"good": True, **facts}, **facts)
         return key
 
     return NewEabKey(await vault.keep([mac], owner), mac)
@@ -91,7 +92,7 @@ async def revoke_eab_key(db: Store, kid: str, *, actor: str) -> None:
             raise NotFound(f"EAB key {kid}", "'holdfast ca eab list' shows those there are.")
         if not eab_keys.revoke(tx, kid):
             raise AlreadySo(f"EAB key {kid} is revoked already.")
-        journal.audit(tx, "eab_key_revoked", kid, actor=actor)
+        journal.audit(tx, "eab_key_revoked", kid, actor=actor, before={"good": True}, after={"good": False})
 
     await db.write(write)
 
@@ -108,7 +109,8 @@ async def revoke_account(db: Store, account: str, *, actor: str) -> None:
             raise NotFound(f"account {account}", "'holdfast ca accounts' shows those there are.")
         if not acme_accounts.end(tx, account, "revoked"):
             raise AlreadySo(f"Account {account} is {found.state} already.")
-        journal.audit(tx, "account_revoked", account, actor=actor, ca=found.ca)
+        states = {"before": {"state": found.state}, "after": {"state": "revoked"}}
+        journal.audit(tx, "account_revoked", account, actor=actor, ca=found.ca, **states)
 
     await db.write(write)
 
@@ -120,7 +122,8 @@ async def pause(db: Store, account: str, name: str, *, actor: str) -> None:
         if acme_accounts.get(tx, account) is None:
             raise NotFound(f"account {account}", "'holdfast ca accounts' shows those there are.")
         acme_limits.pause(tx, account, name.lower())
-        journal.audit(tx, "name_paused", name.lower(), actor=actor, account=account)
+        states = {"before": {"paused": False}, "after": {"paused": True}}
+        journal.audit(tx, "name_paused", name.lower(), actor=actor, account=account, **states)
 
     await db.write(write)
 
@@ -132,7 +135,8 @@ async def unpause(db: Store, account: str, name: str, *, actor: str) -> None:
         if not acme_limits.unpause(tx, account, name.lower()):
             problem = f"pause of {name} for account {account}"
             raise NotFound(problem, "'holdfast ca pauses' shows those there are.")
-        journal.audit(tx, "name_unpaused", name.lower(), actor=actor, account=account)
+        states = {"before": {"paused": True}, "after": {"paused": False}}
+        journal.audit(tx, "name_unpaused", name.lower(), actor=actor, account=account, **states)
 
     await db.write(write)
 
@@ -175,7 +179,7 @@ async def block_key(db: Store, key: str, why: str, *, actor: str) -> str:
         if ca_certificates.blocked(tx, fingerprint):
             raise AlreadySo(f"Key {fingerprint} is blocked already.")
         ca_certificates.block_key(tx, fingerprint, why)
-        journal.audit(tx, "key_blocked", fingerprint, actor=actor, why=why)
+        journal.audit(tx, "key_blocked", fingerprint, actor=actor, after={"blocked": True}, why=why)
 
     await db.write(write)
     return fingerprint

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
+from holdfast.core import ca_limits
 from holdfast.core import certificate as rules
 from holdfast.core import status as block
 from holdfast.core.acme import Identifier
@@ -18,14 +19,16 @@ from holdfast.core.job import State as JobState
 from holdfast.core.reasons import Reason
 from holdfast.core.status import Explanation, Status, Waiting
 from holdfast.errors import UserError
-from holdfast.operations import issuing
+from holdfast.operations import issuing, paying
 from holdfast.operations.issuing import ISSUE, Keeper
 from holdfast.pki import names
 from holdfast.pki.keys import KeyKind
 from holdfast.store import certificates, issuances, issuers, jobs, journal, versions
+from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
 REVOKE: Final = "revoke"  # the job that tells the CA
+REVOKE_TRIES: Final = 10
 REASONS: Final = (0, 1, 3, 4, 5, 9)  # of revocation (RFC 5280 §5.3.1) that a subscriber may give
 
 
@@ -101,15 +104,32 @@ def _identifier(text: str) -> Identifier:
     return Identifier("ip", names.ip_address(text.strip("[]")))
 
 
-def _check(tx: Tx, wanted: Wanted) -> None:
+def check(tx: Tx, wanted: Wanted) -> None:
+    """Whether it can be had at all, of all its CAs: what is found out here costs no attempt."""
     if wanted.key_kind not in set(KeyKind):
         raise WishRefused(f"There is no key type {wanted.key_kind!r:.40}.", f"There are: {', '.join(KeyKind)}.")
     if not wanted.name or len(wanted.name) > 253 or any(char.isspace() for char in wanted.name):
         raise WishRefused("A certificate's own name has 1 to 253 characters and no spaces.")
-    known = {row.name for row in issuers.all_issuers(tx)}
+    known = {row.name: row for row in issuers.all_issuers(tx)}
     for name in wanted.issuers:
         if name not in known:
             raise UnknownIssuer(name, known)
+    few_enough(wanted, [known[name] for name in wanted.issuers])
+
+
+def few_enough(wanted: Wanted, rows: Iterable[IssuerRow]) -> None:
+    """WishRefused names the first of its CAs that would refuse so many names."""
+    for row in rows:
+        most, count = ca_limits.limits_of(row.kind, row.settings).names_in(wanted.profile), len(wanted.identifiers)
+        if count > most:
+            raise WishRefused(
+                f"{row.name} puts at most {most} names into a certificate{_of_profile(wanted)}; these are {count}.",
+                "Ask for several certificates, or for another profile.",
+            )
+
+
+def _of_profile(wanted: Wanted) -> str:
+    return f" of profile {wanted.profile!r:.40}" if wanted.profile else ""
 
 
 # ── Asking for one ──
@@ -120,7 +140,7 @@ async def request(keeper: Keeper, wanted: Wanted, *, actor: str) -> Certificate:
     certificate_id, ids = keeper.random.new_id("certificate"), keeper.ids()
 
     def write(tx: Tx) -> Certificate:
-        _check(tx, wanted)
+        check(tx, wanted)
         now = tx.now()
         new = Certificate(
             id=certificate_id,
@@ -136,12 +156,17 @@ async def request(keeper: Keeper, wanted: Wanted, *, actor: str) -> Certificate:
         )
         if not certificates.insert(tx, new):
             raise CertificateExists(wanted.name)
-        journal.audit(tx, "certificate_requested", new.id, actor=actor, **_told(wanted))
+        journal.audit(tx, "certificate_requested", new.id, actor=actor, after=kept(new), **_told(wanted))
         journal.event(tx, "certificate.requested", new.id, certificate=wanted.name, by=actor)
         issuing.begin(tx, new, None, ids, cause=Reason.FIRST, urgent=False, requested_by=actor)
         return _got(tx, new.id)
 
     return await keeper.db.write(write)
+
+
+def kept(found: Certificate, **changes: Any) -> dict[str, Any]:
+    """What people decide about it: of this the audit log has digests, before and after."""
+    return {"wanted": found.wanted, "state": found.state, **changes}
 
 
 def _told(wanted: Wanted) -> dict[str, Any]:
@@ -178,7 +203,7 @@ async def change(
             raise Stale(found.name)
         _not_archived(found)
         wanted = replace(found.wanted, **changes)
-        _check(tx, wanted)
+        check(tx, wanted)
         if found.wanted.approval_required and not wanted.approval_required and not may_lift_approval:
             raise WishRefused("Approval cannot be given up by a change.", "Ask somebody who may set policy.")
         if wanted == found.wanted:
@@ -186,7 +211,8 @@ async def change(
         other = certificates.by_name(tx, wanted.name)
         if other is not None and other.id != found.id:
             raise CertificateExists(wanted.name)
-        journal.audit(tx, "certificate_changed", found.id, actor=actor, **_told(wanted))
+        states = {"before": kept(found), "after": kept(found, wanted=wanted)}
+        journal.audit(tx, "certificate_changed", found.id, actor=actor, **states, **_told(wanted))
         journal.event(tx, "certificate.changed", found.id, by=actor, what=sorted(changes))
         if wanted.fingerprint() == found.fingerprint:
             return issuing.replan(tx, found, tx.now(), wanted=wanted)
@@ -233,7 +259,7 @@ async def set_state(keeper: Keeper, ref: str, event: str, *, actor: str) -> Cert
             issuing.cancel(tx, under_way, actor=actor, reason=reason, why=f"the certificate was {event}")
         ask = found.ari_ask_at if state is not State.ARCHIVED else None
         after = issuing.replan(tx, found, tx.now(), state=state, ari_ask_at=ask)
-        journal.audit(tx, f"certificate_{event}", found.id, actor=actor)
+        journal.audit(tx, f"certificate_{event}", found.id, actor=actor, before=kept(found), after=kept(after))
         journal.event(tx, f"certificate.{event}", found.id, by=actor)
         tx.wakes = True
         return after
@@ -307,7 +333,17 @@ async def revoke(keeper: Keeper, ref: str, *, reason: int, actor: str, version: 
             raise NotNow(found.name, "without a version to revoke", "See its versions: holdfast get.")
         if not versions.ask_revocation(tx, chosen.id, reason):
             return chosen
-        jobs.enqueue(tx, Spec(id=job, kind=REVOKE, subject=chosen.id, priority=Priority.URGENT, max_attempts=10))
+        jobs.enqueue(
+            tx,
+            Spec(
+                id=job,
+                kind=REVOKE,
+                subject=chosen.id,
+                priority=Priority.URGENT,
+                max_attempts=REVOKE_TRIES,
+                budgets=paying.for_request(tx, chosen.issuer),
+            ),
+        )
         journal.audit(
             tx, "revocation_asked", found.id, actor=actor, version=chosen.id, serial=chosen.serial, reason=reason
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from holdfast.operations.issuing import Keeper
 from holdfast.pki.aside import aside
 from holdfast.pki.refused import PkiRefused
 from holdfast.store import budgets, certificates, issuers, journal
+from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
 _PAGE: Final = 500
@@ -60,7 +61,7 @@ class _Truth:
     """What there is, read in one transaction."""
 
     existing: list[Existing]
-    issuers: tuple[str, ...]
+    issuers: Mapping[str, IssuerRow]
     order_budgets: Mapping[str, int]
 
 
@@ -74,10 +75,10 @@ async def plan(keeper: Keeper, tree: Any, *, prune: bool = False) -> Planned:
 
 
 def _truth(tx: Tx) -> _Truth:
-    now, names = tx.now(), tuple(row.name for row in issuers.all_issuers(tx))
-    keys = {order_key(name): name for name in names}
+    now, rows = tx.now(), {row.name: row for row in issuers.all_issuers(tx)}
+    keys = {order_key(name): name for name in rows}
     left = {keys[each.key]: remaining(each, now, urgent=False) for each in budgets.all_budgets(tx) if each.key in keys}
-    return _Truth([_existing(each) for each in _everything(tx)], names, left)
+    return _Truth([_existing(each) for each in _everything(tx)], rows, left)
 
 
 def _everything(tx: Tx) -> list[Certificate]:
@@ -108,13 +109,14 @@ def _planned(tree: Any, truth: _Truth, prune: bool) -> Planned:
     )
 
 
-def _wanted(document: Document, known: Sequence[str]) -> list[tuple[Wanted, bool]]:
+def _wanted(document: Document, known: Mapping[str, IssuerRow]) -> list[tuple[Wanted, bool]]:
     problems: list[tuple[str, str]] = []
     found = []
     for entry in document.entries:
         try:
             wanted = desired.wanted_of(entry, identifiers_of(entry.names), _default_issuers(entry, known))
             problems += _unknown(entry, wanted, known)
+            verbs.few_enough(wanted, [known[name] for name in wanted.issuers if name in known])
             found.append((wanted, entry.paused))
         except (PkiRefused, verbs.WishRefused) as refused:
             problems.append((f"{entry.where}.names", f"{refused} {refused.hint}".rstrip()))
@@ -125,19 +127,19 @@ def _wanted(document: Document, known: Sequence[str]) -> list[tuple[Wanted, bool
     return found
 
 
-def _default_issuers(entry: Entry, known: Sequence[str]) -> tuple[str, ...]:
+def _default_issuers(entry: Entry, known: Collection[str]) -> tuple[str, ...]:
     """Where an entry names no CA, there must be no choice."""
     if "issuers" not in entry.fields and len(known) != 1:
         raise ValueError(f"say which CA it is to come from ('issuers'), here or in 'defaults'; {_listed(known)}")
     return tuple(known)
 
 
-def _unknown(entry: Entry, wanted: Wanted, known: Sequence[str]) -> list[tuple[str, str]]:
+def _unknown(entry: Entry, wanted: Wanted, known: Collection[str]) -> list[tuple[str, str]]:
     missing = [name for name in wanted.issuers if name not in known]
     return [(f"{entry.where}.issuers", f"There is no CA named {name!r:.80}; {_listed(known)}.") for name in missing]
 
 
-def _listed(known: Sequence[str]) -> str:
+def _listed(known: Collection[str]) -> str:
     return f"there are: {', '.join(known)}" if known else "there is none yet: holdfast issuer add"
 
 
@@ -153,6 +155,7 @@ async def apply(
     expect: str | None = None,
     skip: Collection[str] = (),
     most: int = 1_000_000,
+    may_lift_approval: bool = True,
 ) -> tuple[list[Done], int]:
     """Carry steps out, at most so many, and say how many are left. With `expect`, only the plan that was reviewed."""
     planned = await plan(keeper, tree, prune=prune)
@@ -163,19 +166,19 @@ async def apply(
 
     async def one(step: Step) -> Done:
         async with gate:
-            return await _carried_out(keeper, step, actor)
+            return await _carried_out(keeper, step, actor, may_lift=may_lift_approval)
 
     done = await asyncio.gather(*(one(step) for step in steps[:most]))
     return list(done), max(0, len(steps) - most)
 
 
-async def _carried_out(keeper: Keeper, step: Step, actor: str) -> Done:
+async def _carried_out(keeper: Keeper, step: Step, actor: str, *, may_lift: bool = True) -> Done:
     try:
         match step.action:
             case "create":
                 await _create(keeper, step, actor)
             case "change":
-                await _change(keeper, step, actor)
+                await _change(keeper, step, actor, may_lift=may_lift)
             case "archive":
                 await verbs.set_state(keeper, _id(step), "archived", actor=actor)
     except UserError as error:
@@ -195,6 +198,7 @@ async def _create_paused(keeper: Keeper, wanted: Wanted, actor: str) -> None:
     new_id = keeper.random.new_id("certificate")
 
     def write(tx: Tx) -> None:
+        verbs.check(tx, wanted)
         new = Certificate(
             id=new_id,
             wanted=wanted,
@@ -208,13 +212,14 @@ async def _create_paused(keeper: Keeper, wanted: Wanted, actor: str) -> None:
         if not certificates.insert(tx, new):
             raise verbs.CertificateExists(wanted.name)
         names = [each.value for each in wanted.identifiers]
-        journal.audit(tx, "certificate_requested", new.id, actor=actor, name=wanted.name, names=names, paused=True)
+        facts = {"name": wanted.name, "names": names, "paused": True}
+        journal.audit(tx, "certificate_requested", new.id, actor=actor, after=verbs.kept(new), **facts)
         journal.event(tx, "certificate.requested", new.id, certificate=wanted.name, by=actor, paused=True)
 
     await keeper.db.write(write)
 
 
-async def _change(keeper: Keeper, step: Step, actor: str) -> None:
+async def _change(keeper: Keeper, step: Step, actor: str, *, may_lift: bool) -> None:
     """Paused first and resumed last: in between, nothing is ordered that the document does not want."""
     was_paused = step.existing is not None and step.existing.state is State.PAUSED
     if step.paused and not was_paused:
@@ -224,7 +229,7 @@ async def _change(keeper: Keeper, step: Step, actor: str) -> None:
         changes = {name: getattr(wanted, name) for name in Wanted.__dataclass_fields__}
         expect = step.existing.version if step.existing is not None and step.paused == was_paused else None
         await verbs.change(
-            keeper, _id(step), changes, actor=actor, expect_version=expect, may_lift_approval=True
+            keeper, _id(step), changes, actor=actor, expect_version=expect, may_lift_approval=may_lift
         )  # fmt: skip
     if was_paused and not step.paused:
         await verbs.set_state(keeper, _id(step), "resumed", actor=actor)

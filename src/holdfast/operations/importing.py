@@ -15,7 +15,7 @@ from holdfast.core.certificate import Certificate, Wanted
 from holdfast.core.desired_fields import Bad, read_field
 from holdfast.errors import UserError
 from holdfast.operations import keeping
-from holdfast.operations.asking import Manner, carry_out
+from holdfast.operations.asking import AT_ONCE, Manner, carry_out
 from holdfast.operations.certificates import CertificateExists, UnknownIssuer, WishRefused, identifiers_of
 from holdfast.operations.issuers import PRESETS
 from holdfast.operations.issuing import Keeper
@@ -82,7 +82,7 @@ class NoAddress(UserError):
 # ── The CA, and our account there ──
 
 
-async def adopt_account(keeper: Keeper, offer: AccountOffer, *, actor: str, dry_run: bool = False) -> dict[str, Any]:
+async def adopt_account(keeper: Keeper, offer: AccountOffer, *, actor: str, manner: Manner = AT_ONCE) -> dict[str, Any]:
     """The CA of this directory, added if it is new, and the account, unless we have one there: in one transaction."""
     _check_address(offer.directory)
     new_id = keeper.random.new_id("account")
@@ -97,7 +97,7 @@ async def adopt_account(keeper: Keeper, offer: AccountOffer, *, actor: str, dry_
 
         return await asked.vault.keep([offer.key] if offer.key is not None else [], owner)
 
-    return await carry_out(keeper, verb, check=_anybody, render=_as_it_is, manner=Manner(dry_run=dry_run))
+    return await carry_out(keeper, verb, check=_anybody, render=_as_it_is, manner=manner)
 
 
 def _check_address(directory: str) -> None:
@@ -164,21 +164,21 @@ def _account(tx: Tx, row: IssuerRow, offer: AccountOffer, new_id: str, secret: s
 
 
 async def adopt(
-    keeper: Keeper, offers: Sequence[CertificateOffer], *, actor: str, dry_run: bool = False
+    keeper: Keeper, offers: Sequence[CertificateOffer], *, actor: str, manner: Manner = AT_ONCE
 ) -> list[Outcome]:
     """Each in a transaction of its own: one that is refused leaves the others as they are, and nothing of itself."""
     outcomes: list[Outcome] = []
     for offer in offers:
         try:
-            outcomes.append(await _adopt_one(keeper, offer, actor=actor, dry_run=dry_run))
+            outcomes.append(await _adopt_one(keeper, offer, actor=actor, manner=manner))
         except UserError as error:
             step = error.hint or f"Ask for it anew: holdfast issue {' '.join(offer.names[:5])}"
             outcomes.append(Outcome(name=offer.name, verdict="refused", why=str(error), next_step=step))
     return outcomes
 
 
-async def _adopt_one(keeper: Keeper, offer: CertificateOffer, *, actor: str, dry_run: bool) -> Outcome:
-    issuer, here = await keeper.db.read(lambda tx: _look(tx, offer, dry_run=dry_run))
+async def _adopt_one(keeper: Keeper, offer: CertificateOffer, *, actor: str, manner: Manner) -> Outcome:
+    issuer, here = await keeper.db.read(lambda tx: _look(tx, offer, dry_run=manner.dry_run))
     if here is not None:
         when = None if here.next_action_at is None else here.next_action_at.isoformat()
         return Outcome(name=offer.name, verdict="here already", issuer=issuer, renewal_at=when)
@@ -189,8 +189,9 @@ async def _adopt_one(keeper: Keeper, offer: CertificateOffer, *, actor: str, dry
             asked, wanted, key_pem=offer.key, chain_pem=offer.chain, account=offer.account_url, actor=actor
         )
 
-    when = await carry_out(keeper, verb, check=_anybody, render=_next_renewal, manner=Manner(dry_run=dry_run))
-    return Outcome(name=offer.name, verdict="adopt" if dry_run else "adopted", issuer=issuer, renewal_at=when)
+    when = await carry_out(keeper, verb, check=_anybody, render=_next_renewal, manner=manner)
+    verdict: Verdict = "adopt" if manner.dry_run else "adopted"
+    return Outcome(name=offer.name, verdict=verdict, issuer=issuer, renewal_at=when)
 
 
 def _look(tx: Tx, offer: CertificateOffer, *, dry_run: bool) -> tuple[str, Certificate | None]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 from holdfast.core.certificate import Certificate, Version
-from holdfast.core.chain import Entry
-from holdfast.core.inventory import Filter, Sort, Summary
+from holdfast.core.inventory import Filter, Sort
 from holdfast.core.issuance import Issuance
 from holdfast.core.job import State as JobState
 from holdfast.core.status import Waiting
 from holdfast.errors import UserError
 from holdfast.operations.access import Action, Forbidden, Owned, Principal, Verdict, allow, demand
+from holdfast.operations.approvals import NoSuchApproval
 from holdfast.operations.asking import Check
 from holdfast.operations.certificates import NoSuchCertificate, View, found_by
 from holdfast.operations.issuing import ISSUE, Keeper
@@ -115,9 +115,9 @@ async def listed(
         if mine is None:
             return Page([], None, 0 if total else None)
         found = inventory.find(tx, mine, sort=sort, after=after, limit=limit)
-        shown = [each for each in found if _sees(principal, Owned.of(each)) and _labelled(each, mine)]
+        shown = [each for each in found if _sees(principal, Owned.of(each))]
         views = views_of(tx, shown)
-        number = inventory.count(tx, mine) if total and not mine.labels else None  # by labels SQL counts roughly
+        number = inventory.count(tx, mine) if total else None
         return Page(views, _end(tx, found, sort) if len(found) == limit else None, number)
 
     return await keeper.db.read(read)
@@ -133,10 +133,6 @@ def _confined(wanted: Filter, principal: Principal) -> Filter | None:
     if any(wanted.labels.get(name, value) != value for name, value in principal.labels.items()):
         return None
     return replace(wanted, owners=owners, labels={**wanted.labels, **principal.labels})
-
-
-def _labelled(found: Certificate, wanted: Filter) -> bool:
-    return all(found.wanted.labels.get(name) == value for name, value in wanted.labels.items())
 
 
 def _end(tx: Tx, found: Sequence[Certificate], sort: Sort) -> Place:
@@ -174,10 +170,6 @@ def _waiting(job: Job | None) -> Waiting | None:
 
 async def versions_of(keeper: Keeper, ref: str) -> list[Version]:
     return await keeper.db.read(lambda tx: versions.of(tx, found_by(tx, ref).id))
-
-
-async def summary(keeper: Keeper) -> Summary:
-    return await keeper.db.read(inventory.summary)
 
 
 # ── Attempts ──
@@ -228,10 +220,20 @@ def _visible(tx: Tx, principal: Principal, items: Sequence[T], subjects: Iterabl
 # ── Approvals ──
 
 
-async def pending(keeper: Keeper, principal: Principal) -> list[Approval]:
-    def read(tx: Tx) -> list[Approval]:
-        found = approvals.pending(tx)
-        return _visible(tx, principal, found, [each.certificate for each in found])
+async def approval_list(
+    keeper: Keeper, principal: Principal, *, state: str = "pending", limit: int = 200
+) -> list[Approval]:
+    seen = Filter(owners=principal.owners, labels=principal.labels, whatever_state=True)
+    return await keeper.db.read(lambda tx: inventory.approval_page(tx, seen, state, limit))
+
+
+async def approval(keeper: Keeper, principal: Principal, approval_id: str) -> Approval:
+    def read(tx: Tx) -> Approval:
+        demand(principal, Action.SEE, principal.scope)
+        found = approvals.get(tx, approval_id)
+        if found is None or not _sees(principal, _owned(tx, found.certificate)):
+            raise NoSuchApproval(approval_id)
+        return found
 
     return await keeper.db.read(read)
 
@@ -272,7 +274,7 @@ async def newest_event(keeper: Keeper) -> int:
     return await keeper.db.read(inventory.newest_event)
 
 
-# ── Jobs, audit, cluster ──
+# ── Jobs, cluster ──
 
 
 async def job_list(
@@ -288,17 +290,48 @@ async def job(keeper: Keeper, job_id: str) -> Job:
     return found
 
 
-async def audit(
-    keeper: Keeper, *, before: int | None = None, limit: int = 100, filters: Mapping[str, Any]
-) -> list[Entry]:
-    return await keeper.db.read(lambda tx: inventory.audit_page(tx, before=before, limit=limit, **filters))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopSeen:
+    """A loop as the replica tells it that did it last."""
+
+    name: str
+    replica: str
+    ended_at: datetime | None
+    next_at: datetime | None
+    took_s: float | None
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
+    at: datetime
     replicas: Sequence[Replica]
     leases: Sequence[Lease]
+    loops: Sequence[LoopSeen]
 
 
 async def cluster(keeper: Keeper) -> Cluster:
-    return await keeper.db.read(lambda tx: Cluster(replicas.everyone(tx), leases.held(tx)))
+    def read(tx: Tx) -> Cluster:
+        everyone = replicas.everyone(tx)
+        return Cluster(tx.now(), everyone, leases.held(tx), _loops(everyone))
+
+    return await keeper.db.read(read)
+
+
+def _loops(everyone: Sequence[Replica]) -> list[LoopSeen]:
+    """Of each name the one that was tried last: most loops are done by whichever replica leads."""
+    told = [(name, float(each["tried"]), replica, each) for replica in everyone for name, each in replica.loops.items()]
+    last = {name: (replica, each) for name, _, replica, each in sorted(told, key=lambda one: one[1])}
+    return [_loop(name, *last[name]) for name in sorted(last)]
+
+
+def _loop(name: str, replica: Replica, told: Mapping[str, Any]) -> LoopSeen:
+    ended = told.get("ended")
+    return LoopSeen(
+        name=name,
+        replica=replica.name,
+        ended_at=None if ended is None else datetime.fromtimestamp(ended, UTC),
+        next_at=datetime.fromtimestamp(told["tried"] + told["period"], UTC),
+        took_s=told.get("took"),
+        error=str(told.get("error", "")),
+    )

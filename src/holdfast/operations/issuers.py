@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
 from holdfast.core import ca_limits
@@ -11,11 +11,12 @@ from holdfast.core.budget import Budget
 from holdfast.errors import Refused, TryLater, UserError
 from holdfast.operations.issuing import Keeper
 from holdfast.secret import Secret
-from holdfast.store import budgets, certificates, issuers, journal
+from holdfast.store import budgets, certificates, issuers, journal, secrets
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
 _NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+LONGEST_WINDOW_S: Final = 86_400
 PRESETS: Final[Mapping[str, str]] = {
     "letsencrypt": "https://acme-v02.api.letsencrypt.org/directory",
     "letsencrypt-staging": "https://acme-staging-v02.api.letsencrypt.org/directory",
@@ -26,6 +27,12 @@ PRESETS: Final[Mapping[str, str]] = {
 }
 
 Probe = Callable[[IssuerRow], Awaitable[str]]  # reaches out; the faces do not know how
+# Whether a kind of CA can be made of these settings and credentials (their names); ValueError says which one is wrong.
+Fit = Callable[[str, Mapping[str, Any], Collection[str]], None]
+
+
+def any_fit(kind: str, settings: Mapping[str, Any], credentials: Collection[str]) -> None:
+    """For those who add CAs by themselves, such as the first start."""
 
 
 class NoSuchIssuer(UserError):
@@ -33,7 +40,7 @@ class NoSuchIssuer(UserError):
 
     def __init__(self, name: str) -> None:
         super().__init__(f"There is no CA named {name!r:.80}.")
-        self.hint = "See what there is: holdfast issuer ls"
+        self.hint = "See what there is: holdfast ca ls"
 
 
 class IssuerExists(UserError):
@@ -42,6 +49,14 @@ class IssuerExists(UserError):
     def __init__(self, name: str) -> None:
         super().__init__(f"There is a CA named {name!r} already.")
         self.hint = "Change that one, or choose another name."
+
+
+class IssuerChanged(UserError):
+    status, code = 412, "issuer-changed"
+
+    def __init__(self, row: IssuerRow) -> None:
+        super().__init__(f"The CA {row.name} was changed since you looked: it is at version {row.version}.")
+        self.hint = "Look again, and decide with what you see then."
 
 
 class IssuerRefused(UserError):
@@ -61,25 +76,45 @@ async def add(
     settings: Mapping[str, Any],
     credentials: Mapping[str, Secret[bytes]] | None = None,
     actor: str,
+    fit: Fit = any_fit,
 ) -> IssuerRow:
     """Add a CA; its credentials are sealed with it. `kinds` are those that this installation can talk to."""
     if not _NAME.fullmatch(name):
         raise IssuerRefused("The name of a CA has 1 to 63 lower-case letters, digits and inner hyphens.")
     if kind not in kinds:
         raise IssuerRefused(f"There is no kind of CA {kind!r:.40}.", f"There are: {', '.join(sorted(kinds))}.")
-    _limits(kind, settings)
     purposes = list(credentials or {})
+    _check(kind, settings, purposes, fit)
 
-    def write(tx: Tx, secrets: list[str]) -> IssuerRow:
-        kept = dict(zip(purposes, secrets, strict=True))
+    def write(tx: Tx, sealed: list[str]) -> IssuerRow:
+        kept = dict(zip(purposes, sealed, strict=True))
         row = IssuerRow(name=name, kind=kind, settings=settings, credentials=kept, created_at=tx.now())
         if not issuers.insert(tx, row):
             raise IssuerExists(name)
-        journal.audit(tx, "issuer_added", name, actor=actor, kind=kind, settings=dict(settings), credentials=purposes)
+        facts = {"kind": kind, "settings": dict(settings), "credentials": purposes}
+        journal.audit(tx, "issuer_added", name, actor=actor, after=_decided(row), **facts)
         journal.event(tx, "issuer.added", name, kind=kind)
         return row
 
     return await keeper.vault.keep(list((credentials or {}).values()), write)
+
+
+def _check(kind: str, settings: Mapping[str, Any], credentials: Collection[str], fit: Fit) -> None:
+    """What holds for CAs of every kind, then what holds for this one."""
+    window = settings.get("poll_max_wait_seconds")
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int | float) or not _fits(window)):
+        raise IssuerRefused(
+            f"poll_max_wait_seconds is {window!r:.40}.", "It is a number of seconds from 0 to 86400; 0: the default."
+        )
+    _limits(kind, settings)
+    try:
+        fit(kind, settings, credentials)
+    except ValueError as why:
+        raise IssuerRefused(f"The settings of a {kind} CA do not fit: {why}.", "See: holdfast ca add --help") from None
+
+
+def _fits(window: float) -> bool:
+    return 0 <= window <= LONGEST_WINDOW_S
 
 
 def _limits(kind: str, settings: Mapping[str, Any]) -> ca_limits.CaLimits:
@@ -91,17 +126,56 @@ def _limits(kind: str, settings: Mapping[str, Any]) -> ca_limits.CaLimits:
         ) from None
 
 
-async def change(keeper: Keeper, name: str, settings: Mapping[str, Any], *, actor: str) -> IssuerRow:
-    """New settings hold from the next step of whatever is under way."""
+async def change(
+    keeper: Keeper,
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    actor: str,
+    fit: Fit = any_fit,
+    version: int | None = None,
+) -> IssuerRow:
+    """New settings hold from the next step of whatever is under way. `version`: the one that they were made of."""
 
     def write(tx: Tx) -> IssuerRow:
         row = _found(tx, name, lock=True)
-        _limits(row.kind, settings)
-        journal.audit(tx, "issuer_changed", name, actor=actor, settings=dict(settings))
+        if version is not None and version != row.version:
+            raise IssuerChanged(row)
+        _check(row.kind, settings, row.credentials, fit)
+        after = issuers.save(tx, row, settings=settings)
+        states = {"before": _decided(row), "after": _decided(after)}
+        journal.audit(tx, "issuer_changed", name, actor=actor, **states, settings=dict(settings))
         journal.event(tx, "issuer.changed", name, by=actor)
-        return issuers.save(tx, row, settings=settings)
+        return after
 
     return await keeper.db.write(write)
+
+
+async def set_credentials(
+    keeper: Keeper, name: str, credentials: Mapping[str, Secret[bytes]], *, actor: str, fit: Fit = any_fit
+) -> IssuerRow:
+    """New credentials in place of those of the same names, which are forgotten; they hold from the next step on."""
+    purposes = list(credentials)
+
+    def write(tx: Tx, new: list[str]) -> IssuerRow:
+        row = _found(tx, name, lock=True)
+        kept = {**row.credentials, **dict(zip(purposes, new, strict=True))}
+        _check(row.kind, row.settings, kept, fit)
+        after = issuers.save(tx, row, credentials=kept)
+        for purpose in purposes:
+            if purpose in row.credentials:
+                secrets.delete(tx, row.credentials[purpose])
+        states = {"before": _decided(row), "after": _decided(after)}
+        journal.audit(tx, "issuer_credentials_set", name, actor=actor, **states, credentials=purposes)
+        journal.event(tx, "issuer.credentials_set", name, by=actor, credentials=purposes)
+        return after
+
+    return await keeper.vault.keep(list(credentials.values()), write)
+
+
+def _decided(row: IssuerRow) -> dict[str, Any]:
+    """What people decide about a CA: of this the audit log has digests."""
+    return {"kind": row.kind, "settings": dict(row.settings), "credentials": dict(row.credentials), "state": row.state}
 
 
 async def pause(keeper: Keeper, name: str, *, actor: str) -> IssuerRow:
@@ -122,9 +196,10 @@ async def _set(keeper: Keeper, name: str, state: issuers.State, actor: str) -> I
         if state == "active":
             certificates.wake_for_issuer(tx, name, tx.now())
         word = "resumed" if state == "active" else "paused"
-        journal.audit(tx, f"issuer_{word}", name, actor=actor)
+        after = issuers.save(tx, row, state=state)
+        journal.audit(tx, f"issuer_{word}", name, actor=actor, before=_decided(row), after=_decided(after))
         journal.event(tx, f"issuer.{word}", name, by=actor)
-        return issuers.save(tx, row, state=state)
+        return after
 
     return await keeper.db.write(write)
 
@@ -149,10 +224,12 @@ async def get(keeper: Keeper, name: str) -> IssuerRow:
 
 
 async def left(keeper: Keeper, name: str) -> list[Budget]:
-    """The budgets of one CA, as they stand."""
+    """The budgets of one CA, as they stand, with those that it shares with other rows for the same CA."""
 
     def read(tx: Tx) -> list[Budget]:
-        return [each for each in budgets.all_budgets(tx) if each.key.startswith(f"ca/{name}/")]
+        row = _found(tx, name)
+        place = ca_limits.place_of(ca_limits.limits_of(row.kind, row.settings), name)
+        return [each for each in budgets.all_budgets(tx) if each.key.startswith((f"ca/{name}/", f"ca/{place}/"))]
 
     return await keeper.db.read(read)
 

@@ -14,11 +14,11 @@ from cryptography import x509
 
 from holdfast.core import ca_limits, certificate, reasons, renewal
 from holdfast.core.backoff import FailureClass, counts_against_certificate
-from holdfast.core.budget import Limit
 from holdfast.core.certificate import Certificate, Version
 from holdfast.core.issuance import Candidate, Event, Issuance, State, choose, move
 from holdfast.core.job import Priority, Spec
 from holdfast.core.reasons import Reason
+from holdfast.operations import paying
 from holdfast.operations.vault import Vault
 from holdfast.pki import ari
 from holdfast.pki.chain import parse_bundle
@@ -42,6 +42,8 @@ from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
 ISSUE: Final = "issue"  # the job of an issuance
+WITHDRAW: Final = "withdraw"  # the job that tells a CA that an order is given up
+WITHDRAW_TRIES: Final = 10
 NO_CA_FOR: Final = timedelta(hours=1)  # how long a certificate waits whose CAs are all paused, unless one is resumed
 HEAD_START: Final = timedelta(minutes=1)
 LONG_LEFT: Final = timedelta(days=90)
@@ -147,11 +149,6 @@ def _choose(
     return None if chosen is None else rows[chosen.name]
 
 
-def _same_names(current: Version | None, found: Certificate) -> bool:
-    """Whether a CA would call it a renewal: the generation counts every change of names."""
-    return current is not None and current.generation == found.generation
-
-
 def _replaces(tx: Tx, current: Version | None, chosen: IssuerRow) -> str | None:
     """What to tell the CA (RFC 9773 §5): only about what this very account got there."""
     if current is None or current.issuer != chosen.name or current.account is None:
@@ -173,20 +170,11 @@ def cert_id(version: Version) -> str | None:
 def start(
     tx: Tx, issuance: Issuance, job: str, *, current: Version | None, chosen: IssuerRow | None, found: Certificate
 ) -> None:
-    """Ask for the job. What its first claim pays for is the order; budgets that nobody has used yet are made."""
-    now, keys = tx.now(), dict[str, Limit]()
-    if chosen is not None:
-        keys = ca_limits.budgets_of_order(
-            ca_limits.limits_of(chosen.kind, chosen.settings),
-            chosen.name,
-            issuance.identifiers,
-            renewal=_same_names(current, found),
-            in_ari_window=_in_window(found, now),
-        )
-    budgets.define_all(tx, keys)
+    """Ask for the job. What its first claim pays for is the order."""
+    now, keys = tx.now(), paying.for_order(tx, issuance, chosen, found, current)
     priority = Priority.URGENT if issuance.urgent else Priority.NORMAL
     due_at = now - _head_start(current, now)
-    jobs.owe(tx, Spec(id=job, kind=ISSUE, subject=issuance.id, due_at=due_at, priority=priority, budgets=tuple(keys)))
+    jobs.owe(tx, Spec(id=job, kind=ISSUE, subject=issuance.id, due_at=due_at, priority=priority, budgets=keys))
 
 
 def _head_start(current: Version | None, now: datetime) -> timedelta:
@@ -195,10 +183,6 @@ def _head_start(current: Version | None, now: datetime) -> timedelta:
         return timedelta(0)
     left = max(current.not_after - now, timedelta(0))
     return HEAD_START * max(0.0, 1 - left / LONG_LEFT)
-
-
-def _in_window(found: Certificate, now: datetime) -> bool:
-    return found.ari is not None and found.ari.start <= now < found.ari.end
 
 
 def _ask_approval(tx: Tx, issuance: Issuance, ids: Ids, now: datetime) -> None:
@@ -219,14 +203,26 @@ def _ask_approval(tx: Tx, issuance: Issuance, ids: Ids, now: datetime) -> None:
 # ── Ending ──
 
 
-def give_up(tx: Tx, issuance: Issuance, *, failure: FailureClass, reason: str, error: str, count: bool = True) -> None:
-    """It failed. The certificate climbs its ladder, unless the failure is none of its own."""
+def give_up(
+    tx: Tx,
+    issuance: Issuance,
+    *,
+    failure: FailureClass,
+    reason: str,
+    error: str,
+    count: bool = True,
+    withdraw: bool = False,
+) -> None:
+    """It failed. The certificate climbs its ladder, unless the failure is none of its own.
+
+    `withdraw`: the CA may still be at work on the order, and is to hear that nobody waits for it.
+    """
     now = tx.now()
     found = certificates.get(tx, issuance.certificate, lock=True)
     if found is None:
         return
     words = issuances.storable(error)
-    _end(tx, issuance, "gave up", now, error=words, reason=reason)
+    _end(tx, issuance, "gave up", now, error=words, reason=reason, withdraw=withdraw)
     counted = count and counts_against_certificate(failure) and issuance.generation == found.generation
     failing = certificate.failed(found.failing, now, error=words, reason=reason) if counted else found.failing
     after = replan(tx, found, now, failing=failing)
@@ -245,10 +241,13 @@ def give_up(tx: Tx, issuance: Issuance, *, failure: FailureClass, reason: str, e
     )
 
 
-def _end(tx: Tx, issuance: Issuance, event: Event, now: datetime, *, error: str, reason: str) -> None:
+def _end(
+    tx: Tx, issuance: Issuance, event: Event, now: datetime, *, error: str, reason: str, withdraw: bool = False
+) -> None:
     """Without a certificate. Its key is forgotten, unless the CA may have made a certificate of it all the same."""
-    useless = issuance.key_secret if issuance.state in NOT_HANDED_IN and not _in_use(tx, issuance) else None
-    issuances.save(
+    handed_in = issuance.state not in NOT_HANDED_IN or issuance.asked_at is not None
+    useless = issuance.key_secret if not handed_in and not _in_use(tx, issuance) else None
+    after = issuances.save(
         tx,
         issuance,
         state=move(issuance.state, event),
@@ -260,6 +259,16 @@ def _end(tx: Tx, issuance: Issuance, event: Event, now: datetime, *, error: str,
     if useless:
         secrets.delete(tx, useless)
     _take_away(tx, issuance)
+    if withdraw and (issuance.ref is not None or issuance.asked_at is not None):
+        withdraw_order(tx, after)
+
+
+def withdraw_order(tx: Tx, issuance: Issuance, **changes: Any) -> None:
+    """Have the CA told that its order is given up: by a job, for the CA may be away now, and we may die."""
+    after = issuances.save(tx, issuance, **changes, withdrawal="owed")
+    job = f"job_{after.id.partition('_')[2] or after.id}-w{after.version}"
+    paid_by = paying.for_request(tx, after.issuer)
+    jobs.owe(tx, Spec(id=job, kind=WITHDRAW, subject=after.id, max_attempts=WITHDRAW_TRIES, budgets=paid_by))
 
 
 def _in_use(tx: Tx, issuance: Issuance) -> bool:
@@ -274,18 +283,19 @@ def _take_away(tx: Tx, issuance: Issuance) -> None:
 
 def count_validation(tx: Tx, issuance: Issuance, row: IssuerRow) -> None:
     """The CA looked, and did not find a proof: it allows so many of these for a name; then its set of names waits."""
-    limit = ca_limits.limits_of(row.kind, row.settings).failures
+    limits = ca_limits.limits_of(row.kind, row.settings)
+    limit = limits.failures
     if limit is None:
         return
     names = sorted({each.base for each in issuance.identifiers})
     full = [until for name in names if (until := budgets.spend(tx, ca_limits.failure_key(row.name, name), limit))]
     if full:
-        budgets.hold(tx, ca_limits.set_key(row.name, issuance.identifiers), max(full))
+        budgets.hold(tx, ca_limits.set_key(ca_limits.place_of(limits, row.name), issuance.identifiers), max(full))
 
 
 def cancel(tx: Tx, issuance: Issuance, *, actor: str, reason: Reason, why: str) -> None:
-    """Stop an attempt that is under way. A worker that is at it finds out at its next step."""
-    _end(tx, issuance, "cancelled", tx.now(), error=why, reason=reason.value)
+    """Stop an attempt that is under way, and tell its CA. A worker that is at it finds out at its next step."""
+    _end(tx, issuance, "cancelled", tx.now(), error=why, reason=reason.value, withdraw=True)
     job = jobs.live(tx, ISSUE, issuance.id)
     if job is not None:
         jobs.cancel(tx, job.id)
@@ -348,7 +358,8 @@ def owed(tx: Tx, new_job: Sequence[str]) -> list[Spec]:
             give_up(tx, issuance, failure=FailureClass.LOCAL, reason=Reason.INTERNAL.value, error=error)
         else:
             priority = Priority.URGENT if issuance.urgent else Priority.NORMAL
-            specs.append(Spec(id=job, kind=ISSUE, subject=issuance.id, priority=priority))
+            paid_by = paying.for_the_rest(tx, issuance)
+            specs.append(Spec(id=job, kind=ISSUE, subject=issuance.id, priority=priority, budgets=paid_by))
     return specs
 
 

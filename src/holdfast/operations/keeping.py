@@ -8,6 +8,7 @@ from typing import Literal
 from holdfast.core.certificate import Certificate, State, Version, VersionState, Wanted
 from holdfast.operations import issuing
 from holdfast.operations.certificates import CertificateExists, NotNow, WishRefused, found_by
+from holdfast.operations.certificates import kept as decided
 from holdfast.operations.issuing import Keeper
 from holdfast.pki import bundle, keys
 from holdfast.pki.aside import aside
@@ -118,7 +119,8 @@ async def adopt(
             raise CertificateExists(wanted.name)
         kept = replace(version, key_secret=ids[0], issued_at=now)
         versions.insert(tx, kept)
-        journal.audit(tx, "certificate_adopted", new.id, actor=actor, name=wanted.name, serial=version.serial)
+        facts = {"name": wanted.name, "serial": version.serial}
+        journal.audit(tx, "certificate_adopted", new.id, actor=actor, after=decided(new), **facts)
         journal.event(tx, "certificate.adopted", new.id, by=actor, serial=version.serial)
         return issuing.replan(tx, new, now, current=kept)
 

@@ -9,7 +9,9 @@ from datetime import datetime, timedelta
 
 from holdfast.core import budget
 from holdfast.errors import StoreError
-from holdfast.store import budgets, crls, jobs, leases, migrate, replicas, selfchecks
+from holdfast.operations import observe_notices
+from holdfast.operations.observe_notices import SeenNotices
+from holdfast.store import crls, gauges, jobs, leases, migrate, replicas, selfchecks
 from holdfast.store.database import Store
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Metrics
@@ -42,6 +44,7 @@ class Seen:
     replicas: Sequence[replicas.Replica]
     self_checks: Mapping[str, bool]
     lists_end_at: Mapping[str, datetime]
+    notices: SeenNotices
 
 
 async def refresh(db: Store, metrics: Metrics, holder: str, ttl: timedelta) -> None:
@@ -60,11 +63,12 @@ def _look(tx: Tx) -> Seen:
         now=tx.now(),
         jobs=jobs.counts(tx),
         oldest_ready_for=jobs.oldest_ready_for(tx),
-        budgets=budgets.all_budgets(tx),
+        budgets=gauges.own_budgets(tx),
         leases=leases.held(tx),
         replicas=replicas.everyone(tx),
         self_checks={row["name"]: bool(row["ok"]) for row in selfchecks.everything(tx)},
         lists_end_at=crls.ends(tx),
+        notices=observe_notices.look(tx),
     )
 
 
@@ -83,3 +87,4 @@ def _show(seen: Seen, metrics: Metrics, holder: str, ttl: timedelta) -> None:
         metrics.self_check_ok.labels(name=name).set(ok)
     for ca, ends_at in seen.lists_end_at.items():
         metrics.crl_expires.labels(ca=ca).set(ends_at.timestamp())
+    observe_notices.show(seen.notices, metrics, seen.now)

@@ -7,9 +7,9 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from holdfast.errors import UserError
 from holdfast.operations.access import RIGHTS, Principal, Role
@@ -94,7 +94,8 @@ async def create(db: Store, random: Random, grant: Grant, *, by: Principal | str
         row = _row(tx, token_id, token, grant, actor)
         tokens.insert(tx, row)
         journal.audit(
-            tx, "token_created", row.id, actor=actor, name=row.name, role=row.role, rights=sorted(row.rights),
+            tx, "token_created", row.id, actor=actor, after=_decided(row), name=row.name, role=row.role,
+            rights=sorted(row.rights),
             owners=list(row.owners), labels=dict(row.labels),
             expires=None if row.expires_at is None else row.expires_at.isoformat(),
         )  # fmt: skip
@@ -139,6 +140,13 @@ def _row(tx: Tx, token_id: str, token: Secret[str], grant: Grant, actor: str) ->
     )
 
 
+def _decided(row: TokenRow) -> dict[str, Any]:
+    """Of this the audit log has digests; its hash is nobody's business, not even as a digest."""
+    good = row.revoked_at is None
+    return {"name": row.name, "role": row.role, "rights": row.rights, "owners": row.owners, "labels": row.labels,
+            "expires": row.expires_at, "good": good}  # fmt: skip
+
+
 def _hash(token: Secret[str]) -> str:
     """A plain hash is enough for 256 random bits: there is nothing to guess."""
     return hashlib.sha256(token.reveal().encode()).hexdigest()
@@ -159,6 +167,11 @@ async def first(db: Store, random: Random) -> Secret[str] | None:
         return made
 
     return token if await db.write(write) else None
+
+
+async def nobody_yet(db: Store) -> bool:
+    """Whether nobody was let in yet."""
+    return not await db.read(tokens.any_made)
 
 
 async def authenticate(db: Store, token: Secret[str]) -> Principal:
@@ -201,7 +214,10 @@ async def revoke(db: Store, token: str, *, actor: str) -> TokenRow:
         if row is None:
             raise NoSuchToken(token)
         if tokens.revoke(tx, token):
-            journal.audit(tx, "token_revoked", token, actor=actor, name=row.name)
+            after = replace(row, revoked_at=tx.now())
+            journal.audit(
+                tx, "token_revoked", token, actor=actor, before=_decided(row), after=_decided(after), name=row.name
+            )
             journal.event(tx, "token.revoked", token, user=row.name)
         return tokens.get(tx, token) or row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import hashes
 
 from holdfast.core.ca import CaOptions, Policy
 from holdfast.errors import UserError
+from holdfast.operations import asking, ca_clients, ca_options, publishing, verbs_certificates
 from holdfast.operations import ca as cas
-from holdfast.operations import ca_clients, ca_options, publishing, verbs_certificates
 from holdfast.operations.ca import Brought, CaRefused
 from holdfast.operations.vault import Vault
 from holdfast.pki import keys
@@ -55,7 +55,8 @@ async def dispatch(office: Office, verb: str, args: Mapping[str, Json], *, actor
         bound = inspect.signature(function).bind(office, actor, **args)
     except TypeError as error:
         raise NoSuchVerb(f"{verb}: {error}.") from None
-    return await function(*bound.args, **bound.kwargs)
+    marked = replace(office, vault=asking.coming_from(office.vault, {"face": "local"}))
+    return await function(marked, *bound.args[1:], **bound.kwargs)
 
 
 # ── CAs ──

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.core.desired import Step
 from holdfast.errors import UserError
 from holdfast.operations import desired, importing
+from holdfast.operations.asking import Manner
+from holdfast.operations.desired import Done, Planned
 from holdfast.operations.importing import AccountOffer
 from holdfast.operations.issuing import Keeper
 from holdfast.secret import Secret
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.operations.verbs import Office
 
 Json = Any
-_MOST_STEPS: Final = 500  # in one call: the asker comes back for the rest
+MOST_STEPS: Final = 500  # in one call: the asker comes back for the rest
 
 
 def _keeper(office: Office) -> Keeper:
@@ -42,7 +44,7 @@ async def import_account(
     """The CA of a directory, and our account there."""
     secret = None if key is None else Secret(key.encode())
     offer = AccountOffer(directory=directory, key=secret, url=url, contacts=tuple(contacts), roots=roots)
-    return await importing.adopt_account(_keeper(office), offer, actor=actor, dry_run=dry_run)
+    return await importing.adopt_account(_keeper(office), offer, actor=actor, manner=Manner(dry_run=dry_run))
 
 
 async def import_certificates(
@@ -59,14 +61,18 @@ async def import_certificates(
         offers = importing.read_offers(certificates, issuer=issuer, owner=owner, labels=labels or {})
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"This import cannot be read: {type(error).__name__}.") from None
-    return [asdict(each) for each in await importing.adopt(_keeper(office), offers, actor=actor, dry_run=dry_run)]
+    found = await importing.adopt(_keeper(office), offers, actor=actor, manner=Manner(dry_run=dry_run))
+    return [asdict(each) for each in found]
 
 
 # ── Documents ──
 
 
 async def plan(office: Office, actor: str, *, document: Json, prune: bool = False) -> Json:
-    planned = await desired.plan(_keeper(office), document, prune=prune)
+    return plan_told(await desired.plan(_keeper(office), document, prune=prune))
+
+
+def plan_told(planned: Planned) -> Json:
     return {
         "steps": [_step(each) for each in planned.plan.steps],
         "unchanged": planned.plan.unchanged,
@@ -88,8 +94,12 @@ async def apply(
     skip: Sequence[str] = (),
 ) -> Json:
     done, left = await desired.apply(
-        _keeper(office), document, prune=prune, actor=actor, expect=expect, skip=frozenset(skip), most=_MOST_STEPS
+        _keeper(office), document, prune=prune, actor=actor, expect=expect, skip=frozenset(skip), most=MOST_STEPS
     )
+    return done_told(done, left)
+
+
+def done_told(done: Sequence[Done], left: int) -> Json:
     return {"done": [{**_step(each.step), "error": each.error, "hint": each.hint} for each in done], "left": left}
 
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 
-from holdfast.pki.keys import PrivateKey, to_pem
+from holdfast.pki.keys import PrivateKey
 from holdfast.pki.refused import ChainRefused
 from holdfast.secret import Secret
 
@@ -24,11 +24,6 @@ ROUNDS: Final = 100_000  # of PBKDF2, for each of two boxes and the MAC; old Jav
 def certificates_pem(chain: Sequence[x509.Certificate]) -> bytes:
     """Leaf first, as nginx's ssl_certificate and RFC 8555 §9.1 want them."""
     return b"".join(each.public_bytes(Encoding.PEM) for each in chain)
-
-
-def combined_pem(key: PrivateKey, chain: Sequence[x509.Certificate]) -> Secret[bytes]:
-    """Key and chain in one file, as HAProxy and some databases want them."""
-    return Secret(to_pem(key).reveal() + certificates_pem(chain))
 
 
 def to_pkcs12(

@@ -131,18 +131,6 @@ def regenerate_at(this_update: datetime, next_update: datetime) -> datetime:
     return this_update + (next_update - this_update) / 3
 
 
-def why_due(
-    this_update: datetime | None, next_update: datetime | None, *, revoked_since: bool, now: datetime
-) -> str | None:
-    """Why a new list is to be made now, in words; None if the last one will do."""
-    if this_update is None or next_update is None:
-        return "there is none yet"
-    if revoked_since:
-        return "a certificate was revoked since the last one"
-    due = regenerate_at(this_update, next_update)
-    return f"a third of its life was over at {due:%F %T}Z" if now >= due else None
-
-
 def may_be_left_out(not_after: datetime, listed_at: datetime | None) -> bool:
     """Whether an expired certificate has been on a list made after its end, as §3.3 asks; `listed_at` is the last."""
     return listed_at is not None and listed_at > not_after

@@ -245,15 +245,30 @@ def _wrong_type() -> PkiRefused:
 # ── Asking others ──
 
 
+def to_pem(content: bytes) -> str:
+    """A request in DER as most CAs want it."""
+    return x509.load_der_x509_csr(content).public_bytes(Encoding.PEM).decode()
+
+
 def build(
-    dns: Iterable[str], key: PrivateKey, *, ips: Iterable[str] = (), must_staple: bool = False
-) -> bytes:  # fmt: skip
-    """A request in DER for these names. The same names and key give the same bytes, so it can be made again."""
+    dns: Iterable[str],
+    key: PrivateKey,
+    *,
+    ips: Iterable[str] = (),
+    must_staple: bool = False,
+    common_name: bool = False,
+) -> bytes:
+    """A request in DER for these names. The same names and key give the same bytes, so it can be made again.
+
+    `common_name`: the first name that is short enough stands in the subject, too, for CAs that look there.
+    """
     entries: list[x509.GeneralName] = [x509.DNSName(names.dns_name(name)) for name in dns]
     entries += [x509.IPAddress(ipaddress.ip_address(names.ip_address(text))) for text in ips]
     if not entries:
         raise CsrRefused("csr-no-names", "A request needs at least one name.")
-    builder = x509.CertificateSigningRequestBuilder(x509.Name([])).add_extension(
+    short = [each.value for each in entries if isinstance(each, x509.DNSName) and len(each.value) <= MAX_COMMON_NAME]
+    subject = [x509.NameAttribute(NameOID.COMMON_NAME, short[0])] if common_name and short else []
+    builder = x509.CertificateSigningRequestBuilder(x509.Name(subject)).add_extension(
         x509.SubjectAlternativeName(entries), critical=True
     )
     if must_staple:

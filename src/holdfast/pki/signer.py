@@ -102,6 +102,15 @@ def _curve_digest(curve: ec.EllipticCurve) -> hashes.SHA256 | hashes.SHA384:
     return hashes.SHA384() if curve.key_size == 384 else hashes.SHA256()
 
 
+def proof_of(key: PrivateKey, content: bytes) -> bytes:
+    """A signature with SHA-256, whatever the curve: for CAs that want the certificate's key to sign something."""
+    if isinstance(key, rsa.RSAPrivateKey):
+        return key.sign(content, padding.PKCS1v15(), hashes.SHA256())
+    if isinstance(key, ec.EllipticCurvePrivateKey):
+        return key.sign(content, ec.ECDSA(hashes.SHA256()))
+    return key.sign(content)
+
+
 def open_signer(pem: bytes | Secret[bytes], passphrase: Secret[str] | None = None) -> KeySigner:
     """The signer of a key file, encrypted or (out of the keyring) not."""
     try:

@@ -42,6 +42,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._still = _NoWaiting()
         super().__init__(self._still)
+        # After half a year a float counts in steps above a nanosecond: a timer would be "not yet due" for ever.
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         return self._still.time

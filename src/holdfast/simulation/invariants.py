@@ -2,41 +2,53 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from holdfast.core.job import CRASHES_TO_QUARANTINE
-from holdfast.simulation import errands
-from holdfast.simulation.stage import Stage
 from holdfast.simulation.witness import Note
 from holdfast.store import journal
 from holdfast.store.tx import Tx
+
+if TYPE_CHECKING:
+    from holdfast.simulation.ground import Ground
+    from holdfast.simulation.stage import Stage
 
 
 class Violation(AssertionError):
     """A promise was broken."""
 
 
-def after_commit(stage: Stage, note: Note) -> None:
-    """Cheap enough for every commit."""
+def of_the_engine(stage: Ground, note: Note) -> None:
+    """Whatever the work is about. Cheap enough for every commit."""
     for subject in note.settled:
         stage.killed_by.pop(subject, None)
     if note.wrong:
         raise Violation(f"L3: {note.wrong[0]}")
     if note.strange:
         raise Violation(f"L3: {note.actor} changed {sorted(note.strange)} without holding their jobs")
-    for subject in note.turned_away:
-        stage.note_hold(subject)
     if note.failing_over:
         stage.noted_epoch = stage.truth.epoch
         stage.truth.peek(lambda tx: _nothing_survives_a_failover(tx, stage.truth.epoch))
     if note.claimed and stage.noted_epoch < stage.truth.epoch:
         raise Violation(f"L13: {note.actor} claimed work before it noticed the failover")
-    stage.note_claims(note.actor, note.claimed)
-    jobless = set(stage.truth.peek(errands.jobless))
+
+
+def every_subject_has_its_job(stage: Ground) -> None:
+    jobless = stage.jobless()
     stage.missing &= jobless
     if jobless - stage.missing:
         raise Violation(f"I1: {sorted(jobless - stage.missing)} are under way and have no job")
     twice = stage.truth.peek(_doubled)
     if twice:
         raise Violation(f"I2: more than one live job for {twice}")
+
+
+def after_commit(stage: Stage, note: Note) -> None:
+    of_the_engine(stage, note)
+    for subject in note.turned_away:
+        stage.note_hold(subject)
+    stage.note_claims(note.actor, note.claimed)
+    every_subject_has_its_job(stage)
     if stage.ca.over_limit:
         raise Violation(f"I8: the CA's limit was exceeded: {stage.ca.over_limit[0]}")
 
@@ -56,13 +68,18 @@ def _doubled(tx: Tx) -> list[str]:
     return [row["subject"] for row in rows]
 
 
-def now_and_then(stage: Stage) -> None:
-    """Dearer checks: the whole chain, the witnesses against each other, and that every wait can be seen."""
+def chain_and_waits(stage: Ground) -> None:
+    """The whole chain, and that every wait can be seen."""
     verdict = stage.truth.look(journal.verify)
     if not verdict.ok:
         raise Violation(f"I7: {verdict.problem}")
-    stage.truth.look(lambda tx: _every_change_has_its_audit_row(tx))
     stage.truth.look(_every_wait_is_visible)
+
+
+def now_and_then(stage: Stage) -> None:
+    """Dearer checks: likewise, and the witnesses against each other."""
+    chain_and_waits(stage)
+    stage.truth.look(lambda tx: _every_change_has_its_audit_row(tx))
     stage.truth.look(lambda tx: _issued_means_issued(tx, stage))
     more_than_one = [key for key, number in stage.ca.certificates.items() if number != 1]
     if more_than_one:
@@ -99,7 +116,7 @@ def _issued_means_issued(tx: Tx, stage: Stage) -> None:
             raise Violation(f"I10: {row['id']} is issued here and unknown to the CA")
 
 
-def nothing_is_left_to_the_dead(stage: Stage) -> None:
+def nothing_is_left_to_the_dead(stage: Ground) -> None:
     """L7: what a dead replica held is taken over soon after its lease could have ended, whatever clocks say."""
     living = {node.holder for node in stage.standing}
     rows = stage.truth.peek(lambda tx: tx.rows("SELECT id, holder FROM jobs WHERE state = 'running'"))

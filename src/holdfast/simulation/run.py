@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections import Counter
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
-from holdfast.simulation import faults, invariants
+from holdfast.simulation import errand_faults, faults, invariants
 from holdfast.simulation.clockwork import VirtualLoop
+from holdfast.simulation.ground import REPLICAS, Ground
 from holdfast.simulation.invariants import Violation
-from holdfast.simulation.stage import REPLICAS, TTL, Stage
+from holdfast.simulation.stage import TTL, Stage
 from holdfast.simulation.witness import Note
 from holdfast.store import jobs, journal
 from holdfast.store.tx import Tx
@@ -22,10 +24,13 @@ ERRANDS: Final = 25
 REFUSED_EVERY: Final = 10  # of the errands, one in so many is refused by the CA while faults rage
 POISON: Final = (7, 15)  # and these kill whoever works on them
 
+S = TypeVar("S", bound=Ground)
+
 
 @dataclass(slots=True)
 class Result:
     seed: int
+    what: str = "errands"
     audit_hash: str = ""
     commits: int = 0
     requests: int = 0
@@ -36,16 +41,26 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
+Story = Callable[[S, "Result", bool], Coroutine[None, None, None]]
+
+
 def play(seed: int, *, trace: bool = False) -> Result:
-    """Run one seed to its end. The same seed gives the same audit hash, on any machine."""
-    result = Result(seed)
+    """Run one seed of errands to its end. The same seed gives the same audit hash, on any machine."""
+    return perform(lambda loop: Stage(loop, seed, replicas=REPLICAS), _story, Result(seed), trace=trace)
+
+
+def perform(
+    make: Callable[[VirtualLoop], S], story: Story[S], result: Result, *, trace: bool = False, every: int = 200
+) -> Result:
+    """Play a story on a stage of its own, and gather what became of it."""
     loop = VirtualLoop()
     loop.set_exception_handler(lambda _loop, _context: None)  # the dead die loudly; nobody has to hear it
-    stage: Stage | None = None
+    stage: S | None = None
     try:
         asyncio.set_event_loop(loop)
-        stage = Stage(loop, seed, replicas=REPLICAS)
-        loop.run_until_complete(_story(stage, result, trace=trace))
+        stage = make(loop)
+        watch(stage, every)
+        loop.run_until_complete(story(stage, result, trace))
     except Violation as violation:
         result.violation = str(violation)
     finally:
@@ -57,33 +72,45 @@ def play(seed: int, *, trace: bool = False) -> Result:
     return result
 
 
-async def _story(stage: Stage, result: Result, *, trace: bool) -> None:
+def watch(stage: Ground, every: int) -> None:
+    """From now on every commit is looked at, and now and then everything."""
+
     def check(done: Note) -> None:
         try:
-            invariants.after_commit(stage, done)
-            if stage.truth.commits % 200 == 0:
-                invariants.now_and_then(stage)
+            stage.check_commit(done)
+            if stage.truth.commits % every == 0:
+                stage.check_all()
         except Violation as violation:
             stage.accuse(str(violation))
+
+    stage.truth.on_commit = check
+
+
+def noted(stage: Ground, result: Result, *, trace: bool) -> Callable[[str], None]:
+    """How faults are written down."""
 
     def note(name: str) -> None:
         result.faults[name] += 1
         if trace:
             result.trace.append(f"{stage.loop.time():9.2f} {name}")
 
-    stage.truth.on_commit = check
+    return note
+
+
+async def _story(stage: Stage, result: Result, trace: bool) -> None:
+    note = noted(stage, result, trace=trace)
     clients = [stage.loop.create_task(_client(stage, number)) for number in range(ERRANDS)]
-    raging = stage.loop.create_task(faults.rage(stage, FAULTS_FOR, note))
+    raging = stage.loop.create_task(faults.rage(stage, FAULTS_FOR, note, errand_faults.ALL))
     while not (raging.done() and all(client.done() for client in clients)):
-        await _pass(stage, 5)
+        await pass_time(stage, 5)
     for finished in (raging, *clients):
         await finished
     await _peace(stage)
     invariants.now_and_then(stage)
-    await _stop_all(stage)
+    await stop_all(stage)
 
 
-async def _pass(stage: Stage, seconds: float) -> None:
+async def pass_time(stage: Ground, seconds: float) -> None:
     """Let time pass, and see whether anybody broke a promise in it."""
     await asyncio.sleep(seconds)
     if stage.accusations:
@@ -107,10 +134,10 @@ async def _peace(stage: Stage) -> None:
     end = stage.loop.time() + PEACE_FOR
     inherited_by = max(stage.loop.time() + 6 * TTL, stage.leases_last_until + 2 * TTL)
     while stage.loop.time() < end:
-        await _pass(stage, 60)
+        await pass_time(stage, 60)
         if stage.loop.time() > inherited_by:
             invariants.nothing_is_left_to_the_dead(stage)
-        _, wakes = stage.truth.transact(_requeue_dead)
+        _, wakes = stage.truth.transact(requeue_dead)
         if wakes:
             stage.wake_all()
         if not stage.truth.look(invariants.unfinished) and not stage.truth.look(_live_jobs):
@@ -123,7 +150,7 @@ async def _peace(stage: Stage) -> None:
     )
 
 
-def _requeue_dead(tx: Tx) -> None:
+def requeue_dead(tx: Tx) -> None:
     for row in tx.rows("SELECT id FROM jobs WHERE state = 'dead' ORDER BY id"):
         jobs.requeue(tx, row["id"])
 
@@ -132,23 +159,23 @@ def _live_jobs(tx: Tx) -> int:
     return int(tx.rows("SELECT COUNT(*) AS n FROM jobs WHERE state <> 'dead'")[0]["n"])
 
 
-async def _stop_all(stage: Stage) -> None:
+async def stop_all(stage: Ground) -> None:
     """A stop in good order leaves nothing running, no lease held, and no name on the list."""
     standing = stage.standing
     for node in standing:
         node.stop.set()
     tasks = [node.task for node in stage.nodes if node.task is not None]
-    await asyncio.wait(tasks, timeout=60)
+    await asyncio.wait(tasks, timeout=2 * stage.ttl)
     if not all(task.done() for task in tasks):
-        raise Violation("a replica did not stop within 60 s")
+        raise Violation(f"a replica did not stop within {2 * stage.ttl:.0f} s")
     for node in standing:
         for what in stage.truth.peek(lambda tx, node=node: invariants.left_behind(tx, node.holder)):  # type: ignore[misc]
             raise Violation(f"{node.name} stopped in good order and left {what}")
 
 
-def _gather(stage: Stage, result: Result) -> None:
+def _gather(stage: Ground, result: Result) -> None:
     result.audit_hash = stage.truth.look(journal.audit_head)[1]
-    result.commits, result.requests = stage.truth.commits, stage.ca.requests
+    result.commits, result.requests = stage.truth.commits, stage.requests
     result.fired, result.killed_at = stage.fired, stage.killed_at
 
 

@@ -25,7 +25,6 @@ TRIGGERS: Final = (
        BEGIN SELECT saw_ended(OLD.id, OLD.subject, OLD.holder, OLD.lease_until, OLD.crashes, 0, FALSE, NULL); END""",
     """CREATE TRIGGER witness_claimed AFTER UPDATE ON jobs WHEN OLD.state = 'ready' AND NEW.state = 'running'
        BEGIN SELECT saw_claimed(NEW.subject); END""",
-    "CREATE TRIGGER witness_errand AFTER UPDATE ON errands BEGIN SELECT saw_errand(NEW.id); END",
     "CREATE TRIGGER witness_failover AFTER UPDATE ON store_epoch BEGIN SELECT saw_failover(); END",
 )
 
@@ -60,7 +59,7 @@ class Witness:
             ("saw_kept", 3, self._saw_kept),
             ("saw_ended", 8, self._saw_ended),
             ("saw_claimed", 1, self._saw_claimed),
-            ("saw_errand", 1, self._saw_errand),
+            ("saw_change", 2, self._saw_change),
             ("saw_failover", 0, self._saw_failover),
         ):
             connection.create_function(name, arguments, function)
@@ -109,8 +108,9 @@ class Witness:
     def _saw_claimed(self, subject: str) -> None:
         self._note.claimed.append(subject)
 
-    def _saw_errand(self, subject: str) -> None:
-        if self._note.actor is not None and subject not in self._note.held:
+    def _saw_change(self, subject: str, holder: str | None) -> None:
+        """What jobs are about was changed; `holder` has its job right now, if anybody has."""
+        if self._note.actor not in (None, holder) and subject not in self._note.held:
             self._note.strange.add(subject)
 
     def _saw_failover(self) -> None:

@@ -36,6 +36,7 @@ class SolverTools:
     python: str  # an interpreter that has dns-lexicon, if any has
     put: Put
     delete: Delete
+    tls_alpn_shown: bool = False  # whether a listener of ours shows proofs of tls-alpn-01
     dns_port: int = DNS_PORT  # of the zones' own servers; another one in laboratories only
 
     @property
@@ -79,6 +80,12 @@ def _webroot(tools: SolverTools, options: Mapping[str, Any], _: Secrets) -> Solv
     return Webroot(tools.files, folder)
 
 
+def _tls_alpn(tools: SolverTools, _: Mapping[str, Any], __: Secrets) -> Solver:
+    if not tools.tls_alpn_shown:
+        raise ValueError("tls-alpn: nobody would show its proofs; set keeping.tls_alpn_listen, such as 0.0.0.0:443")
+    return TlsAlpn(tools.put, tools.delete)
+
+
 def _hook(tools: SolverTools, options: Mapping[str, Any], _: Secrets) -> Solver:
     argv = options["argv"]
     if not all(isinstance(word, str) for word in argv):
@@ -111,7 +118,7 @@ def _dns(tools: SolverTools, options: Mapping[str, Any], provider: Provider) -> 
 KINDS: Final[Mapping[str, _Kind]] = {
     "http": _Kind(lambda tools, _, __: HttpStore(tools.put, tools.delete), {}),
     "webroot": _Kind(_webroot, {"folder": str}, ("folder",)),
-    "tls-alpn": _Kind(lambda tools, _, __: TlsAlpn(tools.put, tools.delete), {}),
+    "tls-alpn": _Kind(_tls_alpn, {}),
     "dns-hook": _Kind(_hook, {"argv": list, **_DNS_OPTIONS}, ("argv",)),
     "dns-rfc2136": _Kind(
         _rfc2136,

@@ -1,11 +1,11 @@
-"""tls-alpn-01 (RFC 8737): the certificate that proves a name, and the TLS context that shows it to whoever asks."""
+"""tls-alpn-01 (RFC 8737): the solver, the certificate that proves a name, and the TLS context that shows it."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import ssl
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final, NamedTuple
@@ -19,7 +19,6 @@ from cryptography.x509.oid import NameOID
 from holdfast.core.acme import Identifier
 from holdfast.issuers.base import Proof
 from holdfast.pki import der, keys
-from holdfast.ports import Clock
 from holdfast.solvers.base import never
 from holdfast.solvers.http_store import Delete, Put
 
@@ -33,9 +32,6 @@ class Shown(NamedTuple):
 
     identifier: Identifier
     key_authorization: str
-
-
-Find = Callable[[str], Shown | None]  # by the name that the client sends; it cannot wait, as TLS does not
 
 
 class TlsAlpn:
@@ -64,6 +60,22 @@ def server_name(identifier: Identifier) -> str:
     return ipaddress.ip_address(identifier.value).reverse_pointer if identifier.type == "ip" else identifier.value
 
 
+def identifier_of(server_name: str) -> Identifier:
+    """The other way round. A name in the reverse tree always means the address: only for one does a CA ask for it."""
+    labels = server_name.split(".")
+    digits = labels[-3::-1]
+    if re.fullmatch(r"(\d{1,3}\.){4}in-addr\.arpa", server_name):
+        address = ".".join(digits)
+    elif re.fullmatch(r"([0-9a-f]\.){32}ip6\.arpa", server_name):
+        address = ":".join("".join(digits[at : at + 4]) for at in range(0, 32, 4))
+    else:
+        return Identifier("dns", server_name)
+    try:
+        return Identifier("ip", str(ipaddress.ip_address(address)))
+    except ValueError:
+        return Identifier("dns", server_name)
+
+
 def certificate_for(shown: Shown, key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:
     """Self-signed, for this name alone, with the digest of the key authorization in a critical extension (§3)."""
     named: x509.GeneralName = x509.DNSName(shown.identifier.value)
@@ -78,35 +90,20 @@ def certificate_for(shown: Shown, key: ec.EllipticCurvePrivateKey, now: datetime
     return builder.sign(key, hashes.SHA256())
 
 
-def listening_context(find: Find, clock: Clock) -> ssl.SSLContext:
-    """For a listener on port 443 that speaks acme-tls/1 and nothing else. It says nothing after the handshake.
-
-    It has no certificate of its own: without a name that is being proved now there is no handshake.
-    """
-    key = ec.generate_private_key(ec.SECP256R1())
-    context = _context()
-
-    def choose(line: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int | None:
-        shown = find((name or "").lower())
-        if shown is None:
-            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
-        line.context = _showing(certificate_for(shown, key, clock.now()), key)
-        return None
-
-    context.sni_callback = choose
-    return context
-
-
-def _context() -> ssl.SSLContext:
+def plain_context() -> ssl.SSLContext:
+    """It speaks acme-tls/1 and has no certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2  # §4
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.num_tickets = 0  # nobody comes back
     context.set_alpn_protocols([ALPN])
     return context
 
 
-def _showing(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> ssl.SSLContext:
-    context = _context()
-    handle = os.memfd_create("challenge")  # the ssl module reads files only, and keys do not belong into any
+def showing_context(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> ssl.SSLContext:
+    context = plain_context()
+    # The ssl module reads files only, and keys do not belong into any.
+    handle = os.memfd_create("challenge", os.MFD_CLOEXEC)
     try:
         os.write(handle, certificate.public_bytes(Encoding.PEM) + keys.to_pem(key).reveal())
         context.load_cert_chain(f"/proc/self/fd/{handle}")

@@ -82,11 +82,6 @@ def get(tx: Tx, authz: str) -> Authz | None:
     return _authz(rows) if rows else None
 
 
-def authz_of(tx: Tx, challenge: str) -> str | None:
-    row = tx.row("SELECT authz_id FROM acme_challenges WHERE id = :id", id=challenge)
-    return None if row is None else row["authz_id"]
-
-
 def with_challenge(tx: Tx, challenge: str) -> tuple[Challenge, Authz] | None:
     """A challenge and the authorization it belongs to, in one look."""
     rows = tx.rows(

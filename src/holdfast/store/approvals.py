@@ -10,7 +10,7 @@ from holdfast.store.tx import Row, Tx, from_micros, instant
 
 PAGE: Final = 200
 Verdict = Literal["approved", "rejected", "timed_out", "withdrawn"]
-_COLUMNS = "id, issuance, certificate, state, requested_by, asked_at, expires_at, decided_by, decided_at, note"
+COLUMNS: Final = "id, issuance, certificate, state, requested_by, asked_at, expires_at, decided_by, decided_at, note"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Approval:
 
 def insert(tx: Tx, approval: Approval) -> None:
     tx.run(
-        f"""INSERT INTO approvals ({_COLUMNS})
+        f"""INSERT INTO approvals ({COLUMNS})
             VALUES (:id, :issuance, :certificate, 'pending', :requested_by, :asked_at, :expires_at, NULL, NULL, '')""",
         id=approval.id,
         issuance=approval.issuance,
@@ -54,34 +54,34 @@ def decide(tx: Tx, approval: str, verdict: Verdict, *, by: str, note: str) -> bo
 
 
 def get(tx: Tx, approval: str) -> Approval | None:
-    row = tx.row(f"SELECT {_COLUMNS} FROM approvals WHERE id = :id", id=approval)
-    return None if row is None else _approval(row)
+    row = tx.row(f"SELECT {COLUMNS} FROM approvals WHERE id = :id", id=approval)
+    return None if row is None else from_row(row)
 
 
 def of_issuance(tx: Tx, issuance: str) -> Approval | None:
-    row = tx.row(f"SELECT {_COLUMNS} FROM approvals WHERE issuance = :issuance", issuance=issuance)
-    return None if row is None else _approval(row)
+    row = tx.row(f"SELECT {COLUMNS} FROM approvals WHERE issuance = :issuance", issuance=issuance)
+    return None if row is None else from_row(row)
 
 
 def pending(tx: Tx, limit: int = PAGE) -> list[Approval]:
     """The most pressing first."""
     rows = tx.rows(
-        f"SELECT {_COLUMNS} FROM approvals WHERE state = 'pending' ORDER BY expires_at, id LIMIT :limit", limit=limit
+        f"SELECT {COLUMNS} FROM approvals WHERE state = 'pending' ORDER BY expires_at, id LIMIT :limit", limit=limit
     )
-    return [_approval(row) for row in rows]
+    return [from_row(row) for row in rows]
 
 
 def overdue(tx: Tx, now: datetime, limit: int = PAGE) -> list[Approval]:
     rows = tx.rows(
-        f"""SELECT {_COLUMNS} FROM approvals WHERE state = 'pending' AND expires_at <= :now
+        f"""SELECT {COLUMNS} FROM approvals WHERE state = 'pending' AND expires_at <= :now
              ORDER BY expires_at LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
         now=now,
         limit=limit,
     )
-    return [_approval(row) for row in rows]
+    return [from_row(row) for row in rows]
 
 
-def _approval(row: Row) -> Approval:
+def from_row(row: Row) -> Approval:
     return Approval(
         id=row["id"],
         issuance=row["issuance"],

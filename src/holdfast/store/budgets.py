@@ -11,7 +11,7 @@ from holdfast.core.budget import Budget, Limit, TakenAll, WaitAll
 from holdfast.core.job import Priority
 from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
 
-_COLUMNS = "key, burst, every, reserve, tat, not_before, tail, urgent_tail, lost_tail, urgent_lost_tail"
+COLUMNS = "key, burst, every, reserve, tat, not_before, tail, urgent_tail, lost_tail, urgent_lost_tail"
 WAITING = ("BUDGET", "NOT_BEFORE")  # reasons of jobs that were promised a turn
 
 
@@ -89,15 +89,15 @@ def load(tx: Tx, keys: Iterable[str]) -> list[Budget]:
     """Lock and read; always in the order of the keys, so that two replicas cannot wait for each other."""
     text, values = value_list([(key,) for key in sorted(keys)])
     rows = tx.rows(
-        f"SELECT {_COLUMNS} FROM budgets WHERE key IN ({text}) ORDER BY key /* FOR UPDATE */",
+        f"SELECT {COLUMNS} FROM budgets WHERE key IN ({text}) ORDER BY key /* FOR UPDATE */",
         **values,
     )
-    return [_budget(row) for row in rows]
+    return [from_row(row) for row in rows]
 
 
 def all_budgets(tx: Tx) -> list[Budget]:
-    rows = tx.rows(f"SELECT {_COLUMNS} FROM budgets ORDER BY key")
-    return [_budget(row) for row in rows]
+    rows = tx.rows(f"SELECT {COLUMNS} FROM budgets ORDER BY key")
+    return [from_row(row) for row in rows]
 
 
 def _save(tx: Tx, held: Budget) -> None:
@@ -119,7 +119,7 @@ def _keys(row: Row) -> list[str]:
     return row["budgets"].split("\n") if row["budgets"] else []
 
 
-def _budget(row: Row) -> Budget:
+def from_row(row: Row) -> Budget:
     limit = Limit(burst=row["burst"], every=timedelta(microseconds=row["every"]), reserve=row["reserve"])
     return Budget(
         key=row["key"],
@@ -143,6 +143,22 @@ def spend(tx: Tx, key: str, limit: Limit) -> datetime | None:
     if budget.remaining(after, now, urgent=True):
         return None
     return after.tat - limit.every * (limit.burst - 1)
+
+
+def take_some(tx: Tx, key: str, limit: Limit, most: int) -> tuple[int, datetime | None]:
+    """Pay for up to so many requests now: how many were paid for, and if none was, when to ask again."""
+    define_all(tx, {key: limit})
+    [held] = load(tx, [key])
+    now, taken = tx.now(), 0
+    for _ in range(most):
+        answer = budget.take(held, now, urgent=True, waiting=True)
+        if isinstance(answer, budget.Wait):
+            if not taken:
+                return 0, answer.until
+            break
+        held, taken = answer.budget, taken + 1
+    _save(tx, held)
+    return taken, None
 
 
 def charge(tx: Tx, job: str, keys: Iterable[str]) -> None:

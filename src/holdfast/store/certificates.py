@@ -109,15 +109,16 @@ def stranded(tx: Tx, limit: int = PAGE) -> list[Certificate]:
     return [from_row(row) for row in rows]
 
 
-def to_ask(tx: Tx, now: datetime, limit: int = PAGE) -> list[str]:
-    """Those whose CA is to be asked for its renewal window."""
+def to_ask(tx: Tx, now: datetime, limit: int = PAGE) -> dict[str, str | None]:
+    """Those whose CA is to be asked for its renewal window, each with the CA that its version in use is from."""
     rows = tx.rows(
-        """SELECT id FROM certificates WHERE state = 'active' AND ari_ask_at IS NOT NULL AND ari_ask_at <= :now
+        """SELECT id, (SELECT issuer FROM certificate_versions WHERE id = certificates.current_version) AS issuer
+             FROM certificates WHERE state = 'active' AND ari_ask_at IS NOT NULL AND ari_ask_at <= :now
             ORDER BY ari_ask_at LIMIT :limit""",
         now=now,
         limit=limit,
     )
-    return [row["id"] for row in rows]
+    return {row["id"]: row["issuer"] for row in rows}
 
 
 def asked_later(tx: Tx, ids: Sequence[str], at: datetime) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, TypeVar
 from holdfast.core.backoff import Ladder
 from holdfast.errors import Duplicate, OutcomeUnknown, StoreUnavailable, TxConflict
 from holdfast.ports import Clock, Points
-from holdfast.store import journal, owed_jobs
+from holdfast.store import alerts, journal, owed_jobs
 from holdfast.store.marks import Brief, Relaxed
 from holdfast.store.tx import Session, Tx
 
@@ -436,7 +436,8 @@ class Database(Retrying):
 
 
 def conclude(tx: Tx) -> None:
-    """What a transaction owes is written last: its jobs, then its journal, whose lock must come after all others."""
+    """What a transaction owes is written last: to people, its jobs, its journal, whose lock comes after all others."""
+    alerts.route(tx)
     owed_jobs.pay(tx)
     journal.seal(tx)
 

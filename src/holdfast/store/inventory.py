@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from holdfast.core.certificate import Certificate
 from holdfast.core.chain import Entry
-from holdfast.core.inventory import EXPIRING_WITHIN, Filter, Sort, Summary
+from holdfast.core.inventory import AuditFilter, Filter, Sort
 from holdfast.core.issuance import Issuance
-from holdfast.store import certificates, issuances, jobs
+from holdfast.store import approvals, certificates, issuances, jobs
+from holdfast.store.approvals import Approval
 from holdfast.store.jobs import Job
 from holdfast.store.tx import Tx, to_micros, value_list
 
@@ -23,15 +24,15 @@ _OVER: Final = "('issued', 'failed', 'cancelled')"
 
 
 def find(tx: Tx, wanted: Filter, *, sort: Sort = "name", after: Place | None = None, limit: int) -> list[Certificate]:
-    """One page. Labels are matched roughly (SQLite ignores case): whoever decides by them looks again."""
-    clauses, values = _clauses(wanted)
+    """One page."""
+    clauses, values = clauses_of(wanted)
     by = "certificates.name, certificates.id" if sort == "name" else "held.not_after, held.certificate"
     if after is not None:
         clauses.append(f"({by}) > (:after_0, :after_1)")
         values |= {"after_0": after[0], "after_1": after[1]}
     columns = ", ".join(f"certificates.{name.strip()}" for name in certificates.COLUMNS.split(","))
     rows = tx.rows(
-        f"""SELECT {columns} FROM certificates {_JOIN if _joins(wanted, sort) else ""}
+        f"""SELECT {columns} FROM certificates {_HELD_ON_A_PAGE if _joins(wanted, sort) else ""}
              WHERE {" AND ".join(clauses)} ORDER BY {by} LIMIT :limit""",
         limit=limit,
         **values,
@@ -40,27 +41,35 @@ def find(tx: Tx, wanted: Filter, *, sort: Sort = "name", after: Place | None = N
 
 
 def count(tx: Tx, wanted: Filter) -> int:
-    clauses, values = _clauses(wanted)
+    clauses, values = clauses_of(wanted)
     rows = tx.rows(
-        f"""SELECT COUNT(*) AS n FROM certificates {_JOIN if _joins(wanted, "name") else ""}
+        f"""SELECT COUNT(*) AS n FROM certificates {HELD if _joins(wanted, "name") else ""}
              WHERE {" AND ".join(clauses)}""",
         **values,
     )
     return int(rows[0]["n"])
 
 
-_JOIN: Final = """JOIN certificate_versions AS held
+# What each holds now: by indexes alone, for counting on SQLite.
+HELD: Final = """JOIN certificate_versions AS held
                     ON held.certificate = certificates.id AND held.id = certificates.current_version
                    AND held.state <> 'superseded'"""
+# The same for a page. The CASE keeps PostgreSQL from multiplying two conditions that always go together: it would
+# expect one row where there are all of them, and sort them all for a hundred.
+_HELD_ON_A_PAGE: Final = """JOIN certificate_versions AS held
+                    ON held.certificate = certificates.id AND held.state <> 'superseded'
+                   AND CASE WHEN held.id = certificates.current_version THEN TRUE ELSE FALSE END"""
 
 
 def _joins(wanted: Filter, sort: Sort) -> bool:
     return sort == "expires" or wanted.expires_before is not None
 
 
-def _clauses(wanted: Filter) -> tuple[list[str], dict[str, Any]]:
+def clauses_of(wanted: Filter) -> tuple[list[str], dict[str, Any]]:
     clauses, values = list[str](), dict[str, Any]()
-    if wanted.state is None:
+    if wanted.whatever_state:
+        clauses.append("TRUE")
+    elif wanted.state is None:
         clauses.append("certificates.state <> 'archived'")
     else:
         clauses.append("certificates.state = :state")
@@ -68,22 +77,30 @@ def _clauses(wanted: Filter) -> tuple[list[str], dict[str, Any]]:
     if wanted.text is not None:
         clauses.append("(certificates.name LIKE :text ESCAPE '!' OR certificates.identifiers LIKE :text ESCAPE '!')")
         values["text"] = f"%{_literal(wanted.text.lower())}%"
-    if wanted.owners:
+    if len(wanted.owners) == 1:  # then the index has them in the order of their names
+        clauses.append("certificates.owner = :owner")
+        values["owner"] = wanted.owners[0]
+    elif wanted.owners:
         text, owners = value_list([(each,) for each in wanted.owners])
         clauses.append(f"certificates.owner IN ({text})")
         values |= owners
     for number, (name, value) in enumerate(wanted.labels.items()):
-        clauses.append(f"certificates.labels LIKE :label_{number} ESCAPE '!'")
-        values[f"label_{number}"] = f"%{_literal(f'{json.dumps(name)}: {json.dumps(value)}')}%"
+        clauses.append(_holds("certificates.labels", f"label_{number}"))
+        values[f"label_{number}"] = f"{json.dumps(name)}: {json.dumps(value)}"
     if wanted.issuer is not None:
-        clauses.append("certificates.issuers LIKE :issuer ESCAPE '!'")
-        values["issuer"] = f"%{_literal(json.dumps(wanted.issuer))}%"
+        clauses.append(_holds("certificates.issuers", "issuer"))
+        values["issuer"] = json.dumps(wanted.issuer)
     if wanted.failing:
         clauses.append("certificates.last_failure_at IS NOT NULL")
     if wanted.expires_before is not None:
         clauses.append("held.not_after < :expires_before")
         values["expires_before"] = wanted.expires_before
     return clauses, values
+
+
+def _holds(column: str, value: str) -> str:
+    """Whether a text of JSON has a part in it, to the letter (LIKE ignores case on SQLite); labels have no quotes."""
+    return f"REPLACE({column}, :{value}, '') <> {column}"
 
 
 def _literal(text: str) -> str:
@@ -155,23 +172,34 @@ def job_page(tx: Tx, *, kind: str | None = None, state: str | None = None, after
     return [jobs.from_row(row) for row in rows]
 
 
+def approval_page(tx: Tx, seen: Filter, state: str, limit: int) -> list[Approval]:
+    """Of certificates that somebody may see: pending ones by how pressing they are, decided ones the last first."""
+    clauses, values = clauses_of(seen)
+    columns = ", ".join(f"approvals.{name.strip()}" for name in approvals.COLUMNS.split(","))
+    by = "approvals.expires_at, approvals.id" if state == "pending" else "approvals.decided_at DESC, approvals.id DESC"
+    rows = tx.rows(
+        f"""SELECT {columns} FROM approvals JOIN certificates ON certificates.id = approvals.certificate
+             WHERE approvals.state = :approval_state AND {" AND ".join(clauses)} ORDER BY {by} LIMIT :limit""",
+        approval_state=state,
+        limit=limit,
+        **values,
+    )
+    return [approvals.from_row(row) for row in rows]
+
+
 def audit_page(
-    tx: Tx,
-    *,
-    actor: str | None = None,
-    action: str | None = None,
-    subject: str | None = None,
-    before: int | None = None,
-    limit: int,
+    tx: Tx, wanted: AuditFilter, *, before: int | None = None, after: int | None = None, limit: int
 ) -> list[Entry]:
-    """The newest first."""
-    clauses, values = _equal(actor=actor, action=action, subject=subject)
-    if before is not None:
-        clauses.append("seq < :before")
-        values["before"] = before
+    """The newest first; or, after a number, the oldest first."""
+    clauses, values = _equal(actor=wanted.actor, action=wanted.action, subject=wanted.subject)
+    bounds = {"at >= :since": wanted.since, "at < :until": wanted.until, "seq < :before": before, "seq > :after": after}
+    for clause, bound in bounds.items():
+        if bound is not None:
+            clauses.append(clause)
+            values[clause.rpartition(":")[2]] = bound
     rows = tx.rows(
         f"""SELECT seq, at, actor, action, subject, details, hash FROM audit {_where(clauses)}
-             ORDER BY seq DESC LIMIT :limit""",
+             ORDER BY seq {"DESC" if after is None else ""} LIMIT :limit""",
         limit=limit,
         **values,
     )
@@ -189,46 +217,3 @@ def _where(clauses: Sequence[str]) -> str:
 
 def newest_event(tx: Tx) -> int:
     return int(tx.rows("SELECT event_id FROM journal_head WHERE only_one = 1")[0]["event_id"])
-
-
-# ── The whole ──
-
-
-def summary(tx: Tx) -> Summary:
-    now = tx.now()
-    open_ones = tx.rows(f"SELECT state, COUNT(*) AS n FROM issuances WHERE state NOT IN {_OVER} GROUP BY state")
-    waiting = {row["state"]: row["n"] for row in open_ones}
-    all_jobs = tx.rows("SELECT state, COUNT(*) AS n FROM jobs GROUP BY state")
-    ends = _ends(tx, now)
-    return Summary(
-        at=now,
-        states={
-            row["state"]: row["n"] for row in tx.rows("SELECT state, COUNT(*) AS n FROM certificates GROUP BY state")
-        },
-        failing=_number(tx, "last_failure_at IS NOT NULL"),
-        due=_number(tx, "next_action_at IS NOT NULL AND next_action_at <= :now", now=now),
-        under_way=sum(waiting.values()) - waiting.get("awaiting_approval", 0),
-        awaiting_approval=waiting.get("awaiting_approval", 0),
-        never_issued=_number(tx, "current_version IS NULL"),
-        expired=ends.pop(0),
-        expiring={str(days): number for days, number in ends.items()},
-        jobs={row["state"]: row["n"] for row in all_jobs},
-    )
-
-
-def _number(tx: Tx, condition: str, **values: Any) -> int:
-    rows = tx.rows(f"SELECT COUNT(*) AS n FROM certificates WHERE state = 'active' AND {condition}", **values)
-    return int(rows[0]["n"])
-
-
-def _ends(tx: Tx, now: datetime) -> dict[int, int]:
-    """How many of those in use end within so many days, by one walk over their ends; 0: have ended."""
-    until = {days: now + timedelta(days=days) for days in (0, *EXPIRING_WITHIN)}
-    counts = ", ".join(f"COUNT(CASE WHEN held.not_after < :d{days} THEN 1 END) AS d{days}" for days in until)
-    rows = tx.rows(
-        f"""SELECT {counts} FROM certificates {_JOIN}
-             WHERE certificates.state <> 'archived' AND held.not_after < :d{max(until)}""",
-        **{f"d{days}": at for days, at in until.items()},
-    )
-    ended = int(rows[0]["d0"])
-    return {days: int(rows[0][f"d{days}"]) - (ended if days else 0) for days in until}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -13,8 +14,9 @@ from holdfast.errors import TxConflict
 from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
 
 PAGE: Final = 200
-COLUMNS = """id, certificate, generation, state, version, issuer, cause, urgent, identifiers, key_secret, csr, ref,
-              proofs, replaces, failures, polls, polled_since, requested_by, started_at, ended_at, error, reason"""
+COLUMNS = """id, certificate, generation, state, version, issuer, cause, urgent, identifiers, key_secret, csr, asked_at,
+              ref, uncertain_since, maybe_twice, withdrawal, proofs, replaces, failures, polls, polled_since,
+              requested_by, started_at, ended_at, error, reason"""
 _NAMES: Final = tuple(name.strip() for name in COLUMNS.split(","))
 _INSERT: Final = f"INSERT INTO issuances ({COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
 _CHANGING: Final = tuple(
@@ -90,9 +92,15 @@ def uses_key(tx: Tx, secret: str) -> bool:
 
 
 def forget_old(tx: Tx, before: datetime, limit: int = PAGE) -> list[str | None]:
-    """Delete attempts that are long over, with what was said about them; the ids of their keys come back."""
+    """Delete attempts that are long over, with what was said about them; the ids of their keys come back.
+
+    Where orders are binding, the one that a certificate in use came from stays: its order may be the one to renew.
+    """
     old = tx.rows(
-        """SELECT id FROM issuances WHERE ended_at IS NOT NULL AND ended_at < :before
+        """SELECT id FROM issuances
+            WHERE ended_at IS NOT NULL AND ended_at < :before AND (withdrawal IS NULL OR withdrawal <> 'owed')
+              AND (asked_at IS NULL OR NOT EXISTS (SELECT 1 FROM certificate_versions AS made
+                                                    WHERE made.issuance = issuances.id AND made.state = 'active'))
             ORDER BY ended_at LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
         before=before,
         limit=limit,
@@ -103,6 +111,59 @@ def forget_old(tx: Tx, before: datetime, limit: int = PAGE) -> list[str | None]:
     tx.run(f"DELETE FROM approvals WHERE issuance IN ({text})", **values)
     rows = tx.rows(f"DELETE FROM issuances WHERE id IN ({text}) RETURNING key_secret", **values)
     return [row["key_secret"] for row in rows]
+
+
+# ── Orders at CAs that issue later ──
+
+
+def ref_of(tx: Tx, issuance: str | None) -> Mapping[str, Any] | None:
+    """The order of an attempt, as its CA calls it."""
+    row = tx.row("SELECT ref FROM issuances WHERE id = :id", id=issuance)
+    return None if row is None or row["ref"] is None else json.loads(row["ref"])
+
+
+def is_under_way(tx: Tx, issuer: str, ref: Mapping[str, Any]) -> bool:
+    """Whether an attempt that is not over has this order."""
+    row = tx.row(
+        f"SELECT 1 AS found FROM issuances WHERE issuer = :issuer AND ref = :ref AND state NOT IN {_OVER} LIMIT 1",
+        issuer=issuer,
+        ref=json.dumps(ref),
+    )
+    return row is not None
+
+
+def is_proving(tx: Tx, issuer: str) -> bool:
+    """Whether this CA may be about to look at a proof."""
+    row = tx.row("SELECT 1 AS found FROM issuances WHERE issuer = :issuer AND state = 'proving' LIMIT 1", issuer=issuer)
+    return row is not None
+
+
+def to_withdraw_without_job(tx: Tx, kind: str, limit: int = PAGE) -> dict[str, str]:
+    """Orders whose CA is to hear that they are given up, and that no job works on; a dead job is a person's.
+
+    With the names of those CAs.
+    """
+    rows = tx.rows(
+        """SELECT id, issuer FROM issuances
+            WHERE withdrawal = 'owed'
+              AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = issuances.id)
+            ORDER BY id LIMIT :limit""",
+        kind=kind,
+        limit=limit,
+    )
+    return {row["id"]: row["issuer"] for row in rows}
+
+
+def is_new_word(tx: Tx, issuer: str, word: str) -> bool:
+    """Whether nobody has told of this word of a CA yet; from now on somebody has."""
+    return bool(
+        tx.run(
+            """INSERT INTO issuer_words (issuer, word, seen_at) VALUES (:issuer, :word, now_us())
+               ON CONFLICT DO NOTHING""",
+            issuer=issuer,
+            word=storable(word)[:100],
+        )
+    )
 
 
 def _values(issuance: Issuance) -> dict[str, Any]:
@@ -118,7 +179,11 @@ def _values(issuance: Issuance) -> dict[str, Any]:
         "identifiers": json.dumps([(each.type, each.value) for each in issuance.identifiers]),
         "key_secret": issuance.key_secret,
         "csr": issuance.csr,
+        "asked_at": issuance.asked_at,
         "ref": None if issuance.ref is None else json.dumps(issuance.ref),
+        "uncertain_since": issuance.uncertain_since,
+        "maybe_twice": issuance.maybe_twice,
+        "withdrawal": issuance.withdrawal,
         "proofs": json.dumps(list(issuance.proofs)),
         "replaces": issuance.replaces,
         "failures": issuance.failures,
@@ -150,7 +215,11 @@ def from_row(row: Row) -> Issuance:
         identifiers=tuple(Identifier(*each) for each in json.loads(row["identifiers"])),
         key_secret=row["key_secret"],
         csr=None if row["csr"] is None else bytes(row["csr"]),
+        asked_at=instant(row["asked_at"]),
         ref=None if row["ref"] is None else json.loads(row["ref"]),
+        uncertain_since=instant(row["uncertain_since"]),
+        maybe_twice=bool(row["maybe_twice"]),
+        withdrawal=row["withdrawal"],
         proofs=tuple(json.loads(row["proofs"])),
         replaces=row["replaces"],
         failures=row["failures"],

@@ -73,17 +73,39 @@ def ended(tx: Tx, account: str, state: str) -> None:
     tx.run("UPDATE issuer_accounts SET state = :state WHERE id = :id", id=account, state=state)
 
 
-def changing_key(tx: Tx, account: str, new_key_secret: str) -> None:
-    tx.run("UPDATE issuer_accounts SET new_key_secret = :new WHERE id = :id", id=account, new=new_key_secret)
-
-
-def changed_key(tx: Tx, account: str) -> None:
-    """The CA took the new key."""
-    tx.run(
-        """UPDATE issuer_accounts SET key_secret = new_key_secret, new_key_secret = NULL
-            WHERE id = :id AND new_key_secret IS NOT NULL""",
+def changing_key(tx: Tx, account: str, old: str, new: str) -> bool:
+    """Begin a change; False if one is under way, or the old key is not its key any more."""
+    changed = tx.run(
+        """UPDATE issuer_accounts SET new_key_secret = :new
+            WHERE id = :id AND key_secret = :old AND new_key_secret IS NULL AND url IS NOT NULL""",
         id=account,
+        old=old,
+        new=new,
     )
+    return changed == 1
+
+
+def changed_key(tx: Tx, account: str, new: str) -> bool:
+    """The CA took the new key; False if somebody wrote that down before."""
+    changed = tx.run(
+        """UPDATE issuer_accounts SET key_secret = new_key_secret, new_key_secret = NULL
+            WHERE id = :id AND new_key_secret = :new""",
+        id=account,
+        new=new,
+    )
+    return changed == 1
+
+
+def kept_key(tx: Tx, account: str, new: str) -> bool:
+    """The CA refused the new key, and knows the old one."""
+    changed = tx.run(
+        "UPDATE issuer_accounts SET new_key_secret = NULL WHERE id = :id AND new_key_secret = :new", id=account, new=new
+    )
+    return changed == 1
+
+
+def delete_of(tx: Tx, issuer: str) -> None:
+    tx.run("DELETE FROM issuer_accounts WHERE issuer = :issuer", issuer=issuer)
 
 
 def _account(row: Row) -> AccountRow:

@@ -95,6 +95,31 @@ def all_issuers(tx: Tx) -> list[IssuerRow]:
     return [_row(row) for row in tx.rows(f"SELECT {_COLUMNS} FROM issuers ORDER BY name")]
 
 
+def needed_by(tx: Tx, name: str, limit: int) -> list[str]:
+    """Names of certificates that may come from it, or about which it is yet to be asked or told something."""
+    rows = tx.rows(
+        """SELECT name FROM certificates
+            WHERE state <> 'archived' AND issuers LIKE :quoted
+               OR id IN (SELECT certificate FROM issuances
+                          WHERE issuer = :name
+                            AND (ended_at IS NULL OR EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = 'withdraw'
+                                                                AND jobs.subject = issuances.id AND state <> 'dead')))
+               OR id IN (SELECT certificate FROM certificate_versions
+                          WHERE issuer = :name AND EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = 'revoke'
+                                                              AND jobs.subject = certificate_versions.id
+                                                              AND jobs.state <> 'dead'))
+            ORDER BY name LIMIT :limit""",
+        name=name,
+        quoted=f"%{json.dumps(name)}%",
+        limit=limit,
+    )
+    return [row["name"] for row in rows]
+
+
+def delete(tx: Tx, name: str) -> None:
+    tx.run("DELETE FROM issuers WHERE name = :name", name=name)
+
+
 def _row(row: Row) -> IssuerRow:
     return IssuerRow(
         name=row["name"],

@@ -369,6 +369,10 @@ def known(tx: Tx, kind: str, subject: str) -> bool:
     return row is not None
 
 
+def any_dead(tx: Tx, kind: str) -> bool:
+    return tx.row("SELECT 1 AS found FROM jobs WHERE kind = :kind AND state = 'dead' LIMIT 1", kind=kind) is not None
+
+
 def counts(tx: Tx) -> dict[tuple[str, str], int]:
     rows = tx.rows("SELECT kind, state, COUNT(*) AS n FROM jobs GROUP BY kind, state")
     return {(row["kind"], row["state"]): row["n"] for row in rows}
@@ -393,6 +397,17 @@ def requeue(tx: Tx, job_id: str) -> bool:
     )
     tx.wakes = tx.wakes or changed == 1
     return changed == 1
+
+
+def hasten(tx: Tx, job_id: str) -> bool:
+    """Let one that waits for its time, or for the retry sweep, be due now. False if it runs, is dead, or is due."""
+    moved = tx.run(
+        "UPDATE jobs SET state = :ready, due_at = now_us() WHERE id = :id AND state = 'failed'",
+        id=job_id,
+        ready=move(State.FAILED, "retried"),
+    ) or tx.run("UPDATE jobs SET due_at = now_us() WHERE id = :id AND state = 'ready' AND due_at > now_us()", id=job_id)
+    tx.wakes = tx.wakes or moved == 1
+    return moved == 1
 
 
 def cancel(tx: Tx, job_id: str) -> bool:

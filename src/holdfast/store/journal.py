@@ -7,12 +7,14 @@ in order, a reader that resumes after an id misses nothing, and the lock can nev
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from holdfast.core import chain
+from holdfast.core.telling import TOLD
 from holdfast.store.tx import Tx, from_micros, value_list
 
 SYSTEM: Final = "system"
@@ -31,14 +33,45 @@ class Event:
     details: dict[str, Any]
 
 
-def audit(tx: Tx, action: str, subject: str, *, actor: str = SYSTEM, **details: Any) -> None:
-    """Owe the audit log one row; it is written, or the whole transaction is not."""
+def audit(
+    tx: Tx,
+    action: str,
+    subject: str,
+    *,
+    actor: str = SYSTEM,
+    before: object = None,
+    after: object = None,
+    **details: Any,
+) -> None:
+    """Owe the audit log one row; it is written, or the whole transaction is not.
+
+    Of what was changed, `before` and `after` leave digests only: whether two rows speak of the same state can be seen,
+    and what it was cannot.
+    """
+    if tx.origin:
+        details["origin"] = dict(tx.origin)
+    if before is not None:
+        details["before"] = chain.digest(before)
+    if after is not None:
+        details["after"] = chain.digest(after)
     tx.audits.append((actor, action, subject, chain.canonical(details)))
 
 
+@contextmanager
+def coming_from(tx: Tx, origin: Mapping[str, str]) -> Iterator[None]:
+    """Rows that are owed meanwhile say where the wish came from; others may share the transaction."""
+    held, tx.origin = tx.origin, origin
+    try:
+        yield
+    finally:
+        tx.origin = held
+
+
 def event(tx: Tx, name: str, subject: str, *, job: str = "", **details: Any) -> None:
-    """Add to the timeline of a subject."""
+    """Add to the timeline of a subject; if it is one that people are told of, the notice is owed with it."""
     tx.events.append((name, subject, job, chain.canonical(details)))
+    if name in TOLD or details.get("alert"):
+        tx.alerts.append((name, subject, details))
 
 
 def seal(tx: Tx) -> None:
@@ -136,10 +169,10 @@ def forget_events(tx: Tx, before: datetime, limit: int = 5000) -> int:
     )
 
 
-def outbox(tx: Tx, consumer: str, limit: int = 500) -> list[Event]:
-    """What a named consumer has not yet taken. It acts, then moves its cursor: at least once, in order."""
+def audit_outbox(tx: Tx, consumer: str, limit: int = 500) -> list[chain.Entry]:
+    """The rows that a named consumer has not yet taken. It acts, then moves its cursor: at least once, in order."""
     row = tx.row("SELECT event_id FROM event_cursors WHERE consumer = :consumer", consumer=consumer)
-    return events_after(tx, row["event_id"] if row else 0, limit=limit)
+    return audit_page(tx, row["event_id"] if row else 0, limit=limit)
 
 
 def advance(tx: Tx, consumer: str, to: int) -> None:

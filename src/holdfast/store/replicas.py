@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from holdfast.store import journal, leases, sweeps
 from holdfast.store.tx import Tx, from_micros
@@ -19,19 +22,22 @@ class Replica:
     started_at: datetime
     seen_at: datetime
     draining: bool
+    loops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # how each ended last, by its own clock
 
 
-def seen(tx: Tx, holder: str, name: str, version: str, *, draining: bool) -> datetime:
+def seen(tx: Tx, holder: str, name: str, version: str, *, draining: bool, loops: str = "{}") -> datetime:
     """Say that we are alive; the answer is the database's time, for measuring our own clock against."""
     row = tx.rows(
-        """INSERT INTO replicas (holder, name, version, started_at, seen_at, draining)
-           VALUES (:holder, :name, :version, now_us(), now_us(), :draining)
-           ON CONFLICT (holder) DO UPDATE SET seen_at = excluded.seen_at, draining = excluded.draining
+        """INSERT INTO replicas (holder, name, version, started_at, seen_at, draining, loops)
+           VALUES (:holder, :name, :version, now_us(), now_us(), :draining, :loops)
+           ON CONFLICT (holder) DO UPDATE
+              SET seen_at = excluded.seen_at, draining = excluded.draining, loops = excluded.loops
            RETURNING seen_at""",
         holder=holder,
         name=name,
         version=version,
         draining=draining,
+        loops=loops,
     )[0]
     return from_micros(row["seen_at"])
 
@@ -45,7 +51,9 @@ def forget_silent(tx: Tx, silent_for: timedelta) -> int:
 
 
 def everyone(tx: Tx) -> list[Replica]:
-    rows = tx.rows("SELECT holder, name, version, started_at, seen_at, draining FROM replicas ORDER BY started_at")
+    rows = tx.rows(
+        "SELECT holder, name, version, started_at, seen_at, draining, loops FROM replicas ORDER BY started_at"
+    )
     return [
         Replica(
             holder=row["holder"],
@@ -54,6 +62,7 @@ def everyone(tx: Tx) -> list[Replica]:
             started_at=from_micros(row["started_at"]),
             seen_at=from_micros(row["seen_at"]),
             draining=bool(row["draining"]),
+            loops=json.loads(row["loops"]),
         )
         for row in rows
     ]

@@ -44,7 +44,7 @@ class Session(Protocol):
 class Tx:
     """What a transaction function may do. Journal entries and wake-ups collect here until just before COMMIT."""
 
-    __slots__ = ("_now", "_session", "audits", "epoch", "events", "owed_jobs", "wakes", "wrote")
+    __slots__ = ("_now", "_session", "alerts", "audits", "epoch", "events", "origin", "owed_jobs", "wakes", "wrote")
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -52,6 +52,8 @@ class Tx:
         self.epoch = session.epoch
         self.audits: list[tuple[str, str, str, str]] = []  # actor, action, subject, details
         self.events: list[tuple[str, str, str, str]] = []  # name, subject, job id, details
+        self.origin: Mapping[str, str] = {}  # where the wish that is being carried out came from
+        self.alerts: list[tuple[str, str, Mapping[str, Any]]] = []  # name, subject, details: what people are told of
         self.owed_jobs: list[tuple[Any, ...]] = []  # rows of jobs, in the order of their columns
         self.wakes = False  # there is new work: tell the workers after COMMIT
         self.wrote = False  # something was changed: COMMIT will wait for the disk

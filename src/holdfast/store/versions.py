@@ -100,16 +100,17 @@ def revoked(tx: Tx, version: str, at: datetime) -> bool:
     return changed == 1
 
 
-def to_revoke_without_job(tx: Tx, kind: str, limit: int = PAGE) -> list[str]:
+def to_revoke_without_job(tx: Tx, kind: str, limit: int = PAGE) -> dict[str, str]:
+    """Those whose CA is to hear of it, and that no job works on, with the names of those CAs."""
     rows = tx.rows(
-        """SELECT id FROM certificate_versions
+        """SELECT id, issuer FROM certificate_versions
             WHERE revoke_asked_at IS NOT NULL AND revoked_at IS NULL
               AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = certificate_versions.id)
             ORDER BY id LIMIT :limit""",
         kind=kind,
         limit=limit,
     )
-    return [row["id"] for row in rows]
+    return {row["id"]: row["issuer"] for row in rows}
 
 
 def _version(row: Row) -> Version:

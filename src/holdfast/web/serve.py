@@ -8,6 +8,7 @@ import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
+from errno import EACCES
 from pathlib import Path
 
 import uvicorn
@@ -61,7 +62,8 @@ def bind(host: str, port: int, *, setting: str = "server.listen") -> Line:
         line.close()
         refused = AddressTaken(f"{setting}: cannot listen on {host}:{port}: {error.strerror}.")
         variable = f"HOLDFAST_{setting.replace('.', '_').upper()}"
-        refused.hint = f"Stop what listens there, or choose another address ({variable})."
+        first = "Allow ports below 1024 (CAP_NET_BIND_SERVICE)" if error.errno == EACCES else "Stop what listens there"
+        refused.hint = f"{first}, or choose another address ({variable})."
         raise refused from error
     line.setblocking(False)
     return line

@@ -1,0 +1,1 @@
+"""How quickly the API answers when there is much to answer about."""

@@ -1,0 +1,82 @@
+"""Codes of problems: programs decide by them, so each has a sentence, a section in the reference, and never changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+PAGE: Final = "docs/reference/problems.md"
+OTHERS: Final = "names-keys-and-chains"  # refusals of pki: each names its own rule
+SENTENCES: Final[Mapping[str, str]] = {
+    # the request
+    "bad-request": "The request cannot be understood.",
+    "invalid-request": "A field or parameter is missing, unknown or malformed; `errors` points at each.",
+    "bad-header": "A header has another form than this API gives it.",
+    "bad-cursor": "The cursor is none of this list. Begin again without it.",
+    "bad-filter": "A filter cannot be read.",
+    "too-large": "The body is longer than any request of this kind needs to be.",
+    "unsupported-media-type": "The body is of another type than the document says.",
+    "method-not-allowed": "There is something at this address, and it cannot be asked that way; see Allow.",
+    "not-found": "There is nothing at this address.",
+    "precondition-required": "A change needs If-Match, with the ETag that was read.",
+    "idempotency-key-reused": "The same Idempotency-Key came with another request within the last day.",
+    # who asks
+    "unauthenticated": "There is no token, or none that is good.",
+    "forbidden": "The token's role, rights or scope do not cover this.",
+    "throttled": "Too many bad tokens came from this address. It passes by itself.",
+    "own-request": "Whoever asked for something cannot approve it, too.",
+    "token-refused": "Such a token cannot be made.",
+    "no-such-token": "There is no such token.",
+    # certificates
+    "no-such-certificate": "There is no such certificate, or none that the asker may see.",
+    "certificate-exists": "There is one of this name already.",
+    "certificate-state": "It is in a state in which this cannot be done.",
+    "wish-refused": "What was asked for cannot be had; the sentence says why.",
+    "stale": "It was changed since it was read. Read it again.",
+    "no-such-issuance": "There is no such attempt, or none that the asker may see.",
+    "no-such-approval": "There is no such request for approval, or none that the asker may see.",
+    "approval-decided": "It was decided before, or its time is over. The first word counts.",
+    # documents and imports
+    "document-refused": "The document has mistakes; the detail lists them, each with its place.",
+    "yaml-refused": "The document is no YAML, or uses what documents may not use.",
+    "directory-refused": "This is no address of an ACME directory.",
+    # CAs
+    "no-such-issuer": "There is no such CA here.",
+    "unknown-issuer": "A CA is named that is not here.",
+    "issuer-exists": "There is a CA of this name already.",
+    "issuer-changed": "The CA was changed since it was read. Read it again.",
+    "issuer-in-use": "Certificates need the CA, or something is under way there.",
+    "issuer-refused": "The CA's settings cannot be used, or the CA itself refused.",
+    "no-such-ca": "There is no own CA of this name.",
+    "ca-exists": "There is an own CA of this name already.",
+    "ca-refused": "The own CA cannot be made or changed like this.",
+    "already-so": "It is so already.",
+    "half-a-limit": "A forecast under another limit needs the CA, the burst and the time, all three.",
+    # notices
+    "no-such-channel": "There is no such channel.",
+    "channel-exists": "There is a channel of this name already.",
+    "channel-refused": "The channel's settings cannot be used, or the channel itself refused.",
+    "channel-changed": "The channel was changed since it was read. Read it again.",
+    "no-such-notice": "There is no such notice.",
+    "notice-state": "The notice is in a state in which this cannot be done.",
+    "no-channel": "There is no channel that it could be sent through.",
+    "note-refused": "The note cannot be kept as it is.",
+    # jobs
+    "no-such-job": "There is no such job; finished ones are in the history only.",
+    "job-state": "The job is in a state in which this cannot be done.",
+    "job-twin": "A newer job does the same work already.",
+    "job-waits-for-budget": "The CA's limits decide when it runs; asking again would lose its turn.",
+    # the installation
+    "store-unavailable": "The database does not answer now. Nothing was changed. Try again.",
+    "outcome-unknown": "The line to the database broke while it wrote: look, or repeat with the same Idempotency-Key.",
+    "unavailable": "The server is starting or leaving. Try again.",
+    "store-refused": "The database cannot be used as it is; a person must act.",
+    "key-unusable": "The key that opens stored secrets is not the right one; a person must act.",
+    "key-missing": "The key that opens stored secrets is not there; a person must act.",
+    "internal": "Something went wrong here. It was logged under the request's id.",
+}
+
+
+def doc(code: str) -> str:
+    """Where a code is explained."""
+    return f"{PAGE}#{code if code in SENTENCES else OTHERS}"

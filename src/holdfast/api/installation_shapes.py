@@ -1,0 +1,108 @@
+"""The installation as it goes over the wire: its audit log, its numbers, its replicas."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+
+class Origin(BaseModel):
+    """Where a wish came from."""
+
+    face: str = Field(description="api, local (a command on the server's machine), acme.")
+    address: str = ""
+    request: str = Field(default="", description="The id that the answer carried, too.")
+    token: str = ""
+    client: str = Field(default="", description="What the client calls itself.")
+
+
+class AuditEntry(BaseModel):
+    seq: int
+    at: datetime
+    actor: str
+    actor_kind: str = Field(description="human, robot, agent, local, acme or system.")
+    action: str
+    subject: str
+    origin: Origin | None = Field(description="null for what the system does by itself, and for ACME accounts.")
+    before: str | None = Field(description="SHA-256 of what was changed, as it was.")
+    after: str | None = Field(description="And as it is since.")
+    details: dict[str, Any]
+    hash: str = Field(description="Over this row and the hash of the row before.")
+
+
+class AuditVerdict(BaseModel):
+    ok: bool
+    verified: int = Field(description="How many rows hold, from the first on.")
+    last_hash: str
+    first_bad_row: int | None
+    problem: str
+
+
+class Summary(BaseModel):
+    at: datetime
+    certificates: dict[str, int]
+    failing: int
+    due: int
+    under_way: int
+    awaiting_approval: int
+    never_issued: int
+    expired: int
+    expiring: dict[str, int] = Field(description="How many end within so many days.")
+    jobs: dict[str, int]
+
+
+class Ending(BaseModel):
+    at: datetime = Field(description="When the span begins.")
+    expiring: int
+    renewals: int
+
+
+class Outcomes(BaseModel):
+    at: datetime
+    issued: int
+    failed: int
+    cancelled: int
+    reasons: dict[str, int]
+
+
+class Rate(BaseModel):
+    at: datetime
+    issuer: str
+    issued: int
+    mean_s: float = Field(description="From the beginning of an attempt to its certificate.")
+    longest_s: float
+
+
+class LoopSeen(BaseModel):
+    name: str
+    replica: str = Field(description="Which replica did it last.")
+    ended_at: datetime | None = Field(description="When it was last done to its end; null: not since that start.")
+    next_at: datetime | None
+    took_s: float | None
+    error: str = Field(description="Why it was not, the last time; empty: it was.")
+
+
+class ReplicaSeen(BaseModel):
+    holder: str
+    name: str
+    version: str
+    started_at: datetime
+    seen_at: datetime
+    draining: bool
+    loops: int = Field(description="How many it did since it began.")
+
+
+class LeaseHeld(BaseModel):
+    name: str
+    holder: str
+    fence: int
+    until: datetime
+
+
+class Cluster(BaseModel):
+    at: datetime = Field(description="By the database's clock, as all times here.")
+    replicas: list[ReplicaSeen]
+    leases: list[LeaseHeld]
+    loops: list[LoopSeen]

@@ -1,0 +1,63 @@
+"""What a person should look at, of everything: from the same sources as the first of the tools for assistants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.cli import showing_certificates as shown
+
+if TYPE_CHECKING:
+    from holdfast.cli.client import Client
+
+SOON: Final = timedelta(days=7)
+PEOPLE: Final = ("you", "operator", "approver")
+SOURCES: Final = ("attention", "approvals", "dead_jobs", "dead_notifications", "cas")
+Found = Mapping[str, Any]
+
+
+def of_all(client: Client, now: datetime) -> dict[str, Any]:
+    """Each source by its name; `not_shown`: those that this token may not see."""
+    failing = client.pages("/certificates", failing=True, limit=500)
+    ending = client.pages("/certificates", expires_before=(now + SOON).isoformat(), limit=500)
+    rows = {row["id"]: row for row in [*failing, *ending] if needs_somebody(row)}
+    jobs = client.maybe("/jobs", state="dead", limit=100)
+    notices = client.maybe("/notifications", state="dead", limit=100)
+    found = {
+        "attention": list(rows.values()),
+        "approvals": client.maybe("/approvals"),
+        "dead_jobs": None if jobs is None else jobs["items"],
+        "dead_notifications": None if notices is None else notices["items"],
+        "cas": _troubled(client.maybe("/issuers")),
+    }
+    return found | {"not_shown": [name for name, each in found.items() if each is None]}
+
+
+def needs_somebody(row: Found) -> bool:
+    return row["status"]["phase"] in shown.BAD or row["status"]["acts_next"] in PEOPLE
+
+
+def _troubled(issuers: Any) -> Any:
+    if issuers is None:
+        return None
+    return [row for row in issuers if row["breaker_open"] or row["state"] != "active"]
+
+
+def anything(found: Found) -> bool:
+    return any(found[name] for name in SOURCES)
+
+
+def facts(found: Found) -> Iterator[tuple[str, str]]:
+    """What is not about one certificate, and the command that shows it."""
+    for name, words, command in (
+        ("approvals", "wait for a second person", "holdfast approvals ls"),
+        ("dead_jobs", "were given up", "holdfast jobs ls --state dead"),
+        ("dead_notifications", "were never delivered", "holdfast notify ls --dead"),
+    ):
+        if found[name]:
+            yield name.replace("_", " "), f"{len(found[name])} {words}: {command}"
+    for row in found["cas"] or ():
+        paused = row["state"] != "active"
+        remedy = f"holdfast ca resume {row['name']}" if paused else f"holdfast ca test {row['name']}"
+        yield f"CA {row['name']}", f"{row['state'] if paused else row['breaker_error'] or 'it is down'}: {remedy}"

@@ -1,0 +1,116 @@
+"""`holdfast completion`: scripts for shells, and what they ask: commands, options, and the names that there are now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+
+import typer
+
+if TYPE_CHECKING:
+    from typer._click import Command
+
+app = typer.Typer()
+NAMES: Final = 200  # live ones, at most: more is no help
+
+SCRIPTS: Final = {
+    "bash": """\
+_holdfast() {
+    local IFS=$'\\n'
+    COMPREPLY=($(holdfast __complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _holdfast holdfast""",
+    "zsh": """\
+#compdef holdfast
+_holdfast() {
+    local -a found
+    found=("${(@f)$(holdfast __complete -- "${words[@]:1:$((CURRENT-1))}" 2>/dev/null)}")
+    [[ -n $found ]] && compadd -a found
+}
+compdef _holdfast holdfast""",
+    "fish": """\
+complete -c holdfast -f -a '(holdfast __complete -- (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'""",
+}
+HOW: Final = {
+    "bash": "holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast",
+    "zsh": "holdfast completion zsh > ~/.zfunc/_holdfast   (with fpath+=~/.zfunc before compinit)",
+    "fish": "holdfast completion fish > ~/.config/fish/completions/holdfast.fish",
+}
+
+
+@app.command("completion")
+def completion(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish")]) -> None:
+    """Print the script that completes commands, options and live names."""
+    from holdfast.cli.terminal import say
+
+    print(SCRIPTS[shell])
+    if sys.stdout.isatty():
+        say(f"\n# Keep it: {HOW[shell]}")
+
+
+@app.command("__complete", hidden=True)
+def complete(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+    """What may stand in place of the last of these words."""
+    for each in found(words or [""]):
+        print(each)
+
+
+def found(words: Sequence[str]) -> list[str]:
+    from holdfast.cli import main
+
+    *before, prefix = words
+    if not [word for word in before if not word.startswith("-")]:
+        return _fitting(prefix, [*main.COMMANDS, "version"])
+    name = next(word for word in before if not word.startswith("-"))
+    command = main.load(name) if name in main.COMMANDS else None
+    if command is None:
+        return []
+    return _of(command, before[before.index(name) + 1 :], prefix)
+
+
+def _of(command: Command, before: Sequence[str], prefix: str) -> list[str]:
+    """Of a group, its commands; of a command, its options, the choices of one, or live names."""
+    inner: dict[str, Command] = getattr(command, "commands", {})
+    if inner:
+        chosen = next((word for word in before if word in inner), None)
+        if chosen is None:
+            return _fitting(prefix, inner)
+        return _of(inner[chosen], before[before.index(chosen) + 1 :], prefix)
+    by_option = {flag: each for each in command.params for flag in each.opts if flag.startswith("-")}
+    if before and before[-1] in by_option and not getattr(by_option[before[-1]], "is_flag", False):
+        return _fitting(prefix, _choices(by_option[before[-1]]))
+    if prefix.startswith("-"):
+        return _fitting(prefix, [flag for flag in by_option if flag.startswith("--")])
+    return _live(command, prefix)
+
+
+def _choices(option: Any) -> Iterable[str]:
+    return [each for each in get_args(option.type_descriptor.annotation) if isinstance(each, str)]
+
+
+def _live(command: Command, prefix: str) -> list[str]:
+    """The names of certificates or CAs, if that is what the command takes; nothing if nobody can be asked."""
+    wanted = {str(each.metavar or "").strip("[]") for each in command.params if not each.opts[0].startswith("-")}
+    path = "/certificates" if wanted & {"CERT", "CERT|JOB"} else "/issuers" if "CA" in wanted else None
+    if path is None:
+        return []
+    try:
+        return _fitting(prefix, _names(path, prefix))
+    except Exception:
+        return []  # at a prompt, an error is only in the way
+
+
+def _names(path: str, prefix: str) -> list[str]:
+    from holdfast.cli import client
+    from holdfast.cli.config import settings
+
+    with client.here(settings(None)) as line:
+        if path == "/issuers":
+            return [str(row["name"]) for row in line.get(path)]
+        page = line.get(path, q=prefix or None, limit=NAMES)
+        return [str(row["name"]) for row in page["items"]]
+
+
+def _fitting(prefix: str, words: Iterable[str]) -> list[str]:
+    return sorted(word for word in words if word.startswith(prefix) and not word.startswith("__"))

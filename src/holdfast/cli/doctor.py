@@ -1,0 +1,171 @@
+"""`holdfast doctor`: looks at this machine and asks the server; one fix for each finding."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from holdfast.cli.calling import ServerOption
+from holdfast.cli.config import ConfigOption, settings
+from holdfast.cli.findings import FINDINGS, show
+from holdfast.cli.terminal import FormatOption, instant, say
+from holdfast.errors import UserError
+
+if TYPE_CHECKING:
+    from holdfast.cli.client import Client
+    from holdfast.config import Settings
+    from holdfast.core.finding import Finding
+    from holdfast.store.database import Database
+
+app = typer.Typer()
+Found = list[tuple[str, "Finding"]]
+KNOWN_NAME: Final = "acme-v02.api.letsencrypt.org"  # asked for in DNS only, to see whether DNS works
+
+
+@app.command("doctor")
+def doctor(
+    name: Annotated[str, typer.Option("--name", help="A name that DNS should know, to test DNS with.")] = KNOWN_NAME,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
+) -> None:
+    """Look for what is wrong: store, clock, disk, keys, DNS, CAs, channels. Exit code 10 if anything is."""
+    import asyncio
+
+    from holdfast.cli import client as calling
+
+    chosen = settings(config)
+    there = server or calling.away(chosen)
+    found: Found = [] if there else asyncio.run(_here(chosen, name))
+    try:
+        with calling.elsewhere(there) if there else calling.local(chosen) as client:
+            found += [("server", each) for each in _of_server(client)]
+    except UserError as why:
+        from holdfast.core.finding import bad
+
+        if why.status in (401, 403):
+            raise
+        found.append(("server", bad("server", str(why), why.hint or "Start it: holdfast serve")))
+    say(f"The server at {there} was asked, and nothing here was looked at." if there else "")
+    if show(found, output):
+        raise typer.Exit(FINDINGS)
+    say("Nothing is wrong.")
+
+
+# ── This machine ──
+
+
+async def _here(chosen: Settings, name: str) -> Found:
+    from holdfast.operations import diagnosis
+    from holdfast.world import LocalFiles, SystemClock, room_on_disk
+
+    files, folder = LocalFiles(), chosen.store.data_dir
+    on_sqlite = chosen.store.sqlite_file is not None
+    found = [
+        diagnosis.disk(folder, room_on_disk),
+        diagnosis.sqlite(sqlite3.sqlite_version_info[:3], used=on_sqlite),
+        diagnosis.private_file(files, "data folder", folder, needed=False),
+        diagnosis.listening(chosen.server.listen, in_the_clear=chosen.server.in_the_clear),
+    ]
+    if chosen.keys.passphrase is None:
+        found.append(diagnosis.private_file(files, "key file", chosen.key_file, needed=_begun(chosen)))
+    async with _opened(chosen) as db:
+        if db is not None:
+            found += [await diagnosis.store(db), await diagnosis.clock(db, SystemClock())]
+    found += [await _dns(chosen, name), *await _tls_alpn(chosen)]
+    return [("this machine", each) for each in found]
+
+
+def _begun(chosen: Settings) -> bool:
+    """Whether there is a store whose secrets need a key."""
+    from holdfast.world import LocalFiles
+
+    file = chosen.store.sqlite_file
+    try:
+        return file is None or bool(LocalFiles().mode(file))
+    except OSError:
+        return False
+
+
+@asynccontextmanager
+async def _opened(chosen: Settings) -> AsyncIterator[Database | None]:
+    """On PostgreSQL, beside the server. A SQLite file is the server's alone: it is asked about it instead."""
+    from holdfast.app import open_store
+    from holdfast.ports import no_points
+    from holdfast.world import SystemClock
+
+    if chosen.store.sqlite_file is not None:
+        yield None
+        return
+    db = open_store(chosen, SystemClock(), no_points)
+    try:
+        yield db
+    finally:
+        await db.close()
+
+
+async def _dns(chosen: Settings, name: str) -> Finding:
+    from holdfast.cli.resolvers import resolvers
+    from holdfast.core.finding import bad, ok
+    from holdfast.network import SystemNet
+    from holdfast.validators.resolver import DnsProblem, Resolver
+    from holdfast.world import SystemRandom
+
+    servers = resolvers(chosen)
+    try:
+        await Resolver(SystemNet(), SystemRandom(), servers, try_for=1.0).addresses(name)
+    except DnsProblem as why:
+        if why.kind == "nxdomain":
+            return ok("DNS", f"{', '.join(servers)} answers")
+        return bad("DNS", str(why), "Let this machine ask its name servers, or name others: acme.resolvers")
+    return ok("DNS", f"{', '.join(servers)} knows {name}")
+
+
+async def _tls_alpn(chosen: Settings) -> list[Finding]:
+    from holdfast.network import SystemNet
+    from holdfast.operations import diagnosis
+
+    address = chosen.keeping.tls_alpn_address
+    return [] if address is None else [await diagnosis.tls_alpn(SystemNet(), chosen.keeping.tls_alpn_listen, *address)]
+
+
+# ── The server ──
+
+
+def _of_server(client: Client) -> list[Finding]:
+    from holdfast import __version__
+    from holdfast.core.finding import ok
+    from holdfast.operations import diagnosis
+    from holdfast.world import SystemClock
+
+    clock = SystemClock()
+    began = clock.monotonic()
+    cluster = client.maybe("/cluster")
+    took = clock.monotonic() - began
+    me = client.get("/self")
+    rows = client.get("/issuers")
+    probed = {row["name"]: answer for row in rows if (answer := _probe(client, row, me)) is not None}
+    notices = client.maybe("/notifications/summary")
+    there = [] if cluster is None else [diagnosis.apart("the server's", _apart(clock.now(), cluster["at"]) - took)]
+    return [
+        ok("server", f"it answers, from its store, to {me['actor']} ({me['role']})"),
+        *there,
+        *diagnosis.replicas(cluster, __version__),
+        *diagnosis.issuers(rows, probed),
+        *diagnosis.channels(client.maybe("/channels"), None if notices is None else int(notices["dead"])),
+    ]
+
+
+def _apart(here: datetime, there: str) -> float:
+    return abs((here - instant(there)).total_seconds())
+
+
+def _probe(client: Client, row: Any, me: Any) -> Any | None:
+    if row["state"] != "active" or me["role"] != "admin":
+        return None
+    return client.post(f"/issuers/{row['name']}/test")

@@ -1,0 +1,178 @@
+"""The months to come, CA by CA: what is ordered, when it is busiest, what a CA allows, and what would not fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import cycle, islice
+from typing import Final
+
+from holdfast.core.acme import Identifier
+from holdfast.core.budget import Limit
+from holdfast.core.ca_limits import CaLimits
+from holdfast.core.forecast import WEEK, Kept, Lives, renewals
+from holdfast.core.registered_domain import registered_domain
+
+HOUR: Final = timedelta(hours=1)
+_EPOCH: Final = datetime(1970, 1, 5, tzinfo=UTC)  # a Monday
+COMMON_LIFE: Final = timedelta(days=90)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """What is assumed to be otherwise than it is."""
+
+    life: timedelta | None = None  # no certificate lives longer
+    more: int = 0  # so many certificates more, like those that there are
+    issuer: str | None = None  # only this CA is looked at; those in `more` come from it
+    orders: Limit | None = None  # what that CA allows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A limit that will not be kept: nothing breaks, but certificates wait, and some may wait too long."""
+
+    kind: str  # hour, week, domain
+    what: str
+    starts: datetime
+    needed: int
+    allowed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Month:
+    issuer: str
+    starts: datetime
+    orders: int
+    names: int  # that are proved
+    busiest_day: datetime | None
+    busiest_day_orders: int
+    busiest_hour_orders: int
+    used_percent: int | None  # of what the CA allows, where it is tightest; None: no limit is known
+    problem: Problem | None
+
+    @property
+    def fits(self) -> bool:
+        return self.problem is None
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Of one CA."""
+
+    orders: Counter[int] = field(default_factory=Counter)  # by month
+    names: Counter[int] = field(default_factory=Counter)
+    hours: Counter[datetime] = field(default_factory=Counter)
+    weeks: Counter[datetime] = field(default_factory=Counter)
+    domains: Counter[tuple[datetime, str]] = field(default_factory=Counter)  # by week
+
+
+def by_month(
+    fleet: Iterable[Kept],
+    limits: Mapping[str, CaLimits],
+    now: datetime,
+    *,
+    months: int,
+    lives: Mapping[str, Lives],
+) -> list[Month]:
+    """One for each CA and calendar month, this month first."""
+    starts = [_first_of(now, n) for n in range(months + 1)]
+    counts: dict[str, _Counts] = {}
+    for kept in fleet:
+        found = counts.setdefault(kept.issuer, _Counts())
+        domains = {registered_domain(each.base) for each in kept.identifiers}
+        for at in renewals(kept, now, starts[-1], lives.get(kept.issuer, ())):
+            _count(found, at, now, domains, len(kept.identifiers))
+    return [
+        _month(name, counts[name], limits.get(name), n, starts) for name in sorted(counts) for n in range(months)
+    ]  # fmt: skip
+
+
+def _first_of(now: datetime, months: int) -> datetime:
+    year, month = divmod(now.year * 12 + now.month - 1 + months, 12)
+    return datetime(year, month + 1, 1, tzinfo=UTC)
+
+
+def _count(counts: _Counts, at: datetime, now: datetime, domains: set[str], names: int) -> None:
+    month = (at.year - now.year) * 12 + at.month - now.month
+    week = _EPOCH + (at - _EPOCH) // WEEK * WEEK
+    counts.orders[month] += 1
+    counts.names[month] += names
+    counts.hours[at.replace(minute=0, second=0, microsecond=0)] += 1
+    counts.weeks[week] += 1
+    counts.domains.update((week, domain) for domain in domains)
+
+
+def _month(name: str, counts: _Counts, limits: CaLimits | None, number: int, starts: Sequence[datetime]) -> Month:
+    begins, ends = starts[number], starts[number + 1]
+    days: Counter[datetime] = Counter()
+    hours = {at: n for at, n in counts.hours.items() if begins <= at < ends}
+    for at, n in hours.items():
+        days[at.replace(hour=0)] += n
+    day = min(days, key=lambda each: (-days[each], each), default=None)
+    spans = list(_spans(counts, hours, limits, begins, ends))
+    over = [each for each in spans if each.needed > each.allowed]
+    return Month(
+        issuer=name,
+        starts=begins,
+        orders=counts.orders[number],
+        names=counts.names[number],
+        busiest_day=day,
+        busiest_day_orders=0 if day is None else days[day],
+        busiest_hour_orders=max(hours.values(), default=0),
+        used_percent=max((100 * each.needed // each.allowed for each in spans), default=None),
+        problem=min(over, key=lambda each: (each.starts, each.kind), default=None),
+    )
+
+
+def _spans(
+    counts: _Counts, hours: Mapping[datetime, int], limits: CaLimits | None, begins: datetime, ends: datetime
+) -> Iterable[Problem]:
+    """What is needed and allowed in each hour and week: an hour by the burst, a week by what is refilled in it."""
+    orders = None if limits is None else limits.orders
+    domain = None if limits is None else limits.per_domain
+    if orders is not None:
+        within = orders.burst + HOUR // orders.every
+        yield from (Problem(kind="hour", what="orders", starts=at, needed=n, allowed=within) for at, n in hours.items())
+        yield from (
+            Problem(kind="week", what="orders", starts=at, needed=n, allowed=_a_week(orders))
+            for at, n in counts.weeks.items()
+            if begins <= at < ends
+        )
+    if domain is not None:
+        yield from (
+            Problem(kind="domain", what=what, starts=at, needed=n, allowed=_a_week(domain))
+            for (at, what), n in counts.domains.items()
+            if begins <= at < ends
+        )
+
+
+def _a_week(limit: Limit) -> int:
+    return max(limit.burst, WEEK // limit.every)
+
+
+# ── What if ──
+
+
+def supposed(fleet: Sequence[Kept], what_if: WhatIf, now: datetime) -> list[Kept]:
+    """The fleet as it would be."""
+    chosen = [kept for kept in fleet if what_if.issuer in (None, kept.issuer)]
+    chosen += _more(chosen or list(fleet), what_if, now)
+    if what_if.life is None:
+        return chosen
+    life = what_if.life
+    return [replace(kept, life=min(kept.life, life)) for kept in chosen]
+
+
+def _more(fleet: Sequence[Kept], what_if: WhatIf, now: datetime) -> list[Kept]:
+    """Like those there are, in turn, and spread over a life: nobody asks for a thousand in one minute."""
+    unknown = Kept(
+        issuer=what_if.issuer or "own", identifiers=(Identifier("dns", "example.com"),), next_at=now, life=COMMON_LIFE
+    )
+    models = islice(cycle(fleet or [unknown]), what_if.more)
+    return [
+        replace(kept, issuer=what_if.issuer or kept.issuer, next_at=now + kept.life * (n / what_if.more))
+        for n, kept in enumerate(models)
+    ]

@@ -1,0 +1,426 @@
+"""Which events people are told of, and in which words: the journal's own names in, a message out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from holdfast.core import reasons
+from holdfast.core.notice import Severity, doubling, severity_of_crossing
+
+Mode = Literal[
+    "plain",  # one word, about nothing that lasts
+    "opens",  # something lasts: told once, however many suffer from it
+    "continues",  # something lasts, and there is news of it
+    "clears",  # it is over; told if its beginning was
+]
+Details = Mapping[str, Any]
+_DOWN: Final = frozenset({"CA_DOWN", "ANSWER_MALFORMED"})  # told once for the CA, not once for each certificate
+_SHOWN: Final = 500  # characters of what somebody else said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What the store knows about the subject of an event."""
+
+    subject: str
+    name: str
+    owner: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    safe_until: datetime | None = None  # None: there is no certificate yet that could end
+    ca_down: bool = False  # people know that its CA is down
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    severity: Severity
+    title: str
+    text: str
+    mode: Mode
+    key: str = ""  # of the outage; without one, each word is for itself
+    gate: str = ""  # a part of it that has a first word of its own
+    next: str = ""
+    reason: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    not_to: str = ""  # a channel that need not be told, since it is the one that is spoken of
+
+
+Tell = Callable[[Details, About], Told | None]
+
+
+def tell(event: str, details: Details, about: About) -> Told | None:
+    """What people hear of an event; None if this one is not worth a word. It never fails: its cause must not either."""
+    try:
+        if event in TOLD:
+            return TOLD[event](details, about)
+        return _other(event, details, about) if details.get("alert") else None
+    except (AttributeError, LookupError, TypeError, ValueError):  # facts that are missing, or not what we expect
+        return _other(event, details, about)
+
+
+def certificate_key(certificate: str) -> str:
+    return f"certificate/{certificate}"
+
+
+def issuer_key(issuer: str) -> str:
+    return f"issuer/{issuer}"
+
+
+# ── Certificates ──
+
+
+def _expires(details: Details, about: About) -> Told:
+    left = timedelta(seconds=details["left_s"])
+    over = left <= timedelta(0)
+    planned = details.get("next") or ""
+    text = f"It {'ended' if over else 'ends'} at {details['not_after']}. "
+    text += f"Its renewal is planned for {planned}." if planned else "No renewal is planned."
+    return Told(
+        severity=severity_of_crossing(details["threshold"]),
+        title=f"{about.name} has expired" if over else f"{about.name} expires in {in_words(left)}",
+        text=text,
+        mode="continues",
+        key=certificate_key(about.subject),
+        next=f"holdfast explain {about.name}",
+        reason="EXPIRED" if over else "",
+        facts={"not_after": str(details["not_after"]), "renewal": planned},
+    )
+
+
+def _failed(details: Details, about: About) -> Told | None:
+    """The first failure, every doubling of their number, each new refusal, and each that is not safe any more."""
+    attempts, reason = int(details.get("attempts") or 0), str(details.get("reason") or "")
+    if attempts < 1:
+        return None
+    unsafe = about.safe_until is not None and not _earlier(details.get("next"), about.safe_until)
+    excused = reason in _DOWN and about.ca_down
+    news = unsafe or (doubling(attempts) and not excused)
+    if not news and not details.get("alert"):
+        return None
+    meaning = reasons.MEANINGS[reasons.of(reason)]
+    next_at = str(details.get("next") or "")
+    text = f"{meaning.sentence} {_said(details)}"
+    text += " The next attempt is the last that can be in time, or comes too late: act now." if unsafe else ""
+    return Told(
+        severity=Severity.CRITICAL if unsafe else Severity.WARNING,
+        title=f"{about.name} could not be issued (attempt {attempts})",
+        text=text.strip(),
+        mode="continues" if news else "opens",
+        key=certificate_key(about.subject),
+        gate=f"{certificate_key(about.subject)}/{reason}" if details.get("alert") else "",
+        next=f"holdfast explain {about.name}",
+        reason=reason,
+        facts={"ca": str(details.get("issuer") or ""), "attempts": str(attempts), "next_attempt": next_at},
+    )
+
+
+def _earlier(at: object, than: datetime) -> bool:
+    """No time at all is later than any."""
+    return isinstance(at, str) and datetime.fromisoformat(at) < than
+
+
+def _well(details: Details, about: About) -> Told:
+    title = f"{about.name} is well again"
+    return _clear(title, "It holds a valid certificate, and its renewal is planned.", str(details["key"]))
+
+
+def _approval(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"{about.name} waits for an approval",
+        text="A second person must approve it before anything is asked of a CA.",
+        mode="plain",
+        next=f"holdfast approvals approve {details['approval']}",
+        reason="AWAITING_APPROVAL",
+        facts={"approval": str(details["approval"])},
+    )
+
+
+def _ari_moved(details: Details, about: About) -> Told:
+    explained = str(details.get("explanation") or "")
+    return Told(
+        severity=Severity.WARNING,
+        title=f"The CA wants {about.name} renewed at another time",
+        text="Its renewal follows the CA's new window. A window that moves forward often means a revocation to come."
+        + (f" See {explained[:_SHOWN]}" if explained else ""),
+        mode="plain",
+        next=f"holdfast explain {about.name}",
+        reason="DUE_ARI",
+        facts={"before": str(details["before"]), "after": str(details["after"])},
+    )
+
+
+def _uncollected(details: Details, about: About) -> Told:
+    names = ", ".join(str(each) for each in list(details["names"])[:3])
+    return Told(
+        severity=Severity.WARNING,
+        title=f"A certificate for {names} was issued and never collected",
+        text="The client that ordered it has not fetched it. If more follow from this account, they are not told.",
+        mode="opens",
+        key=f"uncollected/{details['account']}",
+        next="holdfast ca certificates",
+        facts={"account": str(details["account"]), "serial": str(details["serial"])},
+    )
+
+
+def _uncertain(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"Nobody can tell whether {about.name} was ordered",
+        text=f"The CA's answer was lost, and it cannot be asked: it is ordered again after a day. {_said(details)}",
+        mode="plain",
+        next=f"holdfast explain {about.name}",
+    )
+
+
+def _ordered_again(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"{about.name} may have been ordered twice",
+        text=f"See at the CA whether there is an order too many, and withdraw it there. {_said(details)}",
+        mode="plain",
+        next=f"holdfast explain {about.name}",
+    )
+
+
+def _barred(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"The CA does not let us look at the order of {about.name}",
+        text=f"A key was changed, or a right taken; the order may be well, and is kept. {_said(details)}",
+        mode="plain",
+        next=f"holdfast explain {about.name}",
+        reason=str(details.get("why") or ""),
+    )
+
+
+def _withdrawn(details: Details, about: About) -> Told | None:
+    if not details.get("alert"):
+        return None
+    return Told(
+        severity=Severity.WARNING,
+        title=f"An order of {about.name} could not be withdrawn",
+        text=f"It goes on at the CA, and may cost money: end it there. {str(details.get('why') or '')[:_SHOWN]}",
+        mode="plain",
+        next=f"holdfast explain {about.name}",
+        facts={"ca": str(details.get("issuer") or "")},
+    )
+
+
+def _stranded(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"{about.name} had lost its next step",
+        text="Nobody would have come back to it. It was given its time again; please report how this came about.",
+        mode="plain",
+        next=f"holdfast explain {about.name}",
+    )
+
+
+def _deploy_failed(details: Details, about: About) -> Told:
+    target = str(details.get("target") or "")
+    return Told(
+        severity=Severity.WARNING,
+        title=f"{about.name} could not be deployed to {target}",
+        text=_said(details),
+        mode="opens",
+        key=f"deployment/{details['deployment']}",
+        next=f"holdfast explain {about.name}",
+        reason=str(details.get("reason") or ""),
+        facts={"target": target},
+    )
+
+
+def _deploy_served(details: Details, about: About) -> Told:
+    return _clear(f"{about.name} is deployed again", "The target serves it.", f"deployment/{details['deployment']}")
+
+
+# ── What certificates depend on ──
+
+
+def _issuer_down(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"CA {about.name} is down",
+        text=f"{_said(details)} One probes it now and then; all that want to go there wait, or go to their next CA.",
+        mode="opens",
+        key=issuer_key(about.subject),
+        next=f"holdfast issuer test {about.name}",
+        reason="CA_DOWN",
+        facts={"ca": about.name},
+    )
+
+
+def _issuer_up(details: Details, about: About) -> Told:
+    return _clear(f"CA {about.name} answers again", "What waited for it goes on.", issuer_key(about.subject))
+
+
+def _job_dead(details: Details, about: About) -> Told:
+    kind = str(details["kind"])
+    return Told(
+        severity=Severity.WARNING,
+        title=f"A job of kind {kind} was given up",
+        text="It is kept and can be requeued. If more of its kind follow, they are not told.",
+        mode="opens",
+        key=f"jobs/{kind}",
+        next="holdfast jobs ls --state dead",
+        reason=str(details.get("reason") or ""),
+        facts={"kind": kind, "subject": about.name},
+    )
+
+
+def _jobs_well(details: Details, about: About) -> Told:
+    key = str(details["key"])
+    title = f"No dead jobs of kind {key.partition('/')[2]} are left"
+    return _clear(title, "They were requeued or cancelled.", key)
+
+
+def _chain_broken(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.CRITICAL,
+        title="The audit log does not verify",
+        text=f"{str(details.get('problem') or '')[:_SHOWN]} A row was changed, removed or damaged.",
+        mode="opens",
+        key="audit",
+        next="holdfast audit verify",
+    )
+
+
+def _chain_whole(details: Details, about: About) -> Told:
+    return _clear("The audit log verifies again", "Its chain is whole.", "audit")
+
+
+def _failover(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title="The database failed over",
+        text="Leases were dropped; work that was under way is compared with the CAs before it goes on.",
+        mode="plain",
+        next="holdfast cluster",
+    )
+
+
+def _replica_lost(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"Replica {about.name} is lost",
+        text=f"It was last heard of at {details['seen_at']}, and did not say that it would stop. Others do its work.",
+        mode="opens",
+        key=f"replica/{about.subject}",
+        next="holdfast cluster",
+    )
+
+
+def _replica_back(details: Details, about: About) -> Told:
+    return _clear(f"Replica {about.name} is back", "It works again.", f"replica/{about.subject}")
+
+
+# ── Channels ──
+
+
+def _channel_down(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"Channel {about.name} is down",
+        text=f"{_said(details)} What it is owed waits, for 72 hours at most.",
+        mode="opens",
+        key=f"channel/{about.name}",
+        next=f"holdfast notify test {about.name}",
+        reason="CHANNEL_DOWN",
+        not_to=about.name,
+    )
+
+
+def _channel_up(details: Details, about: About) -> Told:
+    title = f"Channel {about.name} works again"
+    return _clear(title, "What waited for it is sent.", f"channel/{about.name}", not_to=about.name)
+
+
+def _dead_letters(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"There are dead letters of channel {about.name}",
+        text=f"Notices could not be delivered, and are not tried again by themselves. {_said(details)}",
+        mode="opens",
+        key=f"dead-letters/{about.name}",
+        next="holdfast notify ls --state dead",
+        reason=str(details.get("reason") or ""),
+        not_to=about.name,
+    )
+
+
+def _letters_gone(details: Details, about: About) -> Told:
+    title = f"No dead letters of channel {about.name} are left"
+    return _clear(title, "They were requeued or resolved.", str(details["key"]), not_to=about.name)
+
+
+TOLD: Final[Mapping[str, Tell]] = {
+    "certificate.expires": _expires,
+    "certificate.well": _well,
+    "certificate.uncollected": _uncollected,
+    "certificate.stranded": _stranded,
+    "issuance.failed": _failed,
+    "issuance.uncertain": _uncertain,
+    "issuance.ordered_again": _ordered_again,
+    "issuance.barred": _barred,
+    "order.withdrawn": _withdrawn,
+    "approval.asked": _approval,
+    "ari.moved": _ari_moved,
+    "deployment.failed": _deploy_failed,
+    "deployment.served": _deploy_served,
+    "issuer.down": _issuer_down,
+    "issuer.up": _issuer_up,
+    "job.dead": _job_dead,
+    "job.quarantined": _job_dead,
+    "jobs.well": _jobs_well,
+    "selfcheck.failed": _chain_broken,
+    "selfcheck.passed": _chain_whole,
+    "store.failover": _failover,
+    "replica.lost": _replica_lost,
+    "replica.back": _replica_back,
+    "channel.down": _channel_down,
+    "channel.up": _channel_up,
+    "channel.dead_letters": _dead_letters,
+    "channel.letters_gone": _letters_gone,
+}
+# Events whose subject is the id of a certificate that we keep.
+OF_CERTIFICATE: Final = frozenset(
+    {
+        "certificate.expires", "certificate.well", "certificate.stranded", "issuance.failed", "approval.asked",
+        "ari.moved", "deployment.failed", "deployment.served", "issuance.uncertain", "issuance.ordered_again",
+        "issuance.barred", "order.withdrawn",
+    }
+)  # fmt: skip
+
+
+def _other(event: str, details: Details, about: About) -> Told:
+    """Somebody marked an event as one that people must hear of, and wrote no words for it: better these than none."""
+    return Told(
+        severity=Severity.WARNING,
+        title=f"{about.name}: {event.replace('.', ' ').replace('_', ' ')}",
+        text=_said(details) or "See the events of it.",
+        mode="plain",
+        next="holdfast events",
+        reason=str(details.get("reason") or ""),
+    )
+
+
+def _clear(title: str, text: str, key: str, *, not_to: str = "") -> Told:
+    """As severe as what it clears, so that it goes where that went."""
+    return Told(severity=Severity.INFO, title=title, text=text, mode="clears", key=key, not_to=not_to)
+
+
+def _said(details: Details) -> str:
+    return str(details.get("error") or "")[:_SHOWN]
+
+
+def in_words(left: timedelta) -> str:
+    """Two days or more in days, two hours or more in hours: 13 days, 47 hours, 90 minutes."""
+    seconds = left.total_seconds()
+    for unit, length in (("days", 86400), ("hours", 3600)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    minutes = max(round(seconds / 60), 1)
+    return f"{minutes} minutes" if minutes > 1 else "a minute"

@@ -1,0 +1,50 @@
+"""Tells of certificates that come to their end: each threshold once, whoever was asleep when it passed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.core.notice import crossings
+from holdfast.store import certificates, journal, outages
+from holdfast.store.database import Store
+from holdfast.store.outages import Ending
+from holdfast.store.tx import Tx
+
+PAGE: Final = 200
+
+
+async def sweep(db: Store) -> int:
+    """Look at every version whose next threshold has passed, a page at a time; how many were told of."""
+    total = 0
+    while True:
+        seen, told = await db.write(_page)
+        total += told
+        if seen < PAGE:
+            return total
+
+
+def _page(tx: Tx) -> tuple[int, int]:
+    found = outages.to_look(tx, tx.now(), PAGE)
+    return len(found), sum(_look(tx, each) for each in found)
+
+
+def _look(tx: Tx, ending: Ending) -> bool:
+    now = tx.now()
+    known = outages.told_of(tx, ending.version)
+    found = crossings(ending.not_after - ending.not_before, ending.not_after, now, known)
+    outages.look_again(tx, ending.version, found.next_at)
+    if found.told is None or not ending.watched or not outages.cross(tx, ending.version, found.owed, now):
+        return False
+    certificate = certificates.get(tx, ending.certificate)
+    planned = None if certificate is None else certificate.next_action_at
+    journal.event(
+        tx,
+        "certificate.expires",
+        ending.certificate,
+        version=ending.version,
+        threshold=found.told,
+        left_s=(ending.not_after - now).total_seconds(),
+        not_after=ending.not_after.isoformat(),
+        next=None if planned is None else planned.isoformat(),
+    )
+    return True

@@ -1,0 +1,351 @@
+"""Drains one channel: takes what it is owed, sends it, and writes down each answer before the next is sent.
+
+One job for a channel: its lease is why two replicas never both send, and why an alert comes before its all-clear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import count
+from typing import Final
+
+from holdfast.core import breaker, notice
+from holdfast.core.backoff import STORE
+from holdfast.core.breaker import Breaker
+from holdfast.core.job import Again, Done, Outcome, Spec
+from holdfast.core.notice import CRASHES_TO_POISON, OPENS_AFTER, STALE_AFTER, Message, Notice, Why
+from holdfast.engine.settle import PASSING
+from holdfast.engine.worker import Kind, Work
+from holdfast.errors import KeyMissing, KeyUnusable, LeaseLost, Refused, TryLater
+from holdfast.notifiers.base import RATE_LIMITED, Sender
+from holdfast.operations import burying
+from holdfast.ports import Clock, Random
+from holdfast.store import budgets, channels, issuances, jobs, journal, notices
+from holdfast.store.alerts import NOTIFY
+from holdfast.store.channels import ChannelRow
+from holdfast.store.database import Store
+from holdfast.store.notices import Parcel
+from holdfast.store.tx import Tx
+from holdfast.telemetry import Telemetry
+
+PAGE: Final = 20  # what is in memory at a time, however much is owed
+RUN_FOR: Final = 20.0  # seconds after which others have their turn, and a stop need not wait
+NEAR: Final = 2.0  # seconds
+SEND_FOR: Final = 60.0  # seconds that one send may take
+LIMITED_FOR: Final = timedelta(minutes=1)  # where a channel says "too many" and names no time
+SOONEST: Final = timedelta(seconds=1)
+LATEST: Final = timedelta(hours=1)  # of a wait that a channel asks for
+WAITING: Final = "WAITING"  # for the next time of a notice, and nothing else
+ONE_BY_ONE: Final = frozenset({"pagerduty", "opsgenie"})  # they keep incidents: a digest would be one more of them
+
+MakeSender = Callable[[ChannelRow], Awaitable[Sender]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What a channel is drained with."""
+
+    db: Store
+    make_sender: MakeSender
+    clock: Clock
+    random: Random
+    telemetry: Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """Nothing can be sent before `at`; None: nothing is owed."""
+
+    at: datetime | None
+    reason: str = WAITING
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    channel: ChannelRow
+    parcels: Sequence[Parcel]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a channel said to one parcel."""
+
+    outcome: str  # as the metric counts it: delivered, failed, limited, refused
+    error: str = ""
+    why: str = Why.ATTEMPTS_USED_UP.value
+    after: timedelta | None = None
+
+
+def kind(tools: Tools) -> Kind:
+    """Jobs of this kind have a channel as subject."""
+
+    async def handler(work: Work) -> Outcome:
+        drain = Drain(tools=tools, work=work)
+        try:
+            return await drain.go()
+        finally:
+            await drain.close()
+
+    return Kind(name=NOTIFY, handler=handler, slots=16, timeout=timedelta(minutes=5))
+
+
+@dataclass(slots=True, kw_only=True)
+class Drain:
+    """One claim of one channel's job."""
+
+    tools: Tools
+    work: Work
+    _sender: Sender | None = None
+    _version: int = 0
+    _wrong: Exception | None = field(default=None)  # why there is no sender
+
+    @property
+    def name(self) -> str:
+        return self.work.claim.subject
+
+    async def go(self) -> Outcome:
+        until = self.tools.clock.monotonic() + RUN_FOR
+        while self.tools.clock.monotonic() < until:
+            found = await self.tools.db.write(self._pick)
+            if isinstance(found, Rest):
+                if not await self._turn_comes(found):
+                    return self._rest(found)
+                continue
+            for number, parcel in enumerate(found.parcels, 1):
+                if not await self._deliver(found.channel, parcel, found.parcels[number:]):
+                    break  # how the channel stands is looked at anew
+        return Again(after=timedelta(0), reason="MORE")
+
+    async def _turn_comes(self, found: Rest) -> bool:
+        """Wait here for a turn that is near: giving the job back and claiming it again would take longer."""
+        if found.at is None or found.reason != "BUDGET":
+            return False
+        now = await self.tools.db.read(lambda tx: tx.now())
+        left = (found.at - now).total_seconds()
+        if left <= NEAR:
+            await self.tools.clock.sleep(max(left, 0.0))
+        return left <= NEAR
+
+    async def close(self) -> None:
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            try:
+                await sender.close()
+            except Exception as error:  # what it has sent, it has sent
+                self.tools.telemetry.log.warning("channel.not_closed", channel=self.name, error=str(error))
+
+    def _rest(self, found: Rest) -> Outcome:
+        job = self.tools.random.new_id("job")
+
+        def write(tx: Tx) -> None:
+            """Whoever owes more now waits for our lock on the job, or was committed before we look."""
+            if not notices.came_meanwhile(tx, self.name):
+                return
+            if found.at is None:
+                jobs.owe(tx, Spec(id=job, kind=NOTIFY, subject=self.name))
+            else:
+                jobs.bring_forward(tx, NOTIFY, self.name, tx.now())
+
+        looks = found.reason == WAITING
+        if found.at is None:
+            return Done(write=write if looks else None)
+        return Again(at=found.at, reason=found.reason, write=write if looks else None)
+
+    # ── Picking ──
+
+    def _pick(self, tx: Tx) -> Rest | Batch:
+        self._still_ours(tx)
+        now, row = tx.now(), channels.get(tx, self.name, lock=True)
+        if row is None:
+            more = burying.of_gone(tx, self.name, now)
+            return Rest(now if more else None, "CHANNEL_GONE")
+        if row.state == "paused":
+            return Rest(None, "PAUSED")
+        if burying.while_down(tx, row, now):
+            return Rest(now, "CHANNEL_DOWN")  # a page was given up or passed on: there may be more
+        admitted, until = breaker.admit(row.breaker, self.name, now)
+        if until is not None:
+            return Rest(until, "CHANNEL_DOWN" if row.down_since else "RATE_LIMITED")
+        if admitted != row.breaker:
+            channels.stands(tx, row.name, admitted, row.down_since)
+        return self._paid(tx, row, now)
+
+    def _paid(self, tx: Tx, row: ChannelRow, now: datetime) -> Rest | Batch:
+        """What is due, as far as the channel's budget goes."""
+        probing = row.breaker.until is not None
+        parcels = notices.pick(tx, row.name, now, 1 if probing else PAGE, probe=probing)
+        poison = [each for parcel in parcels for each in parcel.notices if each.begun >= CRASHES_TO_POISON]
+        if poison:
+            why = f"whoever sent it died, {CRASHES_TO_POISON} times in a row"
+            burying.bury(tx, row, poison, Why.POISON, why, now)
+            return Rest(now, "POISON")
+        if not parcels:
+            at = notices.next_due(tx, row.name)
+            return Rest(None if at is None else max(at, now + SOONEST))
+        paid, turn = budgets.take_some(tx, row.budget, row.limit, len(parcels))
+        notices.put_back(tx, [each for parcel in parcels[paid:] for each in parcel.notices])
+        return Batch(row, parcels[:paid]) if paid else Rest(turn, "BUDGET")
+
+    # ── Sending ──
+
+    async def _deliver(self, row: ChannelRow, parcel: Parcel, others: Sequence[Parcel]) -> bool:
+        """Send one and write down what became of it. False if it did not go: then the others are put back."""
+        first = parcel.notices[0]
+        message = notice.message_of(first) if parcel.digest is None else notice.digest_of(parcel.digest, parcel.notices)
+        answer = await self._send(row, message)
+        self.work.point("job.effect-done")
+        await self._write_down(lambda tx: self._record(tx, parcel, answer, others))
+        self.tools.telemetry.metrics.notification_deliveries.labels(channel=row.name, outcome=answer.outcome).inc()
+        if answer.outcome != "delivered":
+            self.tools.telemetry.log.warning(
+                "notice.not_delivered", channel=row.name, notice=message.id, outcome=answer.outcome, error=answer.error
+            )
+        return answer.outcome == "delivered"
+
+    async def _write_down(self, record: Callable[[Tx], None]) -> None:
+        """While the store is away the answer is kept and tried again, as long as the lease lasts: it is worth that."""
+        for tries in count(1):
+            try:
+                await self.tools.db.write(record)
+                return
+            except PASSING:
+                self.work.check()
+                await self.tools.clock.sleep(STORE.wait(tries, self.work.claim.id).total_seconds())
+
+    async def _send(self, row: ChannelRow, message: Message) -> Answer:
+        try:
+            sender = await self._sender_of(row)
+            self.work.check()
+            async with asyncio.timeout(SEND_FOR):
+                await sender.send(message)
+        except LeaseLost:
+            raise
+        except TryLater as why:
+            outcome = "limited" if why.reason == RATE_LIMITED else "failed"
+            return Answer(outcome, str(why), after=why.after)
+        except Refused as why:
+            return Answer("refused", str(why), why=why.reason if why.reason in set(Why) else Why.REFUSED.value)
+        except TimeoutError:
+            return Answer("failed", f"no answer within {SEND_FOR:g} s")
+        except Exception as error:
+            self.tools.telemetry.log.error("channel.crashed", channel=row.name, exc_info=error)
+            return Answer("failed", f"{type(error).__name__}: {error}")
+        return Answer("delivered")
+
+    async def _sender_of(self, row: ChannelRow) -> Sender:
+        """Made once for a claim, and anew when somebody changes the channel meanwhile."""
+        if self._version != row.version:
+            await self.close()
+            self._version, self._wrong = row.version, None
+            try:
+                self._sender = await self.tools.make_sender(row)
+            except KeyMissing as why:
+                self._wrong = TryLater(str(why))  # another replica may hold it
+            except KeyUnusable as why:
+                self._wrong = Refused(str(why), reason=Why.CHANNEL_MISCONFIGURED.value)
+            except (Refused, TryLater) as why:
+                self._wrong = why
+        if self._wrong is not None:
+            raise self._wrong
+        if self._sender is None:
+            raise TryLater("the channel was closed")
+        return self._sender
+
+    # ── Writing down ──
+
+    def _still_ours(self, tx: Tx) -> None:
+        if not jobs.still_ours(tx, self.work.claim):
+            raise LeaseLost(self.work.claim.id)
+
+    def _record(self, tx: Tx, parcel: Parcel, answer: Answer, others: Sequence[Parcel]) -> None:
+        self._still_ours(tx)
+        if answer.outcome != "delivered":
+            notices.put_back(tx, [each for other in others for each in other.notices])
+        now, row = tx.now(), channels.get(tx, self.name, lock=True)
+        found = notices.many(tx, [each.id for each in parcel.notices])
+        # Not those that somebody settled meanwhile, nor those whose answer was written down and its COMMIT unheard.
+        fresh = [each for each in found if each.state in notice.WAITING and each.begun > 0]
+        if row is None:
+            return  # deleted while we were sending: it has said what became of them
+        error = issuances.storable(answer.error)
+        match answer.outcome:
+            case "delivered":
+                notices.delivered(tx, fresh, now)
+                _tell(tx, fresh, "notice.sent", digest=parcel.digest)
+                self._works(tx, row, now)
+            case "limited":
+                notices.tried(tx, fresh, error, now)
+                until = now + min(answer.after or LIMITED_FOR, LATEST)
+                channels.stands(tx, row.name, breaker.limited(row.breaker, now, until, error), row.down_since)
+            case "refused":
+                burying.refused(tx, row, fresh, answer.why, error, now)
+            case _:
+                self._failed(tx, row, fresh, error, now)
+
+    def _works(self, tx: Tx, row: ChannelRow, now: datetime) -> None:
+        if row.breaker == Breaker() and row.down_since is None:
+            return
+        channels.stands(tx, row.name, Breaker(), None)
+        if row.down_since is not None:
+            stale = 0 if row.kind in ONE_BY_ONE else notices.to_digest(tx, row.name, now - STALE_AFTER, now)
+            down_s = (now - row.down_since).total_seconds()
+            journal.event(tx, "channel.up", row.name, down_s=down_s, in_digests=stale)
+
+    def _failed(self, tx: Tx, row: ChannelRow, fresh: Sequence[Notice], error: str, now: datetime) -> None:
+        """While its breaker is open an attempt shows how the channel is, and says nothing against the notice."""
+        if row.breaker.until is not None:
+            notices.tried(tx, fresh, error, now)
+        else:
+            self._count(tx, row, fresh, error, now)
+        after = breaker.failed(row.breaker, now, error, opens_after=OPENS_AFTER)
+        opened = after.open_at(now) and row.down_since is None
+        channels.stands(tx, row.name, after, now if opened else row.down_since)
+        if opened:
+            journal.event(tx, "channel.down", row.name, error=error)
+
+    def _count(self, tx: Tx, row: ChannelRow, fresh: Sequence[Notice], error: str, now: datetime) -> None:
+        died = []
+        for each in fresh:
+            retry = notice.after_failure(each.retry_count + 1)
+            at = None if retry.wait is None else now + retry.wait
+            notices.failed(tx, each, retry.event, error, now, at=at, why=Why.ATTEMPTS_USED_UP.value)
+            if at is None:
+                died.append(each)
+        _tell(tx, [each for each in fresh if each not in died], "notice.failed", error=error)
+        if died:
+            burying.mourn(tx, row, died, Why.ATTEMPTS_USED_UP, error, now)
+
+
+def _tell(tx: Tx, which: Sequence[Notice], name: str, **facts: str | None) -> None:
+    told = {key: value for key, value in facts.items() if value}
+    for each in which:
+        journal.event(tx, name, each.id, channel=each.channel, about=each.subject, attempt=each.retry_count + 1, **told)
+
+
+# ── What is owed without a job ──
+
+
+def owed(random: Random) -> Callable[[Tx], Sequence[Spec]]:
+    """Channels that are owed something, and that nobody drains: whatever made their job disappear."""
+
+    def specs(tx: Tx) -> Sequence[Spec]:
+        waiting = [each for each in notices.waiting_channels(tx, tx.now()) if jobs.live(tx, NOTIFY, each) is None]
+        return [Spec(id=random.new_id("job"), kind=NOTIFY, subject=each) for each in waiting]
+
+    return specs
+
+
+async def retry(db: Store, random: Random) -> int:
+    """The retry sweep: what is due is taken up, also where its job sleeps for longer than it should."""
+    return await db.write(lambda tx: sum(_take_up(tx, each, random) for each in notices.waiting_channels(tx, tx.now())))
+
+
+def _take_up(tx: Tx, channel: str, random: Random) -> bool:
+    job = jobs.live(tx, NOTIFY, channel)
+    if job is None:
+        return jobs.enqueue(tx, Spec(id=random.new_id("job"), kind=NOTIFY, subject=channel)) != ""
+    # One that waits for a channel to come back, or for its turn, is not late.
+    return job.reason == WAITING and jobs.bring_forward(tx, NOTIFY, channel, tx.now())

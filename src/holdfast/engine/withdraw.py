@@ -1,0 +1,115 @@
+"""Tells CAs about orders that nobody waits for any more, until they have heard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from holdfast.core.issuance import Issuance, Withdrawal
+from holdfast.core.job import Done, Outcome, Spec
+from holdfast.core.reasons import Reason
+from holdfast.engine.issue import Tools
+from holdfast.engine.worker import Kind, Work
+from holdfast.errors import Refused
+from holdfast.issuers.base import Issuer, Uncertain, Wish
+from holdfast.operations import paying
+from holdfast.operations.issuing import WITHDRAW, WITHDRAW_TRIES, Keeper
+from holdfast.store import issuances, issuers, journal
+from holdfast.store.issuers import IssuerRow
+from holdfast.store.tx import Tx
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    issuance: Issuance
+    issuer: IssuerRow | None
+    shared: bool  # the CA gave the same order to another attempt, which goes on with it
+
+
+def kind(tools: Tools) -> Kind:
+    """Jobs of this kind have an issuance that is over as subject."""
+
+    async def handler(work: Work) -> Outcome:
+        facts = await tools.keeper.db.read(lambda tx: _facts(tx, work.claim.subject))
+        if facts is None:
+            return Done()
+        if facts.shared:
+            return _ended(facts, "none", why="Another attempt goes on with it.")
+        if facts.issuer is None:
+            return _ended(facts, "refused", why=f"There is no CA named {facts.issuance.issuer!r} any more.")
+        try:
+            return _ended(facts, await _withdraw(await tools.make_issuer(facts.issuer), facts.issuance, work))
+        except Refused as why:
+            return _ended(facts, "refused", why=str(why))
+
+    return Kind(name=WITHDRAW, handler=handler, slots=4, timeout=timedelta(minutes=2))
+
+
+async def _withdraw(issuer: Issuer, issuance: Issuance, work: Work) -> Withdrawal:
+    ref = issuance.ref
+    if ref is None:  # its answer was lost, or came too late
+        found = await issuer.find(_wish(issuance))
+        if isinstance(found, Uncertain):
+            raise Refused(found.why, reason=Reason.ORDER_UNCERTAIN)
+        ref = None if found is None else found.ref
+    if ref is None:
+        return "none"
+    work.check()
+    await issuer.cancel(ref)
+    work.point("job.effect-done")
+    return "done"
+
+
+def _wish(issuance: Issuance) -> Wish:
+    return Wish(
+        issuance=issuance.id,
+        identifiers=issuance.identifiers,
+        csr=issuance.csr or b"",
+        asked_at=issuance.asked_at,
+        not_after=None,
+    )
+
+
+def _facts(tx: Tx, subject: str) -> _Facts | None:
+    found = issuances.get(tx, subject)
+    if found is None or found.withdrawal != "owed":
+        return None
+    shared = found.ref is not None and issuances.is_under_way(tx, found.issuer, found.ref)
+    return _Facts(found, issuers.get(tx, found.issuer), shared)
+
+
+def _ended(facts: _Facts, how: Withdrawal, *, why: str = "") -> Done:
+    """One that the CA does not let us give up goes on there, and may cost money: a person hears of it."""
+
+    def write(tx: Tx) -> None:
+        found = issuances.get(tx, facts.issuance.id, lock=True)
+        if found is None or found.withdrawal != "owed":
+            return
+        issuances.save(tx, found, withdrawal=how)
+        told: dict[str, Any] = {"issuance": found.id, "issuer": found.issuer, "how": how, "why": why}
+        journal.audit(tx, "order_withdrawn", found.certificate, **told)
+        journal.event(tx, "order.withdrawn", found.certificate, alert=how == "refused", **told)
+
+    return Done(write=write)
+
+
+def owed(keeper: Keeper) -> Callable[[Tx], Sequence[Spec]]:
+    """Orders that are to be given up and that no job works on."""
+
+    def specs(tx: Tx) -> Sequence[Spec]:
+        found = issuances.to_withdraw_without_job(tx, WITHDRAW)
+        paid = paying.for_requests(tx, found.values())
+        return [
+            Spec(
+                id=keeper.random.new_id("job"),
+                kind=WITHDRAW,
+                subject=each,
+                max_attempts=WITHDRAW_TRIES,
+                budgets=paid.get(issuer, ()),
+            )
+            for each, issuer in found.items()
+        ]
+
+    return specs

@@ -1,0 +1,292 @@
+"""DigiCert CertCentral (Services API v2): orders that people approve, and certificates that have ids of their own.
+
+It takes nothing of a CSR but its key, and a second POST buys a second certificate. So every order carries our own
+reference, and is looked up by it, then by our key, before another one is placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+from holdfast.core.reasons import Reason
+from holdfast.errors import Refused, TryLater
+from holdfast.issuers import acme_certificate, chains, digicert_order
+from holdfast.issuers.base import Failed, Issued, Look, Pending, Placed, Proof, RenewalWindow, Uncertain, Wish
+from holdfast.issuers.digicert_order import DIALECT, Settings
+from holdfast.issuers.kind import Kind, Options, Parts
+from holdfast.issuers.reading import instant, words
+from holdfast.issuers.rest import Reply, Rest, beforehand, segment
+
+_CLOCKS_DIFFER: Final = timedelta(days=1)  # it writes dates, at times without a zone
+_MOST_CANDIDATES: Final = 20  # orders that are looked at, to find ours by its key
+_REVOCATION: Final = {
+    1: "key_compromise", 3: "affiliation_changed", 4: "superseded", 5: "cessation_of_operation",
+}  # fmt: skip
+
+
+class DigicertIssuer:
+    """One API key, one product and one organization."""
+
+    kind = "digicert"
+    binding = True
+
+    def __init__(self, rest: Rest, settings: Settings) -> None:
+        self._rest = rest
+        self._settings = settings
+
+    # ── Ordering ──
+
+    async def place(self, wish: Wish) -> Placed:
+        before = self._previous(wish)
+        if before is not None and self._settings.renewals == "reissue":
+            with beforehand():
+                order = await self._order(before)
+            if order is not None and digicert_order.is_issued(order):
+                return await self._reissue(before, order, wish)
+        product = wish.profile or self._settings.product
+        body = digicert_order.body(wish, self._settings, renewal_of=before)
+        reply = await self._rest.post(f"/order/certificate/{segment(product)}", "a new order", body)
+        if reply.is_gone:
+            raise digicert_order.no_such_product(product)
+        found = reply.json_object()
+        if not isinstance(found.get("id"), int):
+            raise reply.broken()
+        return Placed(ref=digicert_order.ref(found["id"], found))
+
+    async def _reissue(self, number: int, order: Mapping[str, Any], wish: Wish) -> Placed:
+        """What is there already is kept in mind: where the key stays, a certificate of before looks like ours."""
+        with beforehand():
+            known = digicert_order.ids([order.get("certificate"), *await self._reissues(number)])
+        body = digicert_order.reissue_body(wish, self._settings)
+        reply = await self._rest.post(f"/order/certificate/{number}/reissue", "a reissue", body)
+        return Placed(ref=digicert_order.ref(number, reply.json_object(), known=known))
+
+    def _previous(self, wish: Wish) -> int | None:
+        """The order that is to be renewed or reissued, if that is what the settings want."""
+        order = (wish.previous or {}).get("order")
+        return order if self._settings.renewals != "new" and isinstance(order, int) else None
+
+    # ── Finding again ──
+
+    async def find(self, wish: Wish) -> Placed | Uncertain | None:
+        before = self._previous(wish)
+        if before is not None and self._settings.renewals == "reissue":
+            reissued = await self._find_reissue(before, wish)
+            if reissued is not None:
+                return reissued
+        reply = await self._rest.get(f"/order/alternate/{segment(wish.issuance)}", "our order by its reference")
+        listed = [] if reply.is_gone else digicert_order.listed(reply, "orders")
+        known = [each["order_id"] for each in listed if isinstance(each.get("order_id"), int)]
+        return await self._first_of(known, wish) or await self._find_by_key(wish)
+
+    async def _first_of(self, orders: list[int], wish: Wish) -> Placed | None:
+        for order in sorted(orders)[:_MOST_CANDIDATES]:
+            found = await self._order(order)
+            if found is not None and digicert_order.is_ours(found, wish):
+                return Placed(ref=digicert_order.ref(order, {"requests": found.get("requests")}))
+        return None
+
+    async def _find_by_key(self, wish: Wish) -> Placed | Uncertain | None:
+        """In case the reference did not get there: the youngest orders for the same name, by the key of their CSR."""
+        name = digicert_order.common_name(wish)
+        asked = {
+            "filters[common_name]": name,
+            "filters[product_name_id]": wish.profile or self._settings.product,
+            "sort": "-date_created",
+            "limit": "1000",
+        }
+        reply = await self._rest.get("/order/certificate", "our order by its name", asked)
+        young = [each for each in digicert_order.listed(reply, "orders") if _may_be(each, name, wish)]
+        found = await self._first_of([each["id"] for each in young[:_MOST_CANDIDATES]], wish)
+        if found is None and len(young) > _MOST_CANDIDATES:
+            return Uncertain(
+                why=f"{self._rest.name} has {len(young)} orders for {name} that may be ours, too many to look at. "
+                f"Look there for one with the reference {wish.issuance}."
+            )
+        return found
+
+    async def _find_reissue(self, order: int, wish: Wish) -> Placed | Uncertain | None:
+        """A reissue has no reference of its own: it is known by the key of its CSR, and by its age."""
+        reissues = await self._reissues(order)
+        old = [each for each in reissues if _is_older(each.get("date_issued"), wish)]
+        mine = [each for each in reissues if digicert_order.same_key(each.get("csr"), wish.csr) and each not in old]
+        if mine:
+            return Placed(ref=digicert_order.ref(order, {}, known=digicert_order.ids(old)))
+        info = await self._order(order)
+        if info is None or info.get("status") != "reissue_pending":
+            return None
+        return Uncertain(
+            why=f"Order {order} at {self._rest.name} is being reissued, and does not show for which key. "
+            "Wait for its end, or cancel the reissue there."
+        )
+
+    # ── Looking ──
+
+    async def look(self, ref: Mapping[str, Any], wish: Wish) -> Look:
+        if ref.get("certificate") is not None:
+            return await self._download(int(ref["certificate"]), wish)
+        reply = await self._rest.get(f"/order/certificate/{segment(ref['order'])}", "our order")
+        if reply.is_gone:
+            why = f"{self._rest.name} does not know order {ref['order']} any more."
+            return Failed(why=why, reason=Reason.ORDER_EXPIRED)
+        order = reply.json_object()
+        if order.get("id") != ref["order"]:
+            raise reply.broken()
+        if "known" in ref:
+            return await self._look_at_reissue(reply, order, ref, wish)
+        certificate = digicert_order.certificate_id(order)
+        if certificate is not None and digicert_order.is_issued(order):
+            return await self._download(certificate, wish)
+        return self._waits(reply, order)
+
+    async def _look_at_reissue(
+        self, reply: Reply, order: Mapping[str, Any], ref: Mapping[str, Any], wish: Wish
+    ) -> Look:
+        """The order has been issued all along: what counts is a certificate for our key that was not there before."""
+        for each in [*await self._reissues(ref["order"]), digicert_order.certificate(order)]:
+            new = digicert_order.has_serial(each) and each["id"] not in ref["known"]
+            if new and digicert_order.same_key(each.get("csr"), wish.csr):
+                return await self._download(each["id"], wish)
+        if digicert_order.is_rejected(order, ref.get("request")):
+            why = f"{self._rest.name} rejected the reissue of order {ref['order']}. {digicert_order.said(order)}"
+            return Failed(why=why, reason=Reason.CA_REFUSED, retryable=False)
+        return self._waits(reply, order)
+
+    def _waits(self, reply: Reply, order: Mapping[str, Any]) -> Look:
+        word = order.get("status")
+        if digicert_order.is_issued(order) or word == "issued":
+            why = f"{self._rest.name} has issued it, and does not show the certificate yet."
+            return Pending(why=why, word="issued", after_s=None)
+        return reply.by_word(word, digicert_order.said(order)).look()
+
+    async def _download(self, certificate: int, wish: Wish) -> Look:
+        path = f"/certificate/{certificate}/download/format/pem_all"
+        reply = await self._rest.get(path, "the certificate")
+        if reply.status in (400, 404):  # its store is behind its orders
+            why = f"{self._rest.name} has issued certificate {certificate}; it cannot be downloaded yet."
+            return Pending(why=why, word="issued")
+        found = chains.read(reply.good().response.body.decode("ascii", "replace"))
+        if not found:
+            raise reply.broken()
+        leaf = next((each for each in found if chains.is_for(each, wish.csr)), None)
+        chain = None if leaf is None else chains.above(leaf, found)
+        if chain is None:
+            why = f"{self._rest.name} sent certificate {certificate}, which is not for our key or has no chain."
+            return Failed(why=why, reason=Reason.WRONG_CERTIFICATE, retryable=False)
+        return Issued(chain_pem=chain)
+
+    async def _order(self, order: int) -> dict[str, Any] | None:
+        reply = await self._rest.get(f"/order/certificate/{order}", "our order")
+        return None if reply.is_gone else reply.json_object()
+
+    async def _reissues(self, order: int) -> list[dict[str, Any]]:
+        reply = await self._rest.get(f"/order/certificate/{order}/reissue", "the reissues of our order")
+        return [] if reply.is_gone else digicert_order.listed(reply, "certificates")
+
+    # ── What ACME has steps for, and CertCentral has not ──
+
+    async def answer(self, ref: Mapping[str, Any], proof: Proof) -> None:
+        """Domains are validated in the account, not in the order."""
+
+    async def finalize(self, ref: Mapping[str, Any], wish: Wish) -> None:
+        """It was handed in with the order."""
+
+    async def renewal_window(self, certificate: bytes) -> RenewalWindow | None:
+        return None
+
+    # ── Taking back ──
+
+    async def cancel(self, ref: Mapping[str, Any]) -> None:
+        """What nobody has approved is a request, and is rejected; what is at the CA is cancelled. 404: not there."""
+        note = "It is not wanted any more."
+        order = await self._rest.get(f"/order/certificate/{segment(ref['order'])}", "our order")
+        if order.is_gone:
+            return
+        if order.json_object().get("status") == "needs_approval" and ref.get("request") is not None:
+            body = {"status": "rejected", "processor_comment": note}
+            (await self._rest.put(f"/request/{segment(ref['request'])}/status", "our request", body)).good()
+            return
+        body = {"status": "CANCELED", "note": note}
+        (await self._rest.put(f"/order/certificate/{segment(ref['order'])}/status", "a cancellation", body)).good()
+
+    async def revoke(self, certificate: bytes, reason: int) -> None:
+        """One certificate, by its serial. Without an administrator's key it is a request that somebody approves."""
+        serial = f"{acme_certificate.leaf(certificate).serial_number:x}".upper()
+        if await self._is_revoked(serial):
+            return
+        body = {
+            "comments": "Asked for in Holdfast.",
+            "skip_approval": True,
+            "revocation_reason": _REVOCATION.get(reason, "unspecified"),
+        }
+        reply = (await self._rest.put(f"/certificate/{serial}/revoke", "a revocation", body)).good()
+        if reply.response.body.strip() and reply.json_object().get("status") not in (None, "approved"):
+            raise self._revocation_waits(reply.json_object().get("id"))
+
+    async def _is_revoked(self, serial: str) -> bool:
+        """Raises while one is asked for and not approved: asking twice makes two requests."""
+        reply = await self._rest.get(f"/order/certificate/{serial}", "the order of a certificate")
+        if reply.status in (400, 404):  # it may be a duplicate, or an older reissue: those are not found so
+            return False
+        order = reply.json_object()
+        for each in digicert_order.requests(order):
+            if each.get("type") == "revoke" and each.get("status") in ("pending", "submitted"):
+                raise self._revocation_waits(each.get("id"))
+        return order.get("status") == "revoked"
+
+    def _revocation_waits(self, request: object) -> TryLater:
+        return TryLater(
+            f"{self._rest.name} has the revocation as request {words(request, 20)}: an administrator must approve it.",
+            after=timedelta(hours=1),
+            reason=Reason.CA_STILL_PENDING,
+        )
+
+    # ── Probing ──
+
+    async def probe(self) -> str:
+        """The key, the product and the organization, without ordering anything."""
+        settings = self._settings
+        listed = digicert_order.listed(await self._rest.get("/product", "the list of products"), "products")
+        offered = [words(each.get("name_id"), 60) for each in listed]
+        if settings.product not in offered:
+            raise digicert_order.no_such_product(settings.product, offered)
+        if settings.organization_id is not None:
+            await self._probe_organization(settings.organization_id)
+        return f"{self._rest.name} answers and knows our key; product {settings.product}."
+
+    async def _probe_organization(self, wanted: int) -> None:
+        reply = await self._rest.get("/organization", "the list of organizations")
+        found = next((each for each in digicert_order.listed(reply, "organizations") if each.get("id") == wanted), None)
+        problem = None
+        if found is None:
+            problem = "is not one of this account's"
+        elif found.get("status", "active") != "active":
+            problem = f"is {words(found.get('status'), 40)}: DigiCert has not validated it"
+        if problem is not None:
+            raise Refused(
+                f"Organization {wanted} {problem}. Check the setting organization_id.", reason=Reason.ACCOUNT_REFUSED
+            )
+
+
+def _may_be(order: Mapping[str, Any], name: str, wish: Wish) -> bool:
+    """Its filters have been seen to be ignored: whatever it lists is filtered again."""
+    shown = digicert_order.certificate(order).get("common_name")
+    return isinstance(order.get("id"), int) and shown in (None, name) and not _is_older(order.get("date_created"), wish)
+
+
+def _is_older(date: object, wish: Wish) -> bool:
+    """Whether it is surely from before our try."""
+    at = instant(date) or instant(f"{date}T23:59:59Z")
+    return at is not None and wish.asked_at is not None and at < wish.asked_at - _CLOCKS_DIFFER
+
+
+def _make(parts: Parts) -> DigicertIssuer:
+    settings = Settings.read(parts.settings)
+    headers = {"X-DC-DEVKEY": parts.credentials["api_key"]}
+    site = Options(parts.settings).site(settings.base_url, headers)
+    return DigicertIssuer(Rest(parts.transport, parts.clock, site, DIALECT), settings)
+
+
+KIND: Final = Kind(check=Settings.read, make=_make, needs=("api_key",))

@@ -1,0 +1,305 @@
+"""GlobalSign Atlas (HVCA, API v2): a client certificate and a token that lasts ten minutes; orders without a reference.
+
+The serial number is fixed before the certificate is made: it is the order's name. Its API has neither a key by which an
+order is the same order again nor a reference of ours, so after an answer that was lost the list of what was issued is
+read, and compared by public key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, Final
+
+from cryptography import x509
+
+from holdfast.core.reasons import Reason
+from holdfast.errors import Refused, TryLater
+from holdfast.issuers import acme_certificate, chains, client_certificate, globalsign_policy
+from holdfast.issuers.base import Failed, Issued, Look, Pending, Placed, Proof, RenewalWindow, Uncertain, Wish
+from holdfast.issuers.globalsign_policy import Policy
+from holdfast.issuers.globalsign_reading import DIALECT as DIALECT
+from holdfast.issuers.globalsign_reading import LOGIN, SERIAL, description, ref_of, spellings
+from holdfast.issuers.kind import Kind, Options, Parts
+from holdfast.issuers.reading import instant, words
+from holdfast.issuers.remembered import Remembered
+from holdfast.issuers.rest import Reply, Rest, beforehand, segment
+from holdfast.issuers.triage import Verdict
+from holdfast.secret import Secret
+
+PRODUCTION: Final = "https://emea.api.hvca.globalsign.com:8443/v2"
+TOKEN_FOR: Final = 540.0  # seconds, of the ten minutes that one lasts
+SHOWN_AFTER: Final = timedelta(minutes=3)  # issuance takes seconds; what is not listed by then was not ordered
+KNOWN_AFTER: Final = timedelta(minutes=10)  # until then an order of ours may be unknown to one of its servers
+QUOTA_AFTER: Final = timedelta(hours=1)  # a person must buy more first
+_KEPT_FOR: Final = 3600.0
+_PAGE, _MOST_PAGES = 100, 5
+_CONTENT: Final = "application/json;charset=utf-8"  # exactly so, or 415
+_REASONS: Final = {
+    1: "keyCompromise", 3: "affiliationChanged", 4: "superseded", 5: "cessationOfOperation", 9: "privilegeWithdrawn",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    api_key: Secret[str]
+    api_secret: Secret[str]
+    subject: Mapping[str, str] = field(default_factory=dict)  # besides the common name, where the policy wants it
+
+    @property
+    def name(self) -> bytes:
+        return sha256(f"{self.api_key.reveal()}\n{self.api_secret.reveal()}".encode()).digest()
+
+
+class GlobalSignIssuer:
+    """One account. `memory` is shared by all that speak for it in this process: one token is enough for them."""
+
+    kind = "globalsign"
+    binding = True
+
+    def __init__(self, rest: Rest, door: Rest, account: Account, memory: Remembered) -> None:
+        self._rest = rest
+        self._door = door  # the same place, where a refusal is about our credentials
+        self._account = account
+        self._memory = memory
+
+    # ── The token ──
+
+    async def _ask(self, method: str, path: str, what: str, **more: Any) -> Reply:
+        """A request with our token; with a new one if it turns out to be over."""
+        token = await self._token()
+        reply = await self._with(token, method, path, what, **more)
+        if reply.status != 401:
+            return reply
+        self._memory.forget((self._account.name, "token"), token)
+        return await self._with(await self._token(), method, path, what, **more)
+
+    async def _with(self, token: Secret[str], method: str, path: str, what: str, **more: Any) -> Reply:
+        bearer = Secret(f"Bearer {token.reveal()}")
+        headers: dict[str, str | Secret[str]] = {"Authorization": bearer, "Content-Type": _CONTENT}
+        return await self._rest.ask(method, path, what, headers=headers, hide=[token], **more)
+
+    async def _token(self) -> Secret[str]:
+        return await self._memory.kept((self._account.name, "token"), self._log_in, TOKEN_FOR)
+
+    async def _log_in(self) -> Secret[str]:
+        told = {"api_key": self._account.api_key.reveal(), "api_secret": self._account.api_secret.reveal()}
+        reply = await self._door.post("/login", "logging in", told, headers={"Content-Type": _CONTENT})
+        token = reply.json_object().get("access_token")
+        if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not token:
+            raise reply.broken()
+        return Secret(token)
+
+    # ── Ordering ──
+
+    async def find(self, wish: Wish) -> Placed | Uncertain | None:
+        """Among what was issued since we asked, by our key. An order under way is invisible, for seconds."""
+        now, since = self._rest.clock.now(), wish.asked_at
+        if since is None:
+            return None
+        span = {"from": str(int(since.timestamp()) - 60), "to": str(int(now.timestamp()) + 60)}
+        listed = await self._listed("/stats/issued", "what was issued", span)
+        if listed is None:
+            return Uncertain(
+                why=f"{self._rest.name} issued too much since then to look for our order. Look for a certificate for "
+                f"{wish.identifiers[0].value} in its list, issued after {since:%F %T}Z."
+            )
+        if not all(spellings(row.get("serial_number")) for row in listed):  # ours may be among those without
+            raise TryLater("GlobalSign, what was issued: it cannot be understood.", reason=Reason.ANSWER_MALFORMED)
+        for serial in [each for row in listed for each in spellings(row.get("serial_number"))]:
+            found = await self._certificate(serial)
+            if found is not None and chains.answers(found, wish.csr, since):
+                return Placed(ref=ref_of(serial, now))
+        if now < since + SHOWN_AFTER:
+            why = f"{self._rest.name} may still be making the certificate that was asked for; it is looked for again."
+            raise TryLater(why, after=since + SHOWN_AFTER - now, reason=Reason.CA_STILL_PENDING)
+        return None
+
+    async def _listed(self, path: str, what: str, query: Mapping[str, str]) -> list[dict[str, Any]] | None:
+        """All pages of a list; None if they are too many."""
+        found: list[dict[str, Any]] = []
+        for page in range(1, _MOST_PAGES + 1):
+            asked = {"page": str(page), "per_page": str(_PAGE), **query}
+            reply = await self._ask("GET", path, what, query=asked)
+            listed = [each for each in reply.json_list() if isinstance(each, dict)]
+            found += listed
+            total = reply.response.headers.get("total-count", "")
+            if len(listed) < _PAGE or (total.isdigit() and page * _PAGE >= int(total)):
+                return found
+        return None
+
+    async def _certificate(self, serial: str) -> x509.Certificate | None:
+        reply = await self._ask("GET", f"/certificates/{segment(serial)}", "a certificate")
+        if reply.status in (202, 404, 422):
+            return None
+        return next(iter(chains.read(reply.json_object().get("certificate"))), None)
+
+    async def place(self, wish: Wish) -> Placed:
+        with beforehand():
+            policy = await self._policy()
+            await self._token()
+        body = globalsign_policy.body(wish, policy, subject=self._account.subject, now=self._rest.clock.now())
+        if policy.wants_signature():
+            body["public_key_signature"] = await globalsign_policy.signature(wish)
+        reply = await self._ask("POST", "/certificates", "a new order", body=body)
+        if reply.status == 422:
+            raise await self._explained(reply, wish)
+        if reply.status == 402 and reply.finding is not None:
+            raise TryLater(reply.finding.why, after=QUOTA_AFTER, reason=Reason.CA_RATE_LIMITED, sent=False)
+        serial = reply.good().response.headers.get("location", "").rstrip("/").rpartition("/")[2]
+        if not SERIAL.fullmatch(serial):
+            raise reply.broken()
+        return Placed(ref=ref_of(serial, self._rest.clock.now()))
+
+    async def _policy(self) -> Policy:
+        async def read() -> Policy:
+            return Policy((await self._ask("GET", "/validationpolicy", "its policy")).json_object())
+
+        return await self._memory.kept((self._account.name, "policy"), read, _KEPT_FOR)
+
+    async def _explained(self, reply: Reply, wish: Wish) -> Refused:
+        """Most often a name is refused because nobody proved it to GlobalSign yet, which is done apart from orders."""
+        self._memory.forget((self._account.name, "policy"), await self._policy())  # it may have been changed
+        why = str(reply.finding.why if reply.finding else "")
+        unclaimed = await self._unclaimed(wish) if re.search("claim|domain|dns_name|san", why, re.IGNORECASE) else []
+        if not unclaimed:
+            return Refused(why, reason=Reason.CA_REFUSED)
+        shown = ", ".join(unclaimed[:5])
+        return Refused(
+            f"{why} No verified domain claim covers {shown}: claim the domain at GlobalSign (Atlas, Domains; or POST "
+            "/claims/domains/<domain>), prove it by DNS, HTTP or e-mail, and ask again.",
+            reason=Reason.NAME_REFUSED,
+        )
+
+    async def _unclaimed(self, wish: Wish) -> list[str]:
+        try:
+            listed = await self._listed("/claims/domains", "our domain claims", {"status": "VERIFIED"})
+        except (TryLater, Refused):  # the refusal itself is what is to be told
+            return []
+        if listed is None:
+            return []
+        claimed = {str(each.get("domain")).lower() for each in listed}
+        names = [each.base for each in wish.identifiers if each.type == "dns"]
+        return [name for name in names if not any(name == one or name.endswith(f".{one}") for one in claimed)]
+
+    # ── Looking ──
+
+    async def look(self, ref: Mapping[str, Any], wish: Wish) -> Look:
+        reply = await self._ask("GET", f"/certificates/{segment(ref['certificate'])}", "our certificate")
+        match reply.status:
+            case 202:
+                after = None if reply.after is None else reply.after.total_seconds()
+                return Pending(why=f"GlobalSign: {description(reply) or 'not yet'}", after_s=after, word="202")
+            case 404:
+                return self._unknown(ref)
+            case 422:
+                why = reply.finding.why if reply.finding else "GlobalSign refused it."
+                return Failed(why=why, reason=Reason.CA_REFUSED, retryable=False)
+        found = reply.json_object()
+        finding = reply.by_word(found.get("status"))
+        if finding.verdict is not Verdict.ISSUED:
+            return finding.look()
+        certificates = chains.read(found.get("certificate"))
+        if not certificates:
+            raise reply.broken()
+        if not chains.is_for(certificates[0], wish.csr):
+            return chains.not_ours(self._rest.name)
+        return await self._issued(certificates[0])
+
+    def _unknown(self, ref: Mapping[str, Any]) -> Look:
+        placed_at, now = instant(ref.get("placed_at")), self._rest.clock.now()
+        if placed_at is not None and now < placed_at + KNOWN_AFTER:
+            return Pending(why="GlobalSign does not show the order yet.", word="404")
+        return Failed(why="GlobalSign does not know the order any more.", reason=Reason.ORDER_EXPIRED)
+
+    async def _issued(self, leaf: x509.Certificate) -> Look:
+        above = chains.above(leaf, await self._authorities())
+        if above is None:
+            self._memory.forget((self._account.name, "chain"), await self._authorities())
+            return Pending(why="GlobalSign issued it and does not show the CA that signed it.", word="issued")
+        return Issued(chain_pem=above)
+
+    async def _authorities(self) -> tuple[x509.Certificate, ...]:
+        async def read() -> tuple[x509.Certificate, ...]:
+            listed = (await self._ask("GET", "/trustchain", "its chain")).json_list()
+            return tuple(found for each in listed for found in chains.read(each))
+
+        return await self._memory.kept((self._account.name, "chain"), read, _KEPT_FOR)
+
+    # ── What else there is ──
+
+    async def answer(self, ref: Mapping[str, Any], proof: Proof) -> None:
+        """Names are proved to GlobalSign once, apart from orders: by domain claims."""
+
+    async def finalize(self, ref: Mapping[str, Any], wish: Wish) -> None:
+        """The key went with the order."""
+
+    async def cancel(self, ref: Mapping[str, Any]) -> None:
+        """It is made within seconds, and an order under way cannot be withdrawn (409): too late."""
+
+    async def revoke(self, certificate: bytes, reason: int) -> None:
+        serial = acme_certificate.leaf(certificate).serial_number
+        told = {"revocation_reason": _REASONS.get(reason, "unspecified")}
+        plain = f"{serial:X}"
+        for spelled in dict.fromkeys((plain, plain.zfill(len(plain) + len(plain) % 2))):
+            reply = await self._ask("PATCH", f"/certificates/{spelled}", "a revocation", body=told)
+            if reply.status == 409 and await self._is_revoked(spelled):
+                return
+            if reply.status != 404:
+                break
+        reply.good()
+
+    async def _is_revoked(self, serial: str) -> bool:
+        shown = await self._ask("GET", f"/certificates/{serial}", "a certificate")
+        return shown.status == 200 and shown.json_object().get("status") == "REVOKED"
+
+    async def renewal_window(self, certificate: bytes) -> RenewalWindow | None:
+        return None
+
+    async def probe(self) -> str:
+        policy = await self._policy()
+        reply = await self._ask("GET", "/quotas/issuance", "its quota")
+        left = reply.json_object().get("value") if reply.finding is None else None
+        quota = f"{left} certificates are left in its quota" if isinstance(left, int) else "its quota is not shown"
+        kind = words(policy.part("public_key").get("key_type") or "any", 20)
+        names = policy.number("san", "dns_names", "maxcount")
+        ends = client_certificate.until(self._rest.site.identity)
+        return f"{self._rest.name} knows us; {quota}; keys: {kind}; names in a certificate: up to {names}; {ends}."
+
+
+# ── Settings ──
+
+
+def _base(options: Options) -> str:
+    """With the version, once: its own clients differ in where they have it."""
+    return f"{options.address(default=PRODUCTION).removesuffix('/v2')}/v2"
+
+
+def _check(settings: Mapping[str, Any]) -> None:
+    options = Options(settings)
+    _base(options)
+    options.mapping("subject")
+    client_certificate.named_by(options)
+    options.done()
+
+
+def _make(parts: Parts) -> GlobalSignIssuer:
+    options = Options(parts.settings)
+    hidden = tuple(parts.credentials.values())
+    site = options.site(_base(options), {}, client_certificate.shown_by(options, parts), hidden)
+    account = Account(
+        api_key=parts.credentials["api_key"],
+        api_secret=parts.credentials["api_secret"],
+        subject=options.mapping("subject"),
+    )
+    memory: Remembered = parts.memory.setdefault("remembered", Remembered(parts.clock))
+    rest, door = (Rest(parts.transport, parts.clock, site, dialect) for dialect in (DIALECT, LOGIN))
+    return GlobalSignIssuer(rest, door, account, memory)
+
+
+KIND: Final = Kind(
+    check=_check, make=_make, needs=("api_key", "api_secret"), may=client_certificate.CREDENTIALS
+)  # fmt: skip

@@ -1,0 +1,244 @@
+"""The exchange with one CA that speaks JSON over HTTPS: where it is, who we are, and answers that are judged."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from holdfast import __version__
+from holdfast.core.reasons import Reason
+from holdfast.errors import Refused, TryLater
+from holdfast.issuers import reading, triage
+from holdfast.issuers.triage import Dialect, Finding
+from holdfast.ports import Clock, Identity, Request, Response, Transport
+from holdfast.secret import MASK, Secret
+
+Headers = Mapping[str, str] | Mapping[str, Secret[str]] | Mapping[str, str | Secret[str]]
+MAX_BODY: Final = 256 * 1024
+MAX_ITEMS: Final = 10_000
+_HEADERS: Final = {"User-Agent": f"holdfast/{__version__}", "Accept": "application/json"}
+_JSON: Final = {"Content-Type": "application/json"}
+_FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
+_PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~%:@!$&'()*+,;=-]*)*")
+_SHORTEST_SECRET: Final = 4  # a shorter one would blank out half of what is said
+
+
+def checked_base(url: object, setting: str = "base_url") -> str:
+    """The address that all requests go below, without a last slash; ValueError names the setting and what is wrong."""
+    text = url if isinstance(url, str) else ""
+    if text.lower().startswith("http://"):
+        raise ValueError(f"{setting} must begin with https://, as credentials are sent there")
+    if reading.origin(text) is None:
+        raise ValueError(f"{setting} is not an https address: {reading.words(_without_password(text), 120)!r}")
+    parts = urlsplit(text)
+    if parts.query or not _PATH.fullmatch(parts.path):
+        raise ValueError(f"{setting} must have no question mark, and nothing odd in its path")
+    return text.rstrip("/")
+
+
+def _without_password(text: str) -> str:
+    return text.rpartition("@")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One CA as configured."""
+
+    base: str  # as checked_base gives it
+    headers: Headers = field(default_factory=dict)  # with each request; credentials are secrets
+    roots: bytes = b""  # PEM: who vouches for it, in place of the system's roots
+    identity: Callable[[], Identity] | None = None  # our client certificate, where it wants one; read at each request
+    deadline_for: float = 30.0  # seconds for one answer
+    hidden: tuple[Secret[str], ...] = ()  # what is taken out of its refusals, besides what is sent with each request
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, good or not. `finding` is what triage makes of it: None if nothing is wrong."""
+
+    dialect: Dialect
+    what: str
+    response: Response
+    finding: Finding | None
+    after: timedelta | None  # the CA's Retry-After
+
+    @property
+    def status(self) -> int:
+        return self.response.status
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The CA's own error codes."""
+        problem = None if self.finding is None else triage.read_problem(self.dialect, self.response)
+        return problem.codes if problem else ()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it says, in its own words, that there is no such thing; a proxy's 404 does not count."""
+        return self.status == 404 and triage.read_problem(self.dialect, self.response) is not None
+
+    def good(self) -> Reply:
+        if self.finding is not None:
+            raise self.finding.error()
+        return self
+
+    def broken(self) -> TryLater | Refused:
+        return triage.broken(self.dialect, self.what).error()
+
+    def json_object(self) -> dict[str, Any]:
+        found = self.good()._json()
+        if not isinstance(found, dict):
+            raise self.broken()
+        return found
+
+    def json_list(self) -> list[Any]:
+        found = self.good()._json()
+        if not isinstance(found, list) or len(found) > MAX_ITEMS:
+            raise self.broken()
+        return found
+
+    def _json(self) -> Any:
+        try:
+            found = json.loads(self.response.body)
+        except (ValueError, RecursionError):
+            raise self.broken() from None
+        if reading.deeper_than(found, reading.MAX_DEPTH):
+            raise self.broken()
+        return found
+
+    def by_word(self, word: object, said: str = "") -> Finding:
+        """What a status word in this answer means for an order."""
+        return triage.by_word(self.dialect, word, what=self.what, said=said, after=self.after)
+
+
+class Rest:
+    """All that is sent to one CA goes through here. It repeats nothing: the engine owns every retry."""
+
+    def __init__(self, transport: Transport, clock: Clock, site: Site, dialect: Dialect) -> None:
+        self.site = site
+        self.dialect = dialect
+        self._transport = transport
+        self._clock = clock
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def name(self) -> str:
+        """What the CA is called in sentences."""
+        return f"{self.dialect.ca} ({urlsplit(self.site.base).hostname})"
+
+    async def get(self, path: str, what: str, query: Mapping[str, str] | None = None, **more: Any) -> Reply:
+        return await self.ask("GET", path, what, query=query, **more)
+
+    async def post(self, path: str, what: str, body: Any, **more: Any) -> Reply:
+        return await self.ask("POST", path, what, body=body, **more)
+
+    async def put(self, path: str, what: str, body: Any, **more: Any) -> Reply:
+        return await self.ask("PUT", path, what, body=body, **more)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        *,
+        body: Any = None,
+        form: Mapping[str, Secret[str]] | None = None,
+        query: Mapping[str, str] | None = None,
+        headers: Headers | None = None,
+        base: str | None = None,
+        hide: Collection[Secret[str]] = (),
+    ) -> Reply:
+        """One request. `path` begins with a slash and is below the base; `base` is another one, for logging in.
+
+        `hide` are secrets of the body, which an answer may quote.
+        """
+        content, kind = _content(body, form)
+        told = {**_HEADERS, **kind, **_revealed(self.site.headers), **_revealed(headers or {})}
+        if odd := [name for name, value in told.items() if not (value.isascii() and value.isprintable())]:
+            why = f"{self.dialect.ca}: what is to be sent as {odd[0]} has line breaks or other odd characters in it."
+            raise Refused(f"{why} Check the credential.", reason=Reason.ACCOUNT_REFUSED)
+        asked = f"?{urlencode(query)}" if query else ""
+        request = Request(
+            method=method, url=f"{base or self.site.base}{path}{asked}", headers=told, body=content,
+            deadline_for=self.site.deadline_for, max_body=MAX_BODY, roots=self.site.roots,
+            identity=None if self.site.identity is None else self.site.identity(),
+        )  # fmt: skip
+        secrets = [*_secrets(headers or {}), *_secrets(form or {}), *_spelled(hide)]
+        return self._reply(await self._send(request), what, secrets)
+
+    async def _send(self, request: Request) -> Response:
+        try:
+            return await self._transport.request(request)
+        except TryLater as why:
+            reason = Reason.ANSWER_MALFORMED if why.reason == "BAD_ANSWER" else Reason.CA_DOWN
+            said = f"{self.dialect.ca}: {why}{_advice(why, request)}"
+            raise TryLater(said, after=why.after, reason=reason, sent=why.sent) from why
+
+    def _reply(self, response: Response, what: str, secrets: list[str]) -> Reply:
+        shown = self._scrubbed(response, secrets) if response.status >= 300 else response
+        now = self._clock.now()
+        finding = triage.judge(self.dialect, shown, what=what, now=now)
+        return Reply(self.dialect, what, shown, finding, triage.asked_after(response, now))
+
+    def _scrubbed(self, response: Response, more: list[str]) -> Response:
+        """A refusal may quote what was sent; our credentials are taken out before anybody reads it."""
+        body, headers = response.body, dict(response.headers)
+        for each in {*_secrets(self.site.headers), *_spelled(self.site.hidden), *more}:
+            body = body.replace(each.encode(), MASK.encode())
+            headers = {name: value.replace(each, MASK) for name, value in headers.items()}
+        return Response(status=response.status, headers=headers, body=body)
+
+
+def _advice(why: TryLater, request: Request) -> str:
+    """Which setting TLS is about: whether it was their certificate that was not believed, or ours."""
+    if request.identity is not None and why.reason == "REMOTE_UNAVAILABLE" and why.sent:
+        return ". If this lasts, check the setting client_certificate_file: it may hang up on those it does not know."
+    if why.reason != "TLS":
+        return ""
+    if "verify failed" in str(why) or request.identity is None:
+        return ". Check the setting roots, which says who vouches for it."
+    return ". Check the setting client_certificate_file: it may not know our certificate."
+
+
+@contextmanager
+def beforehand() -> Iterator[None]:
+    """What goes wrong in here goes wrong before the order leaves."""
+    try:
+        yield
+    except TryLater as why:
+        why.sent = False
+        raise
+
+
+def segment(value: object) -> str:
+    """One part of a path, whatever is in it."""
+    return quote(str(value), safe="")
+
+
+def _content(body: Any, form: Mapping[str, Secret[str]] | None) -> tuple[bytes, Mapping[str, str]]:
+    if form is not None:
+        return urlencode(_revealed(form)).encode(), _FORM
+    return (b"", _JSON) if body is None else (json.dumps(body).encode(), _JSON)
+
+
+def _revealed(values: Headers) -> dict[str, str]:
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in values.items()}
+
+
+def _secrets(values: Headers) -> list[str]:
+    return _spelled(value for value in values.values() if isinstance(value, Secret))
+
+
+def _spelled(secrets: Iterable[Secret[str]]) -> list[str]:
+    """As they are, and as JSON writes them."""
+    found = [each.reveal() for each in secrets]
+    return [each for each in (*found, *(json.dumps(each)[1:-1] for each in found)) if len(each) >= _SHORTEST_SECRET]

@@ -1,0 +1,210 @@
+"""Tools that only look: what needs somebody, how things stand, why, and what will be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import Field
+
+from holdfast.mcp.line import Caller, Line, segment
+
+BAD: Final = ("failing", "expired", "revoked")
+PEOPLE: Final = ("you", "operator", "approver")
+SOON: Final = timedelta(days=7)
+Ref = Annotated[str, Field(max_length=300, description="Name or id of a certificate, or a unique prefix of the id.")]
+Limit = Annotated[int, Field(ge=1, le=500)]
+
+
+# ── The first question ──
+
+
+async def needs_attention(line: Caller) -> dict[str, Any]:
+    """What a person should look at, most pressing first: failing or ending certificates, approvals, dead jobs and
+    dead notifications, CAs that are down or paused. Begin here."""
+    failing = await line.get("/certificates", failing=True, limit=500)
+    soon = (line.now() + SOON).isoformat()
+    ending = await line.get("/certificates", expires_before=soon, limit=500)
+    rows = {row["id"]: row for row in [*failing["items"], *ending["items"]] if _needs_somebody(row)}
+    found: dict[str, Any] = {"certificates": sorted(map(brief, rows.values()), key=_pressing)}
+    others = {
+        "approvals": await line.maybe("/approvals"),
+        "dead_jobs": _items(await line.maybe("/jobs", state="dead", limit=100)),
+        "dead_notifications": _items(await line.maybe("/notifications", state="dead", limit=100)),
+        "cas": _troubled(await line.maybe("/issuers")),
+    }
+    found |= {name: each for name, each in others.items() if each is not None}
+    found["not_shown"] = [name for name, each in others.items() if each is None]  # not for this token, or not there
+    return {**found, "count": sum(len(each) for name, each in found.items() if name != "not_shown")}
+
+
+def _needs_somebody(row: Mapping[str, Any]) -> bool:
+    return row["status"]["phase"] in BAD or row["status"]["acts_next"] in PEOPLE
+
+
+def _pressing(row: Mapping[str, Any]) -> str:
+    return str(row["safe_until"] or row["expires_at"] or "")
+
+
+def _items(page: Any) -> Any:
+    return page["items"] if isinstance(page, Mapping) else page
+
+
+def _troubled(issuers: Any) -> Any:
+    if issuers is None:
+        return None
+    return [_ca(row) for row in issuers if row["breaker_open"] or row["state"] != "active"]
+
+
+# ── Certificates ──
+
+
+async def list_certificates(
+    line: Caller,
+    text: Annotated[str | None, Field(max_length=253, description="Part of a name.")] = None,
+    failing: bool = False,
+    expiring_within_days: Annotated[int | None, Field(ge=0, le=3650)] = None,
+    owner: str | None = None,
+    ca: Annotated[str | None, Field(description="Name of the CA that it may come from.")] = None,
+    labels: Annotated[list[str] | None, Field(description="Each as name=value.")] = None,
+    limit: Limit = 50,
+    cursor: Annotated[str | None, Field(description="`next` of the answer before.")] = None,
+) -> dict[str, Any]:
+    """Certificates that this token may see, each with its phase, reason and next attempt."""
+    until = None if expiring_within_days is None else line.now() + timedelta(days=expiring_within_days)
+    page = await line.get(
+        "/certificates", q=text, failing=failing, owner=owner, issuer=ca, label=labels, limit=limit, cursor=cursor,
+        expires_before=None if until is None else until.isoformat(),
+    )  # fmt: skip
+    return {"certificates": [brief(row) for row in page["items"]], "next": page["next"]}
+
+
+async def certificate_status(line: Caller, certificate: Ref) -> dict[str, Any]:
+    """How one certificate stands: phase, reason code, attempts, last error, next attempt and who acts next."""
+    row = await line.get(f"/certificates/{segment(certificate)}")
+    versions = await line.get(f"/certificates/{segment(certificate)}/versions")
+    return {**row, "versions": versions[:5]}
+
+
+async def explain(
+    line: Caller,
+    certificate: Ref,
+    at: Annotated[datetime | None, Field(description="Then instead of now (ISO 8601).")] = None,
+) -> dict[str, Any]:
+    """Why it is, or is not, renewed: each rule in order, what it saw, which one blocks, what would change it."""
+    when = None if at is None else at.isoformat()
+    found: dict[str, Any] = await line.get(f"/certificates/{segment(certificate)}/explain", at=when)
+    return found
+
+
+async def events(
+    line: Caller,
+    about: Annotated[str | None, Field(max_length=300, description="A certificate, or the id of anything.")] = None,
+    after: Annotated[int, Field(ge=0, description="`next` of the answer before.")] = 0,
+    limit: Limit = 100,
+) -> dict[str, Any]:
+    """What happened, the oldest first: attempts, polls, proofs, approvals, results."""
+    found: dict[str, Any] = await line.get("/events", subject=about, after=after, limit=limit)
+    return found
+
+
+async def wait(
+    line: Caller,
+    certificate: Ref,
+    seconds: Annotated[int, Field(ge=1, le=60, description="At most so long.")] = 30,
+) -> dict[str, Any]:
+    """Wait until the attempt under way for a certificate is over, then say how the certificate stands."""
+    row = await line.get(f"/certificates/{segment(certificate)}")
+    attempt = row["operation"]
+    if attempt is not None and not attempt["done"]:
+        attempt = await line.get(f"/issuances/{attempt['id']}", headers={"Prefer": f"wait={seconds}"})
+        row = await line.get(f"/certificates/{segment(certificate)}")
+    return {"attempt": attempt, "certificate": brief(row)}
+
+
+# ── What they depend on ──
+
+
+async def forecast(
+    line: Caller,
+    days: Annotated[int, Field(ge=1, le=90)] = 30,
+    months: Annotated[int, Field(ge=1, le=36)] = 12,
+    ca: Annotated[str | None, Field(max_length=63, description="Months of this CA only.")] = None,
+) -> dict[str, Any]:
+    """What is to come: orders that each CA will be asked for in each of the next months, and the first limit that they
+    break; certificates that end and renewals that are planned on each of the next days; what each CA allows now."""
+    rows = await line.get("/issuers")
+    return {
+        "months": await line.maybe("/forecast", months=months, issuer=ca),
+        "days": await line.maybe("/stats/expiry", by="day", number=days),
+        "summary": await line.maybe("/stats/summary"),
+        "budgets": {row["name"]: await _budget(line, row["name"]) for row in rows},
+    }
+
+
+async def list_cas(line: Caller) -> dict[str, Any]:
+    """The CAs that certificates come from: state, whether they answer, and what their limits leave for now."""
+    rows = await line.get("/issuers")
+    return {"cas": [{**_ca(row), "budget": await _budget(line, row["name"])} for row in rows]}
+
+
+async def _budget(line: Line, ca: str) -> Any:
+    return await line.maybe(f"/issuers/{segment(ca)}/budget")
+
+
+def _ca(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("name", "kind", "state", "breaker_open", "breaker_error")}
+
+
+async def dead_letters(line: Caller, limit: Limit = 100) -> dict[str, Any]:
+    """Jobs and notifications that were given up and wait for a person's word: requeue_dead_letters gives them back."""
+    return {
+        "jobs": _items(await line.maybe("/jobs", state="dead", limit=limit)),
+        "notifications": _items(await line.maybe("/notifications", state="dead", limit=limit)),
+    }
+
+
+async def approvals(line: Caller) -> dict[str, Any]:
+    """What waits for a second person. Only a person can approve it: holdfast approvals approve ID."""
+    return {"approvals": await line.get("/approvals")}
+
+
+async def search_audit(
+    line: Caller,
+    actor: str | None = None,
+    action: str | None = None,
+    subject: Annotated[str | None, Field(max_length=300)] = None,
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> dict[str, Any]:
+    """Who changed what, the newest first."""
+    found: dict[str, Any] = await line.get(
+        "/audit", actor=actor, action=action, subject=subject, limit=limit, cursor=cursor
+    )
+    return found
+
+
+async def doctor(line: Caller) -> dict[str, Any]:
+    """Whether Holdfast itself is well: whom this token stands for, the numbers of the whole, replicas, leases and
+    loops, CAs and channels in trouble. What only its machine can tell: holdfast doctor."""
+    channels = await line.maybe("/channels")
+    return {
+        "you": await line.get("/self"),
+        "summary": await line.maybe("/stats/summary"),
+        "cluster": await line.maybe("/cluster"),
+        "cas_in_trouble": _troubled(await line.maybe("/issuers")),
+        "channels_in_trouble": None if channels is None else [row for row in channels if row.get("breaker_open")],
+        "notifications": await line.maybe("/notifications/summary"),
+    }
+
+
+def brief(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One certificate in a list."""
+    status = row["status"]
+    about = {name: row[name] for name in ("id", "name", "names", "owner", "labels", "issuers", "serial", "operation")}
+    wanted = (
+        "phase", "reason_code", "reason", "acts_next", "attempt", "last_error", "next_attempt_at",
+        "next_attempt_cause", "attempts_that_fit", "safe_until", "expires_at", "blocked_by",
+    )  # fmt: skip
+    return about | {name: status[name] for name in wanted}

@@ -1,0 +1,199 @@
+"""E-mail by SMTP: encrypted, or to this machine only; with headers that mail servers and their signatures expect.
+
+Message-ID is made of the notice's id: a letter that comes twice is known as one. All letters about one outage refer to
+the same id, so that mail programs show them together. From is also the envelope's sender, which SPF and DKIM compare.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+from dataclasses import dataclass, field
+from email.headerregistry import Address
+from email.message import EmailMessage
+from email.policy import SMTP as WIRE
+from email.utils import format_datetime
+from functools import lru_cache
+from typing import ClassVar, Final, Literal
+
+import aiosmtplib
+from aiosmtplib import SMTPAuthenticationError, SMTPRecipientRefused, SMTPRecipientsRefused, SMTPSenderRefused
+
+from holdfast.core.notice import Why
+from holdfast.errors import Refused, TryLater
+from holdfast.notifiers.base import Message, Severity
+from holdfast.notifiers.plain import in_header, plain
+from holdfast.notifiers.posting import OWN_CA
+from holdfast.notifiers.rendering import Rendered, render
+from holdfast.ports import Clock
+from holdfast.secret import MASK, Secret
+
+Security = Literal["starttls", "tls", "none"]
+PORTS: Final[dict[Security, int]] = {"starttls": 587, "tls": 465, "none": 25}
+DEADLINE: Final = 30.0  # seconds for one letter, with its connection
+MOST_LETTERS: Final = 50  # on one connection: many servers end it after a hundred, in the middle of a letter
+_QUOTED: Final = 160
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Where letters are handed in, and as whom."""
+
+    host: str
+    port: int
+    security: Security
+    username: str = ""
+    password: Secret[str] | None = None
+    roots: str = ""  # PEM, in place of the system's
+    hello: str  # our name in EHLO
+
+
+@dataclass(slots=True, kw_only=True)
+class Email:
+    """One connection for a batch; any trouble ends it, and the next letter opens another."""
+
+    kind: ClassVar[str] = "email"
+    channel: str
+    server: Server
+    sender: str
+    recipients: tuple[str, ...]
+    clock: Clock
+    deadline_for: float = DEADLINE
+    _line: aiosmtplib.SMTP | None = field(default=None, init=False, repr=False)
+    _letters: int = field(default=0, init=False)  # handed in on this line
+
+    async def send(self, message: Message) -> None:
+        """To everybody who can be reached; whoever cannot is named, and the letter comes again with the same id."""
+        letter = self._letter(render(message)).as_bytes(policy=WIRE)
+        try:
+            async with asyncio.timeout(self.deadline_for):
+                line = await self._connected()
+                refused, _ = await line.sendmail(self.sender, list(self.recipients), letter)
+        except TimeoutError:
+            self._drop()
+            raise TryLater(f"{self._who} did not answer in {self.deadline_for:g} s.", reason=Why.CHANNEL_DOWN) from None
+        except (aiosmtplib.SMTPException, OSError, ssl.SSLError) as error:
+            self._drop()
+            raise self._failure(error) from None
+        except BaseException:
+            self._drop()
+            raise
+        if refused:
+            raise self._of_recipients([SMTPRecipientRefused(a.code, a.message, who) for who, a in refused.items()])
+
+    async def close(self) -> None:
+        line, self._line = self._line, None
+        if line is None or not line.is_connected:
+            return
+        try:
+            async with asyncio.timeout(2.0):
+                await line.quit()
+        except (aiosmtplib.SMTPException, OSError, TimeoutError):
+            line.close()
+
+    async def _connected(self) -> aiosmtplib.SMTP:
+        if self._letters >= MOST_LETTERS:
+            await self.close()
+        self._letters += 1
+        if self._line is not None and self._line.is_connected:
+            return self._line
+        self._letters = 1
+        server = self.server
+        self._line = aiosmtplib.SMTP(
+            hostname=server.host,
+            port=server.port,
+            local_hostname=server.hello,
+            timeout=self.deadline_for,
+            use_tls=server.security == "tls",
+            start_tls=False,  # below, where the lack of it can be told from other troubles
+            tls_context=None if server.security == "none" else _trusting(server.roots),
+        )
+        await self._line.connect()
+        if server.security == "starttls":
+            await self._line.ehlo()
+            if not self._line.supports_extension("starttls"):
+                raise aiosmtplib.SMTPNotSupported("it does not offer STARTTLS")
+            await self._line.starttls()
+        if server.password:
+            await self._line.login(server.username, server.password.reveal())
+        return self._line
+
+    def _drop(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    # ── The letter ──
+
+    def _letter(self, said: Rendered) -> EmailMessage:
+        domain = self.sender.rpartition("@")[2]
+        letter = EmailMessage(policy=WIRE)
+        letter["From"] = Address("Holdfast", addr_spec=self.sender)
+        letter["To"] = [Address(addr_spec=each) for each in self.recipients]
+        letter["Subject"] = in_header(said.heading)
+        letter["Date"] = format_datetime(self.clock.now())
+        letter["Message-ID"] = f"<{said.id}@{domain}>"
+        outage = f"<{hashlib.sha256(said.key.encode()).hexdigest()[:32]}.thread@{domain}>"
+        letter["In-Reply-To"] = letter["References"] = outage
+        letter["Auto-Submitted"] = "auto-generated"  # RFC 3834: absence notes and the like do not answer it
+        letter["X-Auto-Response-Suppress"] = "All"
+        if said.severity is Severity.CRITICAL and not said.resolved:
+            letter["Importance"] = "high"
+        letter.set_content(f"{said.text}\n", subtype="plain", charset="utf-8", cte="quoted-printable")
+        return letter
+
+    # ── What went wrong ──
+
+    @property
+    def _who(self) -> str:
+        return f"Channel {self.channel}: the mail server {self.server.host}:{self.server.port}"
+
+    def _failure(self, error: Exception) -> TryLater | Refused:
+        said = self._quoted(error)
+        match error:
+            case SMTPRecipientsRefused():
+                return self._of_recipients(error.recipients)
+            case aiosmtplib.SMTPResponseException(code=code) if not _final(code):
+                return TryLater(f"{self._who} says: {code} {said}.", reason=Why.CHANNEL_DOWN)
+            case SMTPAuthenticationError(code=code):
+                return _wrong(f"{self._who} does not let us in ({code} {said})", "username, or the credential password")
+            case SMTPSenderRefused(code=code):
+                return _wrong(f"{self._who} takes nothing from {self.sender} ({code} {said})", "from, or username")
+            case aiosmtplib.SMTPDataError(code=code):
+                return Refused(f"{self._who} did not take the message ({code} {said}).", reason=Why.REFUSED)
+            case aiosmtplib.SMTPNotSupported():
+                return _wrong(f"{self._who} cannot do what is set: {said}", "security, port or username")
+            case _:
+                advice = OWN_CA if "CERTIFICATE_VERIFY_FAILED" in said else ""
+                return TryLater(f"{self._who} could not be used: {said}.{advice}", reason=Why.CHANNEL_DOWN)
+
+    def _of_recipients(self, refused: list[SMTPRecipientRefused]) -> TryLater | Refused:
+        named = "; ".join(f"{plain(each.recipient, 80)} ({each.code} {self._quoted(each)})" for each in refused[:3])
+        others = "The others have it. " if len(refused) < len(self.recipients) else ""
+        if any(not _final(each.code) for each in refused):
+            return TryLater(f"{self._who} takes nothing now for {named}. {others}".strip(), reason=Why.CHANNEL_DOWN)
+        return _wrong(f"{self._who} takes nothing for {named}. {others}".rstrip(". "), "to")
+
+    def _quoted(self, error: Exception) -> str:
+        """What a server says may repeat what it was told."""
+        said = str(getattr(error, "message", "") or getattr(error, "strerror", "") or error or type(error).__name__)
+        password = self.server.password
+        if password:
+            said = said.replace(password.reveal(), MASK)
+        return plain(said, _QUOTED).rstrip(".")
+
+
+def _wrong(problem: str, setting: str) -> Refused:
+    return Refused(f"{problem}. Check the setting {setting}.", reason=Why.CHANNEL_MISCONFIGURED)
+
+
+def _final(code: int) -> bool:
+    """RFC 5321 §4.2.1: 5yz will be the same next time, everything else may not."""
+    return 500 <= code < 600
+
+
+@lru_cache(maxsize=8)
+def _trusting(roots: str) -> ssl.SSLContext:
+    """Reading the system's roots takes longer than a letter does."""
+    return ssl.create_default_context(cadata=roots or None)

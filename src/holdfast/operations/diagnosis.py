@@ -1,0 +1,178 @@
+"""What `doctor` looks at: store, clock, disk and keys of a machine, and what its server says of CAs and channels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.core.finding import Finding, bad, note, ok
+from holdfast.errors import StoreError
+from holdfast.operations import observe
+from holdfast.ports import Clock, Files, Net, NetProblem, Tls
+from holdfast.store.database import Store
+
+SKEW: Final = timedelta(seconds=5)
+ROOM: Final = 1024**3  # bytes; below it a busy store is near its end
+SHARE: Final = 0.05  # of the disk
+SOUND_SQLITE: Final = (3, 51, 3)  # before it, a WAL that is reset while another connection writes may be lost
+PRIVATE: Final = 0o077
+ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (where it is reached, not where we listen)
+_NOBODY: Final = Tls(server_name="doctor.invalid", alpn=("acme-tls/1",))
+IN_THE_CLEAR: Final = (
+    "Tokens of the API cross the network unencrypted. Put a proxy with TLS in front: on this machine, with "
+    "server.listen at 127.0.0.1, or on another that server.trusted_proxies names."
+)
+Room = Callable[[Path], tuple[int, int]]  # free bytes and all of them
+
+
+async def store(db: Store) -> Finding:
+    problem = await observe.store_problem(db)
+    if problem:
+        return bad("store", problem, "Start the database, check store.url, then: holdfast serve (it migrates)")
+    return ok("store", "it answers, and its schema is this version's")
+
+
+async def clock(db: Store, own: Clock) -> Finding:
+    """Against the database's: leases live by that one, certificates by ours."""
+    began = own.monotonic()
+    try:
+        async with asyncio.timeout(observe.PROBE_DEADLINE):
+            theirs = await db.read(lambda tx: tx.now())
+    except (StoreError, TimeoutError) as error:
+        return bad("clock", f"the database's clock cannot be read: {error}", "See the finding about the store first.")
+    return apart("the database's", abs((own.now() - theirs).total_seconds()) - (own.monotonic() - began))
+
+
+def apart(whose: str, off: float) -> Finding:
+    """`off`: seconds between two clocks, at least."""
+    if off > SKEW.total_seconds():
+        return bad("clock", f"{off:.0f} s away from {whose}", "Keep time on both machines: chrony, systemd-timesyncd")
+    return ok("clock", f"within {SKEW.total_seconds():g} s of {whose}")
+
+
+def listening(listen: str, *, in_the_clear: bool) -> Finding:
+    if in_the_clear:
+        return note("server.listen", f"{listen} is reached by others over plain HTTP", IN_THE_CLEAR)
+    return ok("server.listen", f"{listen} is for this machine, or for a proxy that is named")
+
+
+def disk(folder: Path, room: Room) -> Finding:
+    try:
+        free, total = room(folder)
+    except OSError as error:
+        return bad("disk", f"{folder} cannot be looked at: {error.strerror}", "Check store.data_dir and its rights.")
+    saw = f"{free / 1024**3:.1f} GiB free at {folder}"
+    if free < ROOM and free < total * SHARE:
+        return bad("disk", saw, "Make room, or move store.data_dir: a store that cannot write stops renewing.")
+    return ok("disk", saw)
+
+
+def private_file(files: Files, check: str, path: Path, *, needed: bool) -> Finding:
+    """A file that only our user may read; `needed`: without it nothing works."""
+    try:
+        mode = files.mode(path)
+    except FileNotFoundError:
+        if needed:
+            return bad(
+                check, f"there is no {path}", "Restore it from where its copy is kept; without it secrets are lost."
+            )
+        return ok(check, f"there is no {path}, and none is needed")
+    except OSError as error:
+        return bad(
+            check, f"{path} cannot be looked at: {error.strerror}", f"Run doctor as the user of Holdfast: {path}"
+        )
+    if mode & PRIVATE:
+        fix = f"chmod {'700' if mode & 0o100 else '600'} {path}   and, if others may have read it: holdfast key rotate"
+        return bad(check, f"{path} is open to others (mode {mode:04o})", fix)
+    return ok(check, f"{path} is for its owner alone (mode {mode:04o})")
+
+
+def sqlite(version: tuple[int, int, int], *, used: bool) -> Finding:
+    """Ours has one writer, which is also the only one to checkpoint: the old fault does not meet it."""
+    shown = ".".join(map(str, version))
+    if not used:
+        return ok("sqlite", f"not used: the store is PostgreSQL (library {shown})")
+    if version < SOUND_SQLITE:
+        sound = ".".join(map(str, SOUND_SQLITE))
+        fix = f"Nothing has to be done; a Python built with SQLite {sound} or later, or PostgreSQL, is safer."
+        return note("sqlite", f"library {shown} is older than {sound}: let no other program open the file", fix)
+    return ok("sqlite", f"library {shown}")
+
+
+async def tls_alpn(net: Net, listen: str, host: str, port: int) -> Finding:
+    """Whether our listener is there: a name that nobody proves must be refused in the handshake."""
+    check, near = "tls-alpn", ANY_HOST.get(host, host)
+    fix = "Start the server: holdfast serve. If it runs, another one's settings are in force: keeping.tls_alpn_listen"
+    try:
+        line = await net.connect(near, port, tls=_NOBODY, deadline_for=observe.PROBE_DEADLINE)
+    except NetProblem as why:
+        if why.kind == "tls" and "UNRECOGNIZED_NAME" in str(why).upper():
+            return ok(check, f"{listen} refuses names that are not being proved, as it should")
+        return bad(check, str(why), fix)
+    line.close()
+    return bad(check, f"something else answers at {listen}", fix)
+
+
+# ── What the server itself says ──
+
+
+def issuers(rows: Sequence[Mapping[str, Any]], probed: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Each CA as the server reached it just now."""
+    if not rows:
+        return [note("CAs", "there is none", "Add one: holdfast ca add NAME --preset letsencrypt")]
+    return [_issuer(row, probed.get(row["name"])) for row in rows]
+
+
+def _issuer(row: Mapping[str, Any], probe: Mapping[str, Any] | None) -> Finding:
+    check = f"CA {row['name']}"
+    if row["state"] != "active":
+        return note(check, "somebody paused it", f"When it may be asked again: holdfast ca resume {row['name']}")
+    if probe is None:
+        return note(check, "you may not test it", "Ask with a token that may change CAs: holdfast token create --help")
+    if not probe["ok"]:
+        fix = f"Check its address, our way to it and its credentials; then: holdfast ca test {row['name']}"
+        return bad(check, str(probe["detail"]), fix)
+    return ok(check, str(probe["detail"]))
+
+
+def channels(rows: Sequence[Mapping[str, Any]] | None, dead: int | None) -> list[Finding]:
+    """Where alerts go. They are not tested here: a test sends a message."""
+    if rows is None:
+        return []
+    if not rows:
+        fix = "Add one, then test it: holdfast notify --help"
+        return [note("channels", "there is none: nobody would hear of a failure", fix)]
+    found = [_channel(row) for row in rows]
+    if dead:
+        saw = f"{dead} message{' was' if dead == 1 else 's were'} given up"
+        found.append(bad("dead letters", saw, "See and requeue them: holdfast notify ls --dead"))
+    return found
+
+
+def _channel(row: Mapping[str, Any]) -> Finding:
+    check = f"channel {row['name']}"
+    if row.get("state", "active") != "active":
+        return note(check, "somebody paused it", f"When it may be used again: holdfast notify resume {row['name']}")
+    if row.get("breaker_open"):
+        saw = f"it does not answer: {row.get('breaker_error') or 'no reason was kept'}"
+        return bad(check, saw, f"Put it right, then: holdfast notify test {row['name']}")
+    return ok(check, "it took the last message that it was given")
+
+
+def replicas(found: Mapping[str, Any] | None, version: str) -> list[Finding]:
+    if found is None:
+        return []
+    others = sorted({str(row["version"]) for row in found["replicas"]} - {version})
+    if others:
+        fix = "Upgrade the older of them; during an upgrade this passes by itself."
+        return [note("versions", f"this program is {version}, replicas are {', '.join(others)}", fix)]
+    failing = [row for row in found.get("loops", ()) if row.get("error")]
+    if failing:
+        first = failing[0]
+        return [
+            bad("loops", f"{first['name']}: {first['error']}", "Look into the log of that replica for the whole error.")
+        ]
+    return [ok("replicas", f"{len(found['replicas'])} seen, all of version {version}")]

@@ -1,0 +1,67 @@
+"""What a job pays for before it may ask a CA: an order, or a request. Budgets that nobody has used yet are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from holdfast.core import ca_limits
+from holdfast.core.budget import Limit
+from holdfast.core.certificate import Certificate, Version
+from holdfast.core.issuance import Issuance
+from holdfast.store import budgets, certificates, issuers, versions
+from holdfast.store.issuers import IssuerRow
+from holdfast.store.tx import Tx
+
+
+def for_order(
+    tx: Tx, issuance: Issuance, chosen: IssuerRow | None, found: Certificate, current: Version | None
+) -> tuple[str, ...]:
+    """What the first claim of an attempt pays for."""
+    if chosen is None:
+        return ()
+    keys = ca_limits.budgets_of_order(
+        ca_limits.limits_of(chosen.kind, chosen.settings),
+        chosen.name,
+        issuance.identifiers,
+        renewal=_same_names(current, found),
+        in_ari_window=_in_window(found, tx.now()),
+    )
+    budgets.define_all(tx, keys)
+    return tuple(keys)
+
+
+def _same_names(current: Version | None, found: Certificate) -> bool:
+    """Whether a CA would call it a renewal: the generation counts every change of names."""
+    return current is not None and current.generation == found.generation
+
+
+def _in_window(found: Certificate, now: datetime) -> bool:
+    return found.ari is not None and found.ari.start <= now < found.ari.end
+
+
+def for_the_rest(tx: Tx, issuance: Issuance) -> tuple[str, ...]:
+    """For an attempt whose job was lost: an order that was placed is paid for, and what follows are requests only."""
+    if issuance.ref is not None:
+        return for_request(tx, issuance.issuer)
+    found = certificates.get(tx, issuance.certificate)
+    if found is None:
+        return ()
+    return for_order(tx, issuance, issuers.get(tx, issuance.issuer), found, versions.get(tx, found.current_version))
+
+
+def for_request(tx: Tx, issuer: str) -> tuple[str, ...]:
+    return for_requests(tx, [issuer]).get(issuer, ())
+
+
+def for_requests(tx: Tx, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """By the name of the CA; one that limits nothing, or is gone, is paid nothing."""
+    limits: dict[str, Limit] = {}
+    paid: dict[str, tuple[str, ...]] = {}
+    for row in issuers.named(tx, sorted(set(names))).values():
+        limit = ca_limits.limits_of(row.kind, row.settings).requests
+        if limit is not None:
+            key = ca_limits.request_key(row.name)
+            limits[key], paid[row.name] = limit, (key,)
+    budgets.define_all(tx, limits)
+    return paid

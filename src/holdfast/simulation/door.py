@@ -1,0 +1,90 @@
+"""The way from a simulated replica to a fake CA: late, sometimes for ever, sometimes with the reply lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from holdfast.errors import TryLater
+from holdfast.issuers.base import Look, Placed, Proof, RenewalWindow, Wish
+from holdfast.simulation.authority import Authority, Order
+from holdfast.simulation.node import Node
+
+if TYPE_CHECKING:
+    from holdfast.simulation.life_stage import LifeStage
+
+T = TypeVar("T")
+
+PATIENCE: Final = 60.0  # seconds; then a request is given up
+
+
+class DoorIssuer:
+    """An issuer as the engine knows it, for one replica and one CA."""
+
+    kind = "sim"
+
+    def __init__(self, stage: LifeStage, node: Node, ca: Authority) -> None:
+        self._stage = stage
+        self._node = node
+        self._ca = ca
+        self.binding = ca.binding
+
+    async def _call(self, what: str, act: Callable[[float], T]) -> T:
+        stage, node = self._stage, self._node
+        await node.gate()
+        await node.pass_a_moment()
+        self._ca.hear(what, stage.loop.time())
+        answer = act(stage.loop.time())
+        if stage.chance("hang"):
+            await asyncio.sleep(PATIENCE)
+            await node.gate()
+            raise TryLater("simulated: no answer", reason="TIMEOUT")
+        if stage.chance("slow"):
+            await asyncio.sleep(stage.dice.uniform(1, PATIENCE - 5))
+            await node.gate()
+        if stage.chance("lost reply"):
+            raise TryLater("simulated: the reply was lost")
+        return answer
+
+    async def find(self, wish: Wish) -> Placed | None:
+        found = await self._call("find", lambda _: self._ca.find(wish))
+        return None if found is None else Placed(ref={"order": found.ref})
+
+    async def place(self, wish: Wish) -> Placed:
+        paid_at = self._stage.sets_out(self._node, wish)
+
+        def act(now: float) -> Order:
+            order = self._ca.place(wish, now, paid_at)
+            if self.binding:
+                self._ca.finalize(order.ref, wish.csr, now)
+            return order
+
+        order = await self._call("place", act)
+        return Placed(ref={"order": order.ref})
+
+    async def look(self, ref: Mapping[str, Any], wish: Wish) -> Look:
+        return await self._call("look", lambda now: self._ca.look(ref["order"], now))
+
+    async def answer(self, ref: Mapping[str, Any], proof: Proof) -> None:
+        def act(_: float) -> None:
+            if self._stage.shown(proof):
+                self._ca.orders[ref["order"]].proofs.pop(proof.token, None)
+
+        await self._call("answer", act)
+
+    async def finalize(self, ref: Mapping[str, Any], wish: Wish) -> None:
+        self._stage.sets_out(self._node, wish)
+        await self._call("finalize", lambda now: self._ca.finalize(ref["order"], wish.csr, now))
+
+    async def cancel(self, ref: Mapping[str, Any]) -> None:
+        """This CA lets orders lapse by themselves."""
+
+    async def revoke(self, certificate: bytes, reason: int) -> None:
+        await self._call("revoke", lambda now: self._ca.revoke(certificate, now))
+
+    async def renewal_window(self, certificate: bytes) -> RenewalWindow | None:
+        return await self._call("ari", lambda now: self._ca.window(certificate, now))
+
+    async def probe(self) -> str:
+        return await self._call("probe", lambda _: "fine")

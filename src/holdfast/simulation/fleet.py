@@ -1,0 +1,111 @@
+"""A fleet that is in use when an experiment begins: true certificates and keys, written in a few transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import islice
+from typing import Any, Final
+
+from holdfast.core.acme import Identifier
+from holdfast.core.certificate import Certificate, Rule, State, Version, VersionState, Wanted
+from holdfast.operations import issuing
+from holdfast.operations.keys import sealed
+from holdfast.pki import csr, keys
+from holdfast.pki.chain import parse_bundle
+from holdfast.simulation.authority import Authority, Order
+from holdfast.simulation.life_stage import LifeStage
+from holdfast.simulation.signing import LEAF_KEYS
+from holdfast.store import certificates, journal, secrets, versions
+from holdfast.store.tx import Tx
+
+PAGE: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One certificate: what is wanted, and how old its first version is."""
+
+    name: str
+    issuers: tuple[str, ...]
+    age: timedelta
+    wishes: dict[str, Any] = field(default_factory=dict)
+
+    def wanted(self) -> Wanted:
+        rule = self.wishes.get("rule") or Rule(ari=False)
+        others = {name: value for name, value in self.wishes.items() if name != "rule"}
+        identifiers = (Identifier("dns", self.name),)
+        return Wanted(name=self.name, identifiers=identifiers, issuers=self.issuers, rule=rule, **others)
+
+
+def enlist(stage: LifeStage, members: Iterable[Member]) -> int:
+    """Put them into the store as if they had been kept for long; how many there are."""
+    keyring = next(iter(stage.keepers.values())).vault.keyring
+    kept = [sealed(keyring, keys.to_pem(key)) for key in LEAF_KEYS]
+    for each in kept:
+        stage.truth.transact(lambda tx, each=each: secrets.put(tx, each))  # type: ignore[misc]
+    total, left = 0, iter(members)
+    while page := list(islice(left, PAGE)):
+        pairs = [_made(stage, member, total + n, [each.id for each in kept]) for n, member in enumerate(page)]
+        stage.truth.transact(lambda tx, pairs=pairs: _write(tx, pairs))  # type: ignore[misc]
+        total += len(page)
+    return total
+
+
+def _made(stage: LifeStage, member: Member, number: int, secret_ids: Sequence[str]) -> tuple[Certificate, Version]:
+    ca, now, wanted = stage.cas[member.issuers[0]], stage.truth.now(), member.wanted()
+    key, which = LEAF_KEYS[number % len(LEAF_KEYS)], number % len(LEAF_KEYS)
+    order = _bought(ca, csr.build([member.name], key), stage.loop.time() - member.age.total_seconds(), member.name)
+    leaf = parse_bundle(order.chain)[0]
+    certificate, version = f"certificate_{number:08d}", f"version_{number:08d}"
+    held = Version(
+        id=version,
+        certificate=certificate,
+        generation=1,
+        state=VersionState.IMPORTED,
+        key_secret=secret_ids[which],
+        chain_pem=order.chain.decode(),
+        serial=f"{leaf.serial_number:x}",
+        not_before=leaf.not_valid_before_utc,
+        not_after=leaf.not_valid_after_utc,
+        issuer=ca.name,
+        account=None,
+        spki_sha256=keys.spki_sha256(key.public_key()).hex(),
+        issued_at=leaf.not_valid_before_utc,
+    )
+    found = Certificate(
+        id=certificate,
+        wanted=wanted,
+        state=State.ACTIVE,
+        generation=1,
+        version=1,
+        fingerprint=wanted.fingerprint(),
+        changed_by="local:sim",
+        created_at=now,
+        current_version=version,
+        ari_ask_at=now if wanted.rule.ari else None,
+    )
+    return found, held
+
+
+def _bought(ca: Authority, content: bytes, at: float, name: str) -> Order:
+    """As the CA remembers it: not through any of its doors, so that nothing of this is counted."""
+    order = Order(ref=f"before-{name}", issuance=f"before-{name}", at=at, paid_at=float("-inf"), names=(name,))
+    order.csr = content
+    ca.issue(order, at)
+    return order
+
+
+def _write(tx: Tx, pairs: Sequence[tuple[Certificate, Version]]) -> None:
+    for found, held in pairs:
+        certificates.insert(tx, found)
+        versions.insert(tx, held)
+        journal.audit(tx, "certificate_adopted", found.id, actor="local:sim", name=found.name, serial=held.serial)
+        issuing.replan(tx, found, tx.now(), current=held)
+
+
+def spread_evenly(number: int, life: timedelta, share: float = 0.55) -> Iterator[timedelta]:
+    """Ages of a fleet that has been renewed for years: none is due yet, and no two are at the same instant."""
+    for n in range(number):
+        yield life * share * ((n * 0.6180339887) % 1)

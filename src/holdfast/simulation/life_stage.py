@@ -1,0 +1,220 @@
+"""The stage of the lifecycle: the jobs and duties of the product keep certificates, from CAs with their own truth."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from holdfast.config import Settings
+from holdfast.core.budget import Limit
+from holdfast.engine import lifecycle, proving
+from holdfast.engine.issue import Tools
+from holdfast.engine.replica import Pace
+from holdfast.issuers.base import Issuer, Proof, Wish
+from holdfast.keyring import Kek, Keyring
+from holdfast.operations.issuing import ISSUE, Keeper
+from holdfast.operations.keys import check_of
+from holdfast.operations.vault import Vault
+from holdfast.secret import Secret
+from holdfast.simulation import invariants, life_invariants
+from holdfast.simulation.authority import Authority
+from holdfast.simulation.clockwork import START, VirtualLoop
+from holdfast.simulation.door import DoorIssuer
+from holdfast.simulation.ground import Ground, Parts, Ports
+from holdfast.simulation.node import NEVER, Node, NodeRandom
+from holdfast.simulation.signing import Keysmith
+from holdfast.simulation.witness import Note
+from holdfast.solvers.http_store import HttpStore
+from holdfast.store import challenge_responses, issuances, issuers, secrets
+from holdfast.store.issuers import IssuerRow
+from holdfast.store.tx import Tx, from_micros
+from holdfast.world import LocalFiles
+
+PACE: Final = Pace(  # a sixth of the errands': the same hours of faults have room for whole lives of certificates
+    poll=timedelta(minutes=1),
+    ttl=timedelta(minutes=3),
+    drain=timedelta(minutes=2),
+    retry=timedelta(minutes=6),
+    reconcile=timedelta(minutes=3),
+    timeout=timedelta(minutes=30),
+    cleanup=timedelta(hours=2),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """How often the lifecycle's own duties look."""
+
+    renewal: timedelta = timedelta(minutes=2)
+    ask: timedelta = timedelta(minutes=10)
+    turn: timedelta = timedelta(minutes=10)
+    others: timedelta = timedelta(hours=2)
+    history_for: timedelta = timedelta(days=90)
+
+
+@dataclass(slots=True)
+class Person:
+    """Somebody who asks the product for something, and remembers what was acknowledged."""
+
+    asked: dict[str, str] = field(default_factory=dict)  # names of certificates → their ids
+
+
+class LifeStage(Ground):
+    """The cheap checks run after every commit where `vigilant`; else with the dear ones, now and then."""
+
+    subjects = """CREATE TRIGGER witness_issuance AFTER UPDATE ON issuances
+        WHEN NEW.state NOT IN ('failed', 'cancelled') BEGIN SELECT saw_change(NEW.id,
+             (SELECT holder FROM jobs WHERE kind = 'issue' AND subject = NEW.id AND state = 'running')); END"""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        seed: int,
+        *,
+        replicas: int,
+        cas: Sequence[Authority],
+        pace: Pace = PACE,
+        rhythm: Rhythm | None = None,
+        vigilant: bool = True,
+        latencies: bool = True,
+    ) -> None:
+        self.cas = {ca.name: ca for ca in cas}
+        self.rhythm = rhythm or Rhythm()
+        self.vigilant = vigilant
+        self.keepers: dict[str, Keeper] = {}
+        self.people = Person()
+        self.rewound_at = NEVER
+        self.excused: set[str] = set()  # issuances of which the product was made to forget something
+        self._kek = Kek(id="kek_sim", key=Secret(bytes(32)), created_at=START)
+        super().__init__(loop, seed, replicas=replicas, pace=pace, latencies=latencies)
+
+    # ── what it is made of ──
+
+    def set_up(self) -> None:
+        chance = NodeRandom(random.Random(1), self.loop)  # noqa: S311
+        self.truth.transact(lambda tx: secrets.add_current(tx, check_of(self._kek, None, chance)))
+        for ca in self.cas.values():
+            row = IssuerRow(name=ca.name, kind="sim", settings=_settings(ca), created_at=START)
+            self.truth.transact(lambda tx, row=row: issuers.insert(tx, row))  # type: ignore[misc]
+
+    def parts(self, ports: Ports) -> Parts:
+        keeper = self.keeper(ports)
+        put, delete = proving.in_store(keeper)
+        solver = HttpStore(put, delete)
+
+        async def make_issuer(row: IssuerRow) -> Issuer:
+            return DoorIssuer(self, ports.node, self.cas[row.name])
+
+        tools = Tools(
+            keeper=keeper,
+            make_issuer=make_issuer,
+            solver_for=proving.by_rules([proving.SolverRule(names=("*",), solver=solver)]),
+            telemetry=ports.telemetry,
+            new_key=Keysmith(len(self.by_holder)),
+        )
+        self.keepers[ports.node.holder] = keeper
+        duties = lifecycle.duties(
+            keeper,
+            renewal=self.rhythm.renewal,
+            ask=self.rhythm.ask,
+            turn=self.rhythm.turn,
+            approval=self.rhythm.others,
+            cleanup=self.rhythm.others,
+            history_for=self.rhythm.history_for,
+        )
+        return Parts(kinds=lifecycle.kinds(tools), families=lifecycle.families(keeper), duties=duties)
+
+    def keeper(self, ports: Ports) -> Keeper:
+        keyring = Keyring([self._kek], ports.random)
+        vault = Vault(db=ports.store, settings=Settings(), files=LocalFiles(), keyring=keyring)
+        return Keeper(db=ports.store, random=ports.random, vault=vault)
+
+    # ── what the ground asks ──
+
+    def jobless(self) -> set[str]:
+        return {each.id for each, dead in self.truth.peek(lambda tx: issuances.without_job(tx, ISSUE)) if not dead}
+
+    def check_commit(self, note: Note) -> None:
+        invariants.of_the_engine(self, note)
+        if self.vigilant:
+            invariants.every_subject_has_its_job(self)
+
+    def check_all(self) -> None:
+        life_invariants.now_and_then(self)
+
+    def heal_remotes(self) -> None:
+        for ca in self.cas.values():
+            ca.calm()
+
+    @property
+    def requests(self) -> int:
+        return sum(ca.requests for ca in self.cas.values())
+
+    def forget_payments(self, requests: float) -> None:
+        self.rewound_at = self.loop.time()
+
+    def forgotten(self) -> None:
+        """What was ordered while commits were lost may be ordered once more."""
+        since = self.loop.time() - 60
+        for ca in self.cas.values():
+            self.excused |= {order.issuance for order in ca.orders.values() if order.at > since}
+
+    # ── what is seen at the CA's door ──
+
+    def sets_out(self, node: Node, wish: Wish) -> float:
+        """A replica is about to act on the outside world: the job is its own, and the key is in the store.
+
+        The time at which it claimed the job, and paid for it, is what comes back.
+        """
+        now = self.loop.time()
+        seen = self.truth.peek(lambda tx: _seen(tx, node, wish))
+        doubtful = now < max(self.doubtful_until, self.vandalised_at.get(wish.issuance, NEVER) + self.ttl)
+        if seen.over or doubtful:
+            return seen.claimed_at if seen.claimed_at is not None else now
+        if seen.claimed_at is None:
+            self.accuse(f"L3: {node.name} asked a CA about {wish.issuance} without holding its job")
+            return now
+        if not seen.key_kept:
+            self.accuse(f"I4: {node.name} sent a CSR for {wish.issuance} whose key is not in the store")
+        return seen.claimed_at
+
+    def shown(self, proof: Proof) -> bool:
+        """Whether the CA, looking from outside, sees the proof."""
+        found = self.truth.peek(lambda tx: challenge_responses.by_token(tx, proof.type, proof.token))
+        return found is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    claimed_at: float | None
+    key_kept: bool
+    over: bool  # somebody stopped the attempt: the worker finds out at its next step
+
+
+def _seen(tx: Tx, node: Node, wish: Wish) -> _Seen:
+    job = tx.row(
+        """SELECT started_at FROM jobs WHERE kind = 'issue' AND subject = :subject AND state = 'running'
+              AND holder = :holder AND lease_until > now_us()""",
+        subject=wish.issuance,
+        holder=node.holder,
+    )
+    row = tx.row(
+        """SELECT csr, state, EXISTS (SELECT 1 FROM secrets WHERE secrets.id = issuances.key_secret) AS kept
+             FROM issuances WHERE id = :id""",
+        id=wish.issuance,
+    )
+    claimed = None if job is None else (from_micros(job["started_at"]) - START).total_seconds()
+    over = row is None or row["state"] in ("issued", "failed", "cancelled")
+    return _Seen(claimed, row is not None and bool(row["kept"]) and row["csr"] == wish.csr, over)
+
+
+def _settings(ca: Authority) -> dict[str, object]:
+    limits = None if ca.orders_limit is None else _pair(ca.orders_limit)
+    return {"limits": {"orders": limits, "requests": [40, 0.25]}}
+
+
+def _pair(limit: Limit) -> list[float]:
+    return [limit.burst, limit.every.total_seconds()]

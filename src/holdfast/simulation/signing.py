@@ -1,0 +1,60 @@
+"""Keys and certificates of the simulator: true ones, that pass every check, made of keys which are always the same.
+
+Making a key pair draws from the machine's own source, so that two runs of a seed would differ; and it is dear.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from holdfast.pki.keys import KeyKind, PrivateKey
+from holdfast.simulation.clockwork import START
+
+KEYS: Final = 7  # leaf keys in turn: two certificates that follow each other never have the same one
+_YEARS: Final = timedelta(days=7300)
+
+
+class Keysmith:
+    """Gives out P-256 keys in turn, whatever kind is asked for."""
+
+    def __init__(self, first: int) -> None:
+        self._given = first
+
+    async def __call__(self, kind: KeyKind) -> PrivateKey:
+        self._given += 1
+        return LEAF_KEYS[self._given % KEYS]
+
+
+class Certifier:
+    """Signs what a CA issues. The name of the CA is in every certificate."""
+
+    def __init__(self, name: str) -> None:
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        self._key = ec.derive_private_key(4711, ec.SECP256R1())
+        builder = self._builder(self._key.public_key(), 1, START - _YEARS, START + _YEARS).subject_name(self.name)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        self._above = builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM)
+        self._identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+
+    def sign(self, content: bytes, *, serial: int, begins: datetime, ends: datetime, other_key: bool = False) -> bytes:
+        """The chain for a CSR, in PEM; with a key that nobody asked for, if that is wanted."""
+        request = x509.load_der_x509_csr(content)
+        names = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        key = self._key.public_key() if other_key else request.public_key()
+        builder = self._builder(key, serial, begins, ends).subject_name(x509.Name([]))
+        builder = builder.add_extension(names, critical=True).add_extension(self._identifier, critical=False)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM) + self._above
+
+    def _builder(self, key: object, serial: int, begins: datetime, ends: datetime) -> x509.CertificateBuilder:
+        builder = x509.CertificateBuilder().issuer_name(self.name).public_key(key)  # type: ignore[arg-type]
+        return builder.serial_number(serial).not_valid_before(begins).not_valid_after(ends)
+
+
+LEAF_KEYS: Final = [ec.derive_private_key(number + 1, ec.SECP256R1()) for number in range(KEYS)]

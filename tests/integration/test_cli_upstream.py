@@ -1,0 +1,96 @@
+"""`holdfast ca add, test, pause …` for CAs elsewhere: a real server, and a CA that behaves like its vendor's."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.support.fake_cas.digicert import FakeDigicert
+from tests.support.processes import Served, environment
+
+from holdfast.cli.given import NotGiven
+from holdfast.cli.issuer import credentials
+
+pytestmark = pytest.mark.anyio
+
+
+@dataclass
+class Shell:
+    folder: Path
+    ca: FakeDigicert
+    said: str = ""  # all that any command has printed
+
+    async def __call__(self, *args: str, stdin: str = "", **env: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "holdfast.cli.main", *args, env=environment(self.folder, {}) | env,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        out, _ = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+        self.said += out.decode()
+        return process.returncode or 0, out.decode()
+
+    def given(self, **more: object) -> list[str]:
+        return [word for name, value in self.ca.settings(**more).items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.fixture
+async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
+    async with FakeDigicert(tmp_path / "ca") as ca:
+        with Served(tmp_path / "data", {}) as server:
+            await asyncio.to_thread(server.wait_until_ready)
+            shell = Shell(tmp_path / "data", ca)
+            yield shell
+            assert await asyncio.to_thread(server.stop) == 0
+        assert ca.key not in server.output() + shell.said, "a credential is never written anywhere"
+
+
+async def test_a_ca_is_added_tried_used_and_paused_and_its_key_is_never_shown(shell: Shell, tmp_path: Path) -> None:
+    add = ("ca", "add", "digicert", "dc", *shell.given())
+    code, told = await shell(*add)
+    assert (code, "credential api_key is missing" in told) == (1, True)
+    code, told = await shell(*add, "--credential-stdin", "api_key", stdin="wrong\n")
+    assert (code, "holdfast ca test dc" in told) == (0, True)
+    code, told = await shell("ca", "test", "dc")
+    assert (code, "api_key" in told) == (1, True)
+    key = tmp_path / "key"
+    key.write_text(shell.ca.key + "\n")
+    assert (await shell("ca", "credentials", "dc", "--credential-file", f"api_key={key}"))[0] == 0
+    code, told = await shell("issue", "www.example.com", "--ca", "dc", "--wait", "--timeout", "60")
+    assert code == 0, told
+    assert len(shell.ca.orders) == 1
+    assert (await shell("ca", "pause", "dc"))[0] == 0
+    code, told = await shell("issuer", "ls", "-o", "json")
+    rows = {row["name"]: row for row in json.loads(told)}
+    assert (rows["dc"]["state"], rows["dc"]["credentials"]) == ("paused", ["api_key"])
+    code, told = await shell("ca", "add", "zerossl", "zero")
+    assert (code, "https://acme.zerossl.com/" in told) == (0, True), "a preset stands where a kind would"
+
+
+def test_credentials_come_from_files_and_the_environment_and_never_from_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text("sesame\n")
+    monkeypatch.setenv("CA_PASSWORD", "open")
+    given = credentials(None, [f"api_key={tmp_path / 'key'}"], ["password=CA_PASSWORD"])
+    assert given == {"api_key": "sesame", "password": "open"}
+
+
+@pytest.mark.parametrize(
+    ("files", "env", "says"),
+    [
+        (["api_key=/no/such/file"], None, "/no/such/file"),
+        (["sesame"], None, "names no credential and its place"),
+        (None, ["api_key=NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE"),
+        (None, ["api_key=EMPTY"], "api_key is empty"),
+    ],
+    ids=["file", "pair", "variable", "empty"],
+)
+def test_a_credential_that_is_not_there_is_told_by_its_place(
+    files: list[str] | None, env: list[str] | None, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMPTY", "")
+    with pytest.raises(NotGiven, match=says):
+        credentials(None, files, env)

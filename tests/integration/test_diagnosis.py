@@ -1,0 +1,271 @@
+"""`doctor` and `challenge test`: what each look finds, the one fix it names, and the exit code."""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.channels import a_webhook
+from tests.support.dns_server import SOA, DnsServer
+from tests.support.engine import Moody
+from tests.support.inboxes import Inbox
+from tests.support.jobs import MovableClock
+from tests.support.messages import a_notice, owe
+from tests.support.terminal import Terminal, a_terminal
+
+from holdfast.config import Server
+from holdfast.core.acme import Identifier
+from holdfast.core.finding import Finding, Level
+from holdfast.errors import Refused, StoreUnavailable
+from holdfast.network import SystemNet
+from holdfast.operations import diagnosis
+from holdfast.solvers.preflight import Preflight
+from holdfast.solvers.tls_alpn_listener import showing
+from holdfast.store import replicas
+from holdfast.store.database import Database, Engine
+from holdfast.store.sqlite import SqliteEngine
+from holdfast.validators.verdict import ValidationSettings
+from holdfast.web.serve import bind
+from holdfast.world import LocalFiles, SystemClock, SystemRandom, room_on_disk
+
+pytestmark = pytest.mark.anyio
+GIB = 1024**3
+
+
+@pytest.fixture
+def make_engine(tmp_path: Path) -> Callable[[], Engine]:
+    """One store is enough here: no look asks it anything but the time and the schema."""
+    return lambda: SqliteEngine(tmp_path / "holdfast.sqlite", SystemClock())
+
+
+def is_bad(finding: Finding, *words: str) -> bool:
+    return finding.level is Level.BAD and bool(finding.fix) and all(word in finding.saw for word in words)
+
+
+# ── the looks of this machine ──
+
+
+async def test_a_store_that_answers_is_well_and_one_that_does_not_is_named(db: Database) -> None:
+    assert (await diagnosis.store(db)).level is Level.OK
+    moody = Moody(db)
+    moody.reading = StoreUnavailable("connection refused")
+    found = await diagnosis.store(moody)
+    assert is_bad(found, "connection refused")
+    assert "store.url" in found.fix
+    assert is_bad(await diagnosis.clock(moody, SystemClock()), "cannot be read")
+
+
+async def test_a_clock_that_is_off_is_found(db: Database) -> None:
+    assert (await diagnosis.clock(db, SystemClock())).level is Level.OK
+    off = MovableClock(datetime.now(UTC) - timedelta(minutes=5))
+    assert is_bad(await diagnosis.clock(db, off), "away from the database's")  # type: ignore[arg-type]
+
+
+def test_a_disk_that_is_nearly_full_is_found(tmp_path: Path) -> None:
+    assert diagnosis.disk(tmp_path, lambda path: (500 * GIB, 1000 * GIB)).level is Level.OK
+    assert is_bad(diagnosis.disk(tmp_path, lambda path: (GIB // 2, 1000 * GIB)), "0.5 GiB free")
+    assert diagnosis.disk(tmp_path, lambda path: (GIB // 2, GIB)).level is Level.OK  # a small disk, half empty
+    assert is_bad(diagnosis.disk(tmp_path / "gone", room_on_disk), "cannot be looked at")
+    free, total = room_on_disk(tmp_path)
+    assert 0 <= free <= total
+
+
+def test_a_key_file_that_others_may_read_is_found_with_the_command_that_closes_it(tmp_path: Path) -> None:
+    path, files = tmp_path / "holdfast.key", LocalFiles()
+    assert is_bad(diagnosis.private_file(files, "key file", path, needed=True), "there is no")
+    assert diagnosis.private_file(files, "key file", path, needed=False).level is Level.OK
+    path.write_text("key")
+    path.chmod(0o640)
+    found = diagnosis.private_file(files, "key file", path, needed=True)
+    assert is_bad(found, "mode 0640")
+    assert found.fix.startswith(f"chmod 600 {path}")
+    path.chmod(0o600)
+    assert diagnosis.private_file(files, "key file", path, needed=True).level is Level.OK
+
+
+def test_an_old_library_is_a_note_and_not_used_is_well() -> None:
+    assert diagnosis.sqlite((3, 40, 1), used=True).level is Level.NOTE
+    assert diagnosis.sqlite((3, 51, 3), used=True).level is Level.OK
+    assert diagnosis.sqlite((3, 40, 1), used=False).level is Level.OK
+
+
+def test_a_ca_that_does_not_answer_and_a_channel_that_is_down_are_found() -> None:
+    row = {"name": "le", "state": "active"}
+    [down] = diagnosis.issuers([row], {"le": {"ok": False, "detail": "le did not answer in 30 s"}})
+    assert is_bad(down, "did not answer")
+    assert down.fix.endswith("holdfast ca test le")
+    [paused] = diagnosis.issuers([{**row, "state": "paused"}], {})
+    assert paused.level is Level.NOTE
+    assert [each.level for each in diagnosis.issuers([], {})] == [Level.NOTE]
+    channel = {"name": "ops", "state": "active", "breaker_open": True, "breaker_error": "refused"}
+    assert is_bad(diagnosis.channels([channel], 0)[0], "refused")
+    assert is_bad(diagnosis.channels([{**channel, "breaker_open": False}], 2)[1], "2 messages were given up")
+    assert diagnosis.channels(None, None) == []
+
+
+def test_another_version_is_a_note_and_a_loop_that_fails_is_found() -> None:
+    seen = {"replicas": [{"version": "1.0"}], "loops": [{"name": "renewal", "error": "it broke"}]}
+    assert diagnosis.replicas(seen, "1.1")[0].level is Level.NOTE
+    assert is_bad(diagnosis.replicas(seen, "1.0")[0], "renewal: it broke")
+    assert diagnosis.replicas({**seen, "loops": []}, "1.0")[0].level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("listen", "proxies", "clear"),
+    [
+        ("127.0.0.1:8630", "", False), ("[::1]:8630", "", False), ("localhost:8630", "", False),
+        ("0.0.0.0:8630", "", True), ("[::]:8630", "", True), ("10.0.0.7:80", "", True), ("ca.example.com:80", "", True),
+        ("0.0.0.0:8630", "10.0.0.0/8", False),
+    ],
+)  # fmt: skip
+def test_plain_http_for_others_is_worth_a_word_unless_a_proxy_is_named(listen: str, proxies: str, clear: bool) -> None:
+    server = Server(listen=listen, trusted_proxies=(proxies,) if proxies else ())
+    found = diagnosis.listening(server.listen, in_the_clear=server.in_the_clear)
+    assert (found.level is Level.NOTE) is clear
+    assert ("server.trusted_proxies" in found.fix) is clear
+
+
+async def test_the_listener_of_tls_alpn_is_found_by_what_it_refuses() -> None:
+    async def nobody(_: Identifier) -> None:
+        return None
+
+    async def somebody(_: Identifier) -> str:
+        return "a.proof"
+
+    line = bind("127.0.0.1", 0)
+    port = line.getsockname()[1]
+    async with showing(line, nobody, SystemClock()):
+        found = await diagnosis.tls_alpn(SystemNet(), f"0.0.0.0:{port}", "0.0.0.0", port)
+        assert found.level is Level.OK, found
+    assert is_bad(await diagnosis.tls_alpn(SystemNet(), "here", "127.0.0.1", port), "refused the connection")
+    other = bind("127.0.0.1", 0)
+    async with showing(other, somebody, SystemClock()):
+        found = await diagnosis.tls_alpn(SystemNet(), "here", "127.0.0.1", other.getsockname()[1])
+        assert is_bad(found, "something else answers")
+
+
+# ── doctor ──
+
+
+@asynccontextmanager
+async def a_machine(db: Database, folder: Path) -> AsyncIterator[tuple[Terminal, dict[str, str]]]:
+    """A server that runs, with DNS that works, and a clean data folder."""
+    os.chmod(folder, 0o700)
+    async with DnsServer() as names, a_terminal(db, folder, works=False) as typed:
+        names.add("known.example", "A", "192.0.2.1")
+        yield typed, {"HOLDFAST_ACME_RESOLVERS": names.address}
+
+
+async def test_doctor_finds_nothing_where_nothing_is_wrong(db: Database, tmp_path: Path) -> None:
+    async with a_machine(db, tmp_path) as (typed, env):
+        said = await typed.ok("doctor", "--name", "known.example", "-o", "json", env=env)
+        found = {row["check"]: row for row in said.json}
+        assert {"disk", "sqlite", "data folder", "key file", "DNS", "server", "clock", "CA ca"} <= found.keys()
+        assert not [row for row in said.json if row["level"] == "bad"]
+        assert all(row["fix"] for row in said.json if row["level"] != "ok")
+        assert said.err == "Nothing is wrong.\n"
+
+
+async def test_doctor_names_each_thing_that_is_wrong_with_its_fix_and_exits_with_10(
+    db: Database, tmp_path: Path
+) -> None:
+    async with a_machine(db, tmp_path) as (typed, env), Inbox() as web:
+        (tmp_path / "holdfast.key").chmod(0o644)
+        typed.desk.house.cas["ca"].always["probe"] = Refused("it does not know us")
+        await db.write(lambda tx: replicas.seen(tx, "r", "alpha", "0.0.1", draining=False))
+        admin = await typed.desk.as_()
+        typed.desk.api.state.local = False
+        await admin.post("/channels", a_webhook(web))
+        typed.desk.api.state.local = True
+        await owe(db, a_notice(channel="ops"))
+        said = await typed("doctor", "--name", "known.example", "-o", "json", env=env)
+        assert said.code == 10
+        wrong = {row["check"]: row for row in said.json if row["level"] == "bad"}
+        assert {"key file", "CA ca", "dead letters"} <= wrong.keys()
+        assert all(row["fix"] for row in wrong.values())
+        table = await typed("doctor", "--name", "known.example", env=env)
+        assert f"fix: chmod 600 {tmp_path / 'holdfast.key'}" in table.out
+
+
+async def test_doctor_without_a_server_says_how_to_start_it(db: Database, tmp_path: Path) -> None:
+    async with a_machine(db, tmp_path) as (typed, env):
+        os.rename(tmp_path / "holdfast.sock", tmp_path / "gone.sock")
+        said = await typed("doctor", "--name", "known.example", "-o", "json", env=env)
+        os.rename(tmp_path / "gone.sock", tmp_path / "holdfast.sock")
+        assert said.code == 10
+        [row] = [row for row in said.json if row["check"] == "server"]
+        assert "holdfast serve" in row["fix"]
+
+
+async def test_doctor_finds_that_dns_does_not_answer(db: Database, tmp_path: Path) -> None:
+    async with a_machine(db, tmp_path) as (typed, _):
+        said = await typed("doctor", "-o", "json", env={"HOLDFAST_ACME_RESOLVERS": "127.0.0.1:1"})
+        [row] = [row for row in said.json if row["check"] == "DNS"]
+        assert (said.code, row["level"], "acme.resolvers" in row["fix"]) == (10, "bad", True)
+
+
+# ── challenge test ──
+
+
+@asynccontextmanager
+async def a_zone() -> AsyncIterator[DnsServer]:
+    async with DnsServer() as names:
+        names.add("example.com", "SOA", f"{SOA} 60")
+        names.add("example.com", "NS", "ns.example.com.")
+        names.add("ns.example.com", "A", "127.0.0.1")
+        names.add("www.example.com", "A", "127.0.0.1")
+        yield names
+
+
+def a_preflight(names: DnsServer, *, http_port: int = 1, **more: Any) -> Preflight:
+    looks = ValidationSettings(
+        resolvers=(names.address,), http_port=http_port, allowed_networks=("127.0.0.0/8",), timeout=5.0, **more
+    )
+    return Preflight(net=SystemNet(), clock=SystemClock(), random=SystemRandom(), looks=looks, dns_port=names.port)
+
+
+async def looked(preflight: Preflight, name: str) -> dict[str, Finding]:
+    return {each.check: each for each in await preflight.look(name)}
+
+
+async def test_a_name_is_looked_at_as_a_ca_would(db: Database) -> None:
+    async with a_zone() as names, Inbox() as web:
+        names.add("_acme-challenge.www.example.com", "TXT", '"left over"')
+        port = int(web.url("/").split(":")[2].split("/")[0])
+        found = await looked(a_preflight(names, http_port=port), "www.example.com")
+        assert [each.level for each in found.values()] == [Level.OK] * 4
+        assert found["address"].saw == "127.0.0.1"
+        assert "/.well-known/acme-challenge/TOKEN" in found["http-01"].saw
+        assert found["dns-01"].saw == "1 name servers, 1 TXT record there now"
+        assert found["caa"].saw == "no CAA record: every CA may issue"
+
+
+async def test_what_is_in_the_way_is_named_with_its_fix(db: Database) -> None:
+    async with a_zone() as names:
+        names.add("example.com", "CAA", '0 issue ";"')
+        names.add("other.example.com", "SOA", f"{SOA} 60")
+        found = await looked(a_preflight(names), "nowhere.example.com")
+        assert is_bad(found["address"], "no A and no AAAA")
+        assert is_bad(found["http-01"])
+        assert is_bad(found["caa"], "names no CA")
+        wild = await looked(a_preflight(names), "*.example.com")
+        assert set(wild) == {"dns-01", "caa"}  # a wildcard is proved by DNS alone
+        names.remove("example.com", "CAA")
+        names.add("example.com", "CAA", '0 issue "letsencrypt.org"')
+        assert "letsencrypt.org" in (await looked(a_preflight(names), "www.example.com"))["caa"].saw
+        names.alias("_acme-challenge.www.example.com", "proofs.example.com")
+        assert "alias of proofs.example.com" in (await looked(a_preflight(names), "www.example.com"))["dns-01"].saw
+
+
+async def test_the_command_looks_at_every_name_of_a_certificate(db: Database, tmp_path: Path) -> None:
+    async with a_zone() as names, a_terminal(db, tmp_path, works=False) as typed:
+        await typed.ok("issue", "www.example.com", "api.example.com")
+        env = {"HOLDFAST_ACME_RESOLVERS": names.address, "HOLDFAST_ACME_HTTP_PORT": "1"}
+        said = await typed("challenge", "test", "www.example.com", "-o", "json", env=env)
+        assert said.code == 10
+        assert {row["about"] for row in said.json} == {"www.example.com", "api.example.com"}
+        unknown = await typed("challenge", "test", "nobody.example.com", "-o", "json", env=env)
+        assert {row["about"] for row in unknown.json} == {"nobody.example.com"}

@@ -1,0 +1,348 @@
+"""The Entrust issuer against a gateway that behaves as Entrust's own clients know it, and wants to see who asks."""
+
+import base64
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from tests.support.fake_cas.bench import Bench, bench_of
+from tests.support.fake_cas.entrust import CA, PROFILE, FakeEntrust
+from tests.support.issuing import leaf_of
+
+from holdfast.core.reasons import Reason
+from holdfast.errors import Refused, TryLater
+from holdfast.issuers.base import Failed, Issued, Look, Pending, Placed, Uncertain
+from holdfast.pki.chain import parse_bundle
+
+pytestmark = pytest.mark.anyio
+NAME = "www.example.com"
+PATH = f"/v1/certificate-authorities/{CA}"
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench[FakeEntrust]]:
+    async with bench_of(FakeEntrust, tmp_path) as bench:
+        yield bench
+
+
+async def ordered(bench: Bench[FakeEntrust], **more: Any) -> tuple[Placed, Look]:
+    wish = bench.wish(NAME, **more)
+    placed = await bench.issuer().place(wish)
+    return placed, await bench.issuer().look(placed.ref, wish)
+
+
+async def refusal(bench: Bench[FakeEntrust], **settings: Any) -> Refused:
+    with pytest.raises(Refused) as why:
+        await bench.issuer(**settings).place(bench.wish(NAME))
+    return why.value
+
+
+# ── What is asked ──
+
+
+async def test_an_enrollment_says_all_that_the_hosted_gateway_does_not_take_from_a_csr(
+    bench: Bench[FakeEntrust],
+) -> None:
+    wish = bench.wish(NAME, "192.0.2.7", not_after=bench.clock.now() + timedelta(days=30))
+    placed = await bench.issuer().place(wish)
+    order = bench.ca.orders[0]
+    assert base64.b64decode(order.body["csr"]) == wish.csr  # DER, without armour
+    assert order.body["subjectAltNames"] == [
+        {"type": "dNSName", "value": NAME},
+        {"type": "iPAddress", "value": "192.0.2.7"},
+    ]
+    assert order.body["subjectVariables"] == [{"type": "cn", "value": NAME}]
+    assert order.body["optionalCertificateRequestDetails"]["validityPeriod"].startswith("PT25919")
+    assert order.reference == wish.issuance
+    await bench.issuer().place(bench.wish(NAME))
+    unsaid = bench.ca.orders[1].body["optionalCertificateRequestDetails"]["validityPeriod"]
+    assert unsaid == f"PT{90 * 86400}S"  # without it the hosted form gives three years
+    lasts = leaf_of(await _issued(bench, placed, wish))
+    assert timedelta(days=29) < lasts.not_valid_after_utc - bench.clock.now() <= timedelta(days=30)
+
+
+async def _issued(bench: Bench[FakeEntrust], placed: Placed, wish: object) -> Issued:
+    look = await bench.issuer().look(placed.ref, wish)  # type: ignore[arg-type]
+    assert isinstance(look, Issued)
+    return look
+
+
+async def test_the_id_of_the_client_goes_with_each_request(bench: Bench[FakeEntrust]) -> None:
+    await bench.issuer(client_id="tenant-7").probe()
+    assert {each.headers.get("ca-client-id") for each in bench.ca.asked} == {"tenant-7"}
+
+
+@pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
+async def test_the_address_may_end_with_the_version_or_a_slash(bench: Bench[FakeEntrust], suffix: str) -> None:
+    await bench.issuer(base_url=f"{bench.ca.base}{suffix}").probe()
+
+
+async def test_a_subject_variable_that_the_profile_wants_comes_from_the_settings(bench: Bench[FakeEntrust]) -> None:
+    bench.ca.variables = {"cn": True, "costCenter": True, "team": False}
+    why = await refusal(bench)
+    assert "subject_variables.costCenter" in str(why)
+    await bench.issuer(subject_variables={"costCenter": "17"}).place(bench.wish(NAME))
+    sent = {each["type"]: each["value"] for each in bench.ca.orders[0].body["subjectVariables"]}
+    assert sent == {"cn": NAME, "costCenter": "17"}
+
+
+# ── A certificate decides before any word ──
+
+
+@pytest.mark.parametrize("word", ["ACCEPTED", "ISSUED", "PENDING", "AWAITING_APPROVAL", "REJECTED", "whatever"])
+async def test_a_certificate_in_the_answer_counts_whatever_the_word_is(bench: Bench[FakeEntrust], word: str) -> None:
+    bench.ca.word = word
+    _, look = await ordered(bench)
+    assert isinstance(look, Issued)
+
+
+@pytest.mark.parametrize("word", ["ACCEPTED", "Issued", "COMPLETED", "pending", "PROCESSING", "AWAITING_APPROVAL"])
+async def test_a_good_word_without_a_certificate_is_pending(bench: Bench[FakeEntrust], word: str) -> None:
+    bench.ca.pending_looks, bench.ca.word = 9, word
+    _, look = await ordered(bench)
+    assert isinstance(look, Pending)
+    assert (look.word, look.unknown) == (word, False)
+
+
+async def test_a_certificate_that_comes_with_the_order_is_kept_with_it(bench: Bench[FakeEntrust]) -> None:
+    bench.ca.at_once = True
+    _, look = await ordered(bench)
+    assert isinstance(look, Issued)
+    assert bench.ca.lines(f"GET {PATH}/enrollments") == []
+
+
+@pytest.mark.parametrize("pem", [False, True], ids=["der", "pem"])
+async def test_the_chain_is_ordered_and_has_no_root(bench: Bench[FakeEntrust], pem: bool) -> None:
+    bench.ca.pem_bodies = pem
+    _, look = await ordered(bench)
+    assert isinstance(look, Issued)
+    leaf, above = parse_bundle(look.chain_pem)
+    assert above == bench.ca.hierarchy.intermediate
+    leaf.verify_directly_issued_by(above)
+
+
+async def test_a_certificate_without_its_chain_is_waited_for_and_not_put_to_use(bench: Bench[FakeEntrust]) -> None:
+    bench.ca.shows_chain = False
+    _, look = await ordered(bench)
+    assert isinstance(look, Pending)
+    assert "ca_id" in look.why
+
+
+async def test_what_cannot_be_a_certificate_is_no_certificate(bench: Bench[FakeEntrust]) -> None:
+    wish = bench.wish(NAME)
+    bench.ca.pending_looks = 9
+    placed = await bench.issuer().place(wish)
+    body = '{"enrollment": {"id": "enr-1", "status": "ISSUED", "body": "bm90IGEgY2VydGlmaWNhdGU="}}'
+    bench.ca.fail(status=200, body=body)
+    with pytest.raises(TryLater) as why:
+        await bench.issuer().look(placed.ref, wish)
+    assert why.value.reason == Reason.ANSWER_MALFORMED
+
+
+# ── A gateway that does not show enrollments ──
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_an_order_that_is_not_shown_is_found_among_the_events(bench: Bench[FakeEntrust], status: int) -> None:
+    bench.ca.enrollments_answer, bench.ca.pending_looks = status, 2
+    wish = bench.wish(NAME)
+    placed = await bench.issuer().place(wish)
+    for _ in range(2):
+        assert isinstance(await bench.issuer().look(placed.ref, wish), Pending | Issued)
+    look = await bench.issuer().look(placed.ref, wish)
+    assert isinstance(look, Issued)
+    assert len(bench.ca.orders) == 1
+
+
+async def test_a_certificate_is_found_by_the_serial_that_the_order_named(bench: Bench[FakeEntrust]) -> None:
+    bench.ca.padded = True
+    placed, look = await ordered(bench)
+    [order] = bench.ca.orders
+    assert order.issued is not None
+    ref = {"serial": bench.ca.serial(order.issued), "placed_at": placed.ref["placed_at"]}
+    wish = bench.wish(NAME)
+    found = await bench.issuer().look(ref, wish)
+    assert isinstance(found, Failed)  # for this wish has another key
+    assert isinstance(look, Issued)
+    assert bench.ca.lines(f"GET {PATH}/certificates/") != []
+
+
+# ── No second order ──
+
+
+async def test_an_order_whose_answer_was_lost_is_found_by_our_key_on_whatever_page(bench: Bench[FakeEntrust]) -> None:
+    bench.ca.page, bench.ca.at_once = 2, True
+    wish = bench.wish(NAME, asked_at=bench.clock.now())
+    for _ in range(5):
+        await bench.issuer().place(bench.wish(NAME))
+    bench.ca.fail(kind="reset", effect=True, only=f"POST {PATH}/enrollments")
+    with pytest.raises(TryLater) as why:
+        await bench.issuer().place(wish)
+    assert why.value.sent
+    found = await bench.issuer().find(wish)
+    assert isinstance(found, Placed)
+    assert isinstance(await bench.issuer().look(found.ref, wish), Issued)
+    assert len(bench.ca.lines(f"GET {PATH}/certificate-events")) == 3
+    assert len(bench.ca.orders) == 6
+
+
+async def test_an_older_certificate_of_a_key_that_is_used_again_is_not_taken_for_the_new_one(
+    bench: Bench[FakeEntrust],
+) -> None:
+    bench.ca.at_once = True
+    key = ec.generate_private_key(ec.SECP256R1())
+    await bench.issuer().place(bench.wish(NAME, key=key))
+    bench.clock.ahead = timedelta(days=20)
+    bench.ca.orders[0].issued_at = bench.clock.now()  # something else happened to it just now, such as its revocation
+    found = await bench.issuer().find(bench.wish(NAME, key=key, asked_at=bench.clock.now()))
+    assert isinstance(found, Uncertain)
+
+
+async def test_an_order_that_may_wait_for_a_person_is_uncertain_and_told_by_its_reference(
+    bench: Bench[FakeEntrust],
+) -> None:
+    bench.ca.approval = True
+    wish = bench.wish(NAME, asked_at=bench.clock.now())
+    bench.ca.fail(kind="reset", effect=True, only="POST")
+    with pytest.raises(TryLater):
+        await bench.issuer().place(wish)
+    found = await bench.issuer().find(wish)
+    assert isinstance(found, Uncertain)
+    assert wish.issuance in found.why
+    assert [each.reference for each in bench.ca.orders] == [wish.issuance]
+
+
+async def test_a_profile_that_issues_at_once_has_no_doubts_after_some_minutes(bench: Bench[FakeEntrust]) -> None:
+    wish = bench.wish(NAME, asked_at=bench.clock.now())
+    with pytest.raises(TryLater) as why:
+        await bench.issuer(approval=False).find(wish)
+    assert why.value.after is not None
+    bench.clock.ahead += why.value.after
+    assert await bench.issuer(approval=False).find(wish) is None
+
+
+async def test_what_never_left_is_told_apart_from_what_may_have_arrived(bench: Bench[FakeEntrust]) -> None:
+    await bench.issuer().probe()  # so that nothing is left to be asked before the order
+    await bench.ca.__aexit__(None, None, None)
+    with pytest.raises(TryLater) as why:
+        await bench.issuer().place(bench.wish(NAME))
+    assert not why.value.sent
+    await bench.ca.__aenter__()
+    bench.memory.clear()
+    bench.ca.fail(status=503, only="GET")  # its profile is read first
+    with pytest.raises(TryLater) as why:
+        await bench.issuer().place(bench.wish(NAME))
+    assert not why.value.sent
+    assert bench.ca.orders == []
+
+
+async def test_an_order_of_days_is_asked_for_by_its_id_alone(bench: Bench[FakeEntrust]) -> None:
+    bench.ca.approval = True
+    wish = bench.wish(NAME)
+    placed = await bench.issuer().place(wish)
+    for _ in range(14):
+        bench.clock.ahead += timedelta(days=1)
+        look = await bench.issuer().look(placed.ref, wish)
+        assert isinstance(look, Pending)
+        assert "days" in look.why
+    bench.ca.approve()
+    assert isinstance(await bench.issuer().look(placed.ref, wish), Issued)
+    assert len(bench.ca.lines(f"GET {PATH}/enrollments/enr-1")) == 15
+    assert len(bench.ca.orders) == 1
+
+
+async def test_an_order_that_waits_cannot_be_withdrawn_and_one_that_is_over_need_not_be(
+    bench: Bench[FakeEntrust],
+) -> None:
+    bench.ca.approval = True
+    placed = await bench.issuer().place(bench.wish(NAME))
+    with pytest.raises(Refused, match="denied there"):
+        await bench.issuer().cancel(placed.ref)
+    bench.ca.deny()
+    await bench.issuer().cancel(placed.ref)
+
+
+# ── Revoking ──
+
+
+@pytest.mark.parametrize("padded", [False, True], ids=["plain", "padded"])
+async def test_a_serial_is_spelled_as_the_gateway_spells_it(
+    bench: Bench[FakeEntrust], padded: bool
+) -> None:  # fmt: skip
+    bench.ca.padded, bench.ca.next_serial = padded, 0x0A1B2C  # short: padding shows
+    _, look = await ordered(bench)
+    assert isinstance(look, Issued)
+    await bench.issuer().revoke(look.chain_pem, 1)
+    assert [each.revoked for each in bench.ca.orders] == ["keyCompromise"]
+
+
+async def test_a_rejected_revocation_is_a_refusal_although_its_status_is_good(bench: Bench[FakeEntrust]) -> None:
+    _, look = await ordered(bench)
+    assert isinstance(look, Issued)
+    bench.ca.rejects_actions = True
+    with pytest.raises(Refused, match="rejected the revocation"):
+        await bench.issuer().revoke(look.chain_pem, 0)
+
+
+# ── What is wrong with a setting ──
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"ca_id": "other~ca"}, "ca_id"),
+        ({"profile_id": "nobody"}, "profile_id"),
+    ],
+    ids=["ca", "profile"],
+)
+async def test_an_unknown_ca_or_profile_is_refused_before_anything_is_ordered(
+    bench: Bench[FakeEntrust], settings: dict[str, str], named: str
+) -> None:
+    why = await refusal(bench, **settings)
+    assert named in str(why)
+    assert bench.ca.lines("POST") == []
+
+
+async def test_an_error_is_one_with_any_status_and_what_is_behind_the_gateway_is_not_shown(
+    bench: Bench[FakeEntrust],
+) -> None:
+    bench.ca.errors_with_200 = True
+    why = await refusal(bench)
+    assert "cagw-4000" in str(why)
+    assert "backend" not in str(why)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"ca_id": None}, "ca_id"),
+        ({"profile_id": None}, "profile_id"),
+        ({"client_certificate_file": None, "client_key_file": None}, "client_certificate_file"),
+        ({"client_certificate_file": "client.pem"}, "client_certificate_file"),
+        ({"client_key_file": "keys/client.key"}, "client_key_file"),
+        ({"approval": "perhaps"}, "approval"),
+        ({"subject_variables": "cn"}, "subject_variables"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_a_setting_that_cannot_be_is_refused_by_its_name(
+    bench: Bench[FakeEntrust], settings: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        bench.issuer(**settings)
+
+
+async def test_a_profile_of_the_certificate_comes_before_that_of_the_settings(bench: Bench[FakeEntrust]) -> None:
+    await bench.issuer(profile_id="nobody").place(bench.wish(NAME, profile=PROFILE))
+    assert bench.ca.orders[0].body["profileId"] == PROFILE
+
+
+async def test_events_are_asked_for_since_the_order_with_some_time_for_clocks_that_differ(
+    bench: Bench[FakeEntrust],
+) -> None:
+    await bench.issuer().find(bench.wish(NAME, asked_at=datetime(2026, 8, 1, 12, tzinfo=UTC)))
+    [asked] = [each for each in bench.ca.asked if each.path.endswith("certificate-events")]
+    assert asked.query == {"startDate": "2026-08-01T11:55:00.00Z", "preferredPageSize": "50"}

@@ -1,0 +1,587 @@
+"""The outbox: owed in the transaction of its cause, sent by one replica, requeued whole; on both stores."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.ca import a_vault
+from tests.support.engine import Moody, eventually
+from tests.support.notices import HOUR, Newsroom, a_newsroom
+from tests.support.stores import open_store
+
+from holdfast.core.acme import Identifier
+from holdfast.core.breaker import Breaker
+from holdfast.core.budget import Limit
+from holdfast.core.certificate import Certificate, State, Wanted
+from holdfast.core.notice import Message, Notice, Routing, Severity
+from holdfast.core.notice import State as NoticeState
+from holdfast.engine import notify, outages
+from holdfast.engine.worker import Work
+from holdfast.errors import OutcomeUnknown, Refused, StoreUnavailable, TryLater, UserError
+from holdfast.operations import channels, notices
+from holdfast.operations.channels import ChannelWish
+from holdfast.operations.observe import refresh
+from holdfast.ports import no_points
+from holdfast.secret import Secret
+from holdfast.store import certificates, issuers, jobs, journal, notice_lists
+from holdfast.store import notices as rows
+from holdfast.store.database import Database, Engine, conclude
+from holdfast.store.issuers import IssuerRow
+from holdfast.store.notice_lists import Filter
+from holdfast.store.tx import Tx
+from holdfast.world import SystemClock
+
+pytestmark = pytest.mark.anyio
+CRITICAL_ONLY = Routing(severities=frozenset({Severity.CRITICAL}))
+
+
+@pytest.fixture
+def room(db: Database) -> Newsroom:
+    return a_newsroom(db)
+
+
+async def settled(room: Newsroom) -> bool:
+    return not {"pending", "failed"} & set(await room.states())
+
+
+# ── The outbox ──
+
+
+async def test_a_notice_is_owed_in_the_transaction_of_its_cause_or_not_at_all(room: Newsroom) -> None:
+    await room.add("ops")
+
+    def cause(tx: Tx) -> None:
+        journal.event(tx, "issuer.down", "le", error="no answer")
+        raise ValueError("and then something else went wrong")
+
+    with pytest.raises(ValueError, match="something else"):
+        await room.db.write(cause)
+    assert await room.all() == []
+    await room.happen("issuer.down", "le", error="no answer")
+    [owed] = await room.all()
+    assert (owed.state.value, owed.channel, owed.title) == ("pending", "ops", "CA le is down")
+    owed_jobs = await room.db.read(lambda tx: tx.rows("SELECT kind, subject FROM jobs"))
+    assert [(row["kind"], row["subject"]) for row in owed_jobs] == [("notify", "ops")]
+
+
+async def test_it_is_sent_and_its_history_tells_on_which_attempt(room: Newsroom) -> None:
+    box = await room.add("ops")
+    async with room.running():
+        await room.happen("issuer.down", "le", error="no answer")
+        await eventually(lambda: settled(room))
+    [owed] = await room.all()
+    assert (owed.state.value, owed.retry_count) == ("sent", 0)
+    assert [(each.id, each.key, each.attempt) for each in box.came] == [(owed.id, "issuer/le", 1)]
+    assert [each.name for each in await notices.history(room.keeper, owed.id)] == ["notice.sent"]
+    assert room.watch.metric("notification_deliveries_total", channel="ops", outcome="delivered") == 1
+    assert box.closed >= 1
+    await eventually(lambda: no_job(room))
+
+
+async def test_a_transaction_that_tells_nobody_costs_no_statement_more(room: Newsroom) -> None:
+    await room.add("ops")
+    asked: list[str] = []
+
+    def quiet(tx: Tx) -> None:
+        plain = tx._session.execute, tx._session.query
+        tx._session.execute = lambda sql, params: asked.append(sql) or plain[0](sql, params)  # type: ignore
+        tx._session.query = lambda sql, params: asked.append(sql) or plain[1](sql, params)  # type: ignore
+        try:
+            journal.event(tx, "certificate.issued", "x")
+            journal.event(tx, "job.failed", "x")
+            conclude(tx)
+        finally:
+            tx._session.execute, tx._session.query = plain  # type: ignore[method-assign]
+
+    await room.db.write(quiet)
+    assert [sql.split()[0] for sql in asked] == ["UPDATE", "INSERT"]  # the journal's own
+    assert not any("channels" in sql or "notices" in sql for sql in asked)
+
+
+async def test_what_others_said_never_costs_the_transaction_that_tells_of_it(room: Newsroom) -> None:
+    await room.add("ops")
+    await room.happen("issuer.down", "le", error="a\0b\ud800c\r\nSubject: d\u202e", called="x\0y\ud800")
+    await room.happen("approval.asked", "a", strange=True)  # without the facts that its words are made of
+    first, second = await room.all()
+    assert "Subject: d" in first.text
+    assert second.title == "a: approval asked"
+
+
+async def test_one_outage_is_one_alert_and_one_all_clear_however_many_suffer(room: Newsroom) -> None:
+    box = await room.add("ops")
+
+    def down(tx: Tx) -> None:
+        issuers.insert(tx, IssuerRow(name="le", kind="acme", created_at=tx.now()))
+        issuers.save_breaker(tx, "le", Breaker(failures=5, until=tx.now() + HOUR))
+
+    await room.db.write(down)
+    async with room.running():
+        for _ in range(20):
+            await room.happen("issuer.down", "le", error="no answer")
+        await room.happen("issuer.up", "le")
+        await room.happen("issuer.up", "le")
+        await eventually(lambda: settled(room))
+    assert box.titles == ["CA le is down", "CA le answers again"]
+
+
+async def test_what_no_channel_wants_stays_visible_and_goes_out_once_there_is_one(room: Newsroom) -> None:
+    await room.add("pager", routing=CRITICAL_ONLY)
+    await room.fail("a")
+    [unpaid] = await room.all()
+    assert (unpaid.state.value, unpaid.channel, unpaid.why) == ("dead", "", "NO_CHANNEL")
+    assert (await notices.summary(room.keeper)).dead == 1
+    with pytest.raises(UserError, match="nowhere to go"):
+        await notices.requeue(room.keeper, unpaid.id, actor="local:alice")
+    box = await room.add("ops")
+    await notices.requeue(room.keeper, unpaid.id, actor="local:alice")
+    async with room.running():
+        await eventually(lambda: box.came)
+        await eventually(lambda: settled(room))
+    after = await notices.get(room.keeper, unpaid.id)
+    assert (after.state.value, after.note) == ("resolved", "sent on to ops")
+
+
+async def test_it_goes_to_those_who_want_its_severity_owner_and_labels(room: Newsroom) -> None:
+    boxes = {
+        "all": await room.add("all"),
+        "shop": await room.add("shop", routing=Routing(owners=("shop",))),
+        "prod": await room.add("prod", routing=Routing(labels={"env": "prod"})),
+        "pager": await room.add("pager", routing=CRITICAL_ONLY),
+    }
+    for name, owner, env in (("a", "shop", "test"), ("b", "bank", "prod")):
+        await room.db.write(lambda tx, n=name, o=owner, e=env: certificates.insert(tx, a_certificate(tx, n, o, e)))  # type: ignore[misc]
+    async with room.running():
+        await room.fail("a", "b")
+        await room.happen("selfcheck.failed", "audit-chain", problem="row 7")
+        await eventually(lambda: settled(room))
+    heard = {name: sorted(each.subject for each in box.came) for name, box in boxes.items()}
+    assert heard == {"all": ["a", "audit-chain", "b"], "shop": ["a"], "prod": ["b"], "pager": ["audit-chain"]}
+
+
+def a_certificate(tx: Tx, name: str, owner: str, env: str) -> Certificate:
+    wanted = Wanted(
+        name=name,
+        identifiers=(Identifier(type="dns", value=f"{name}.example"),),
+        issuers=("ca",),
+        owner=owner,
+        labels={"env": env},
+    )
+    return Certificate(
+        id=name,
+        wanted=wanted,
+        state=State.PAUSED,
+        generation=1,
+        version=1,
+        fingerprint=wanted.fingerprint(),
+        changed_by="x",
+        created_at=tx.now(),
+    )
+
+
+async def test_two_replicas_never_both_send(make_engine: Callable[[], Engine], db: Database) -> None:
+    """Each with its own connections where the store can be shared; on SQLite two workers of one process."""
+    first = a_newsroom(db)
+    other = open_store(make_engine()) if db.engine.shared else db
+    second = replace(a_newsroom(other), boxes=first.boxes)
+    box = await first.add("ops")
+    under_way: list[str] = []
+
+    async def slowly(message: Message) -> None:
+        assert not under_way  # never two at a time
+        under_way.append(message.id)
+        await asyncio.sleep(0.002)
+        under_way.clear()
+
+    box.sending = slowly
+    async with first.running("a"), second.running("b"):
+        await asyncio.gather(first.fail(*map(str, range(10))), second.fail(*map(str, range(10, 20))))
+        await eventually(lambda: settled(first))
+    if other is not db:
+        await other.close()
+    assert len(box.came) == len({each.id for each in box.came}) == 20
+
+
+async def test_whoever_lost_the_job_meanwhile_writes_nothing(room: Newsroom) -> None:
+    """The message may come twice, under one id; it is never marked by one who does not hold it any more."""
+    box = await room.add("ops")
+
+    async def stolen(message: Message) -> None:
+        if len(box.tried) == 1:
+            await room.db.write(lambda tx: tx.run("UPDATE jobs SET fence = fence + 1, state = 'ready', holder = NULL"))
+
+    box.sending = stolen
+    async with room.running():
+        await room.fail("a")
+        await eventually(lambda: settled(room))
+    assert [each.id for each in box.came] == [box.came[0].id] * 2
+    [owed] = await room.all()
+    assert owed.state.value == "sent"
+    assert [each.name for each in await notices.history(room.keeper, owed.id)] == ["notice.sent"]
+
+
+async def test_many_are_drained_with_little_memory(db: Database) -> None:
+    """Ten thousand of them: make bench-notices."""
+    room = a_newsroom(db)
+    box = await room.add("ops", limit=Limit(burst=10_000, every=timedelta(milliseconds=1)))
+    number = 400
+    await room.fail(*(f"cert-{n:04}" for n in range(number)))
+    await room.db.read(lambda tx: tx.now())
+    gc.collect()
+    tracemalloc.start()
+    try:
+        async with room.running():
+            await eventually(lambda: len(box.tried) == number)
+            _, most = tracemalloc.get_traced_memory()
+            await eventually(lambda: settled(room))
+    finally:
+        tracemalloc.stop()
+    assert most < 20_000_000
+    assert len({each.id for each in box.came}) == number
+    assert box.titles == sorted(box.titles)  # oldest first
+
+
+async def test_a_channels_budget_bounds_what_it_is_sent(room: Newsroom) -> None:
+    box = await room.add("ops", limit=Limit(burst=3, every=HOUR))
+    async with room.running():
+        await room.fail(*"abcdefgh")
+        await eventually(lambda: len(box.came) == 3)
+
+        async def waits_for_its_turn() -> bool:
+            found = await room.db.read(lambda tx: tx.row("SELECT reason, state FROM jobs WHERE kind = 'notify'"))
+            return found is not None and found["state"] == "ready" and found["reason"] == "BUDGET"
+
+        await eventually(waits_for_its_turn)
+    assert len(box.came) == 3
+    assert await room.states() == {"sent": 3, "pending": 5}
+    assert {each.begun for each in await room.all(state="pending")} == {0}
+
+
+async def test_whoever_dies_three_times_over_one_message_is_not_asked_a_fourth_time(room: Newsroom) -> None:
+    """Those that were in its batch go alone then, and are delivered."""
+    box = await room.add("ops")
+    await room.fail("a", "poison", "z")
+
+    class Killed(BaseException):
+        pass
+
+    async def deadly(message: Message) -> None:
+        if message.title.startswith("poison"):
+            raise Killed
+
+    box.sending = deadly
+    deaths = 0
+    while not await settled(room):
+        try:
+            work = await a_claim(room)
+            await notify.kind(room.tools).handler(work)
+        except Killed:
+            deaths += 1
+        assert deaths <= 3
+    assert deaths == 3
+    [poison] = await room.all(subject="poison")
+    assert (poison.state.value, poison.why) == ("dead", "POISON")
+    assert {each.subject for each in box.came} == {"a", "z"}
+
+
+async def a_claim(room: Newsroom) -> Work:
+    """As a worker would take it after the last holder's lease has run out."""
+
+    def take(tx: Tx) -> Work:
+        tx.run("UPDATE jobs SET state = 'ready', due_at = 0, crashes = 0, holder = NULL WHERE kind = 'notify'")
+        [claim] = jobs.claim(tx, holder="x", free={"notify": 1}, ttl=timedelta(minutes=5))
+        return Work(claim=claim, check=lambda: None, point=no_points)
+
+    return await room.db.write(take)
+
+
+async def test_what_comes_just_as_a_drain_ends_does_not_wait_for_a_sweep(room: Newsroom) -> None:
+    """It has found nothing more, and is not over yet: whoever owes something now finds its job at work."""
+    box = await room.add("ops")
+
+    async def one_more() -> None:
+        if box.closed == 1:
+            await room.fail("late")
+
+    box.closing = one_more
+    async with room.running():
+        await room.fail("early")
+        await eventually(lambda: len(box.came) == 2)
+
+
+async def test_a_channel_that_lost_its_job_gets_it_back(room: Newsroom) -> None:
+    box = await room.add("ops")
+    await room.fail("a")
+    await room.db.write(lambda tx: tx.run("DELETE FROM jobs"))
+    assert await notify.retry(room.db, room.tools.random) == 1
+    async with room.running():
+        await eventually(lambda: box.came)
+
+
+# ── Requeue, resolve ──
+
+
+async def dead_ones(room: Newsroom, *subjects: str) -> list[Notice]:
+    box = room.boxes["ops"]
+    box.troubles |= {f"{each} waits for an approval": Refused("no such user") for each in subjects}
+    async with room.running():
+        await room.fail(*subjects)
+        await eventually(lambda: settled(room))
+    box.troubles.clear()
+    return await room.all(state="dead")
+
+
+async def test_a_requeue_gives_everything_back_at_once_and_the_history_keeps_it(room: Newsroom) -> None:
+    await room.add("ops")
+    [dead] = await dead_ones(room, "a")
+    again = await notices.requeue(room.keeper, dead.id, actor="local:alice")
+    cleared = again.retry_count, again.next_retry_at, again.last_error, again.why
+    assert (again.state.value, cleared) == ("pending", (0, None, None, None))
+    requeued = (await notices.history(room.keeper, dead.id))[-1]
+    assert (requeued.name, requeued.details["error"], requeued.details["by"]) == (
+        "notice.requeued", "no such user", "local:alice",
+    )  # fmt: skip
+    async with room.running():
+        await eventually(lambda: settled(room))
+    assert room.boxes["ops"].came[-1].id == dead.id
+    names = [each.name for each in await notices.history(room.keeper, dead.id)]
+    assert names == ["notice.dead", "notice.requeued", "notice.sent"]
+
+
+async def test_a_requeue_by_filter_takes_those_and_no_others(room: Newsroom) -> None:
+    await room.add("ops")
+    await dead_ones(room, "a", "b", "c")
+    which = Filter(state=NoticeState.DEAD, subject="b")
+    assert await notices.requeue_all(room.keeper, which, actor="local:alice") == 1
+    assert [each.subject for each in await room.all(state="pending")] == ["b"]
+    async with room.running():
+        await eventually(lambda: settled(room))
+    assert await notices.requeue_all(room.keeper, Filter(channel="ops"), actor="local:alice") == 2  # not what was sent
+    assert await notices.requeue_all(room.keeper, actor="local:alice") == 0
+
+
+async def test_one_that_is_on_its_way_cannot_be_requeued_and_one_that_never_was_is_unknown(room: Newsroom) -> None:
+    await room.add("ops")
+    await room.fail("a")
+    [pending] = await room.all()
+    with pytest.raises(UserError, match="pending"):
+        await notices.requeue(room.keeper, pending.id, actor="x")
+    with pytest.raises(UserError, match="no notice 'nope'"):
+        await notices.requeue(room.keeper, "nope", actor="x")
+
+
+async def test_a_note_settles_a_dead_letter_and_is_kept(room: Newsroom) -> None:
+    await room.add("ops")
+    [dead] = await dead_ones(room, "a")
+    with pytest.raises(UserError, match="note"):
+        await notices.resolve(room.keeper, dead.id, note=" ", actor="x")
+    after = await notices.resolve(room.keeper, dead.id, note="told them by phone", actor="local:alice")
+    assert (after.state.value, after.note, after.settled_by) == ("resolved", "told them by phone", "local:alice")
+    assert (await notices.summary(room.keeper)).dead == 0
+
+
+# ── Channels ──
+
+
+async def test_a_deleted_channel_leaves_dead_letters_with_a_reason_and_its_fallback_is_told(room: Newsroom) -> None:
+    other = await room.add("other", routing=Routing(severities=frozenset()))
+    await room.add("ops", fallback="other")
+    await room.fail("a", "b")
+    assert await channels.delete(room.keeper, "ops", actor="local:alice") == 2
+    gone = await room.all(channel="ops")
+    assert {(each.state.value, each.why) for each in gone} == {("dead", "CHANNEL_GONE")}
+    async with room.running():
+        await eventually(lambda: settled(room))
+    assert [each.subject for each in other.came] == ["a", "b"]
+    assert room.boxes["ops"].tried == []
+    with pytest.raises(UserError, match="nowhere to go"):
+        await notices.requeue(room.keeper, gone[0].id, actor="x")
+    again = await room.add("ops")
+    assert await notices.requeue_all(room.keeper, actor="x") == 2
+    async with room.running():
+        await eventually(lambda: settled(room))
+    assert len(again.came) == 2
+
+
+async def test_what_was_owed_to_a_channel_that_vanished_dies_and_is_never_sent(room: Newsroom) -> None:
+    await room.add("ops")
+    await room.fail("a")
+    await room.db.write(lambda tx: tx.run("DELETE FROM channels"))
+    async with room.running():
+        await eventually(lambda: settled(room))
+    [owed] = await room.all()
+    assert (owed.state.value, owed.why) == ("dead", "CHANNEL_GONE")
+    assert room.boxes["ops"].tried == []
+
+
+async def test_a_misconfigured_channel_makes_dead_letters_that_say_so(room: Newsroom) -> None:
+    await room.add("ops")
+    room.boxes.wrong["ops"] = Refused("Channel ops: its url is no address.", reason="CHANNEL_MISCONFIGURED")
+    async with room.running():
+        await room.fail("a", "b")
+        await eventually(lambda: settled(room))
+        owed = await room.all()
+        assert {(each.state.value, each.why) for each in owed} == {("dead", "CHANNEL_MISCONFIGURED")}
+        assert owed[0].last_error == "Channel ops: its url is no address."
+        room.boxes.wrong.clear()
+        await channels.change(room.keeper, "ops", post=room.boxes, actor="x", settings={"url": "right"})
+        await notices.requeue_all(room.keeper, actor="x")
+        await eventually(lambda: settled(room))
+    assert len(room.boxes["ops"].came) == 2
+
+
+async def test_a_paused_channel_keeps_what_it_is_owed_until_it_is_resumed(room: Newsroom) -> None:
+    box = await room.add("ops")
+    await channels.pause(room.keeper, "ops", actor="x")
+    async with room.running():
+        await room.fail("a")
+        await eventually(lambda: no_job(room))
+        assert box.tried == []
+        await channels.resume(room.keeper, "ops", actor="x")
+        await eventually(lambda: box.came)
+
+
+async def no_job(room: Newsroom) -> bool:
+    return not await room.db.read(lambda tx: tx.rows("SELECT id FROM jobs WHERE kind = 'notify'"))
+
+
+async def test_a_test_goes_past_everything_that_waits_and_says_what_is_wrong(room: Newsroom) -> None:
+    box = await room.add("ops")
+    said = await channels.test(room.keeper, "ops", room.boxes, actor="local:alice")
+    assert box.came[0].id in said
+    assert await room.all() == []
+    box.down = True
+    with pytest.raises(UserError, match="ops could not be reached: connection refused"):
+        await channels.test(room.keeper, "ops", room.boxes, actor="local:alice")
+
+
+async def test_what_is_wrong_with_a_channel_is_said_before_it_is_kept(room: Newsroom) -> None:
+    room.boxes.wrong["bad"] = Refused("Channel bad: webhook needs the credential url.")
+    cases = [
+        (ChannelWish(name="Bad Name", kind="box"), "lower-case"),
+        (ChannelWish(name="x", kind="pigeon"), "no kind of channel 'pigeon'"),
+        (ChannelWish(name="bad", kind="box", settings={"wrong": 1}), "needs the credential url"),
+        (ChannelWish(name="x", kind="box", fallback="x"), "own fallback"),
+        (ChannelWish(name="x", kind="box", fallback="y"), "no channel named 'y'"),
+        (ChannelWish(name="x", kind="box", digest_every=timedelta(seconds=1)), "every minute at the most"),
+    ]
+    for wish, problem in cases:
+        with pytest.raises(UserError, match=problem):
+            await channels.add(room.keeper, wish, post=room.boxes, actor="x")
+    await room.add("x")
+    with pytest.raises(UserError, match="already"):
+        await room.add("x")
+    assert [each.name for each in await channels.all_channels(room.keeper)] == ["x"]
+
+
+async def test_credentials_are_sealed_replaced_and_forgotten_with_their_channel(db: Database, tmp_path: Path) -> None:
+    room = a_newsroom(db, vault=await a_vault(db, tmp_path))
+    given = {"url": Secret(b"https://hooks.example/s3cr3t"), "secret": Secret(b"one")}
+    wish = ChannelWish(name="ops", kind="box")
+    row = await channels.add(room.keeper, wish, credentials=given, post=room.boxes, actor="x")
+    assert await secrets_kept(db) == 2
+    new = {"secret": Secret(b"two")}
+    after = await channels.change(room.keeper, "ops", credentials=new, post=room.boxes, actor="x")
+    assert after.credentials["url"] == row.credentials["url"]
+    assert (await room.vault.reveal(after.credentials["secret"])).reveal() == b"two"
+    assert await secrets_kept(db) == 2
+    with pytest.raises(UserError, match="version 2"):
+        await channels.change(room.keeper, "ops", post=room.boxes, actor="x", version=1, fallback=None)
+    told = await db.read(lambda tx: tx.rows("SELECT details FROM audit UNION ALL SELECT details FROM events"))
+    assert not any("s3cr3t" in each["details"] for each in told)
+    await channels.delete(room.keeper, "ops", actor="x")
+    assert await secrets_kept(db) == 0
+
+
+async def secrets_kept(db: Database) -> int:
+    return int((await db.read(lambda tx: tx.rows("SELECT COUNT(*) AS n FROM secrets")))[0]["n"])
+
+
+# ── Numbers ──
+
+
+async def test_the_numbers_are_counted_over_all_rows(room: Newsroom) -> None:
+    await room.add("ops")
+    await dead_ones(room, "a", "b")
+    await room.fail("c")
+    found = await notices.summary(room.keeper)
+    assert found.by_state == {"dead": 2, "pending": 1}
+    assert found.by_channel == {"ops": {"dead": 2, "pending": 1}}
+    assert set(found.oldest_waiting) == {"ops"}
+    await refresh(room.db, room.watch.metrics, "x", timedelta(seconds=30))
+    assert room.watch.metric("notifications_dead") == 2
+    assert room.watch.metric("notifications", channel="ops", state="pending") == 1
+    assert room.watch.metric("channel_down", channel="ops") == 0
+
+
+async def test_pages_go_from_the_newest_down(room: Newsroom) -> None:
+    await room.add("ops")
+    for each in "abcde":
+        await room.fail(each)
+    first = await notices.page(room.keeper, Filter(), limit=2)
+    rest = await notices.page(room.keeper, Filter(), before=first[-1].id)
+    assert [each.subject for each in [*first, *rest]] == ["e", "d", "c", "b", "a"]
+    assert await notices.page(room.keeper, Filter(severity=Severity.CRITICAL)) == []
+
+
+async def test_what_was_paid_long_ago_is_forgotten_and_dead_letters_are_not(room: Newsroom) -> None:
+    await room.add("ops")
+    await dead_ones(room, "a")
+    async with room.running():
+        await room.fail("b")
+        await eventually(lambda: settled(room))
+    await room.db.write(lambda tx: tx.run("UPDATE notices SET created_at = 0"))
+    assert await outages.forget(room.db, timedelta(days=90)) == 1
+    assert [each.subject for each in await room.all()] == ["a"]
+    assert await room.db.read(notice_lists.dead) == 1
+
+
+def test_ids_are_the_same_for_the_same_message_in_the_same_channel() -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    one = rows.notice_id(now, "msg_1", "ops")
+    assert one == rows.notice_id(now, "msg_1", "ops")
+    assert one != rows.notice_id(now, "msg_1", "boss")
+    assert one < rows.notice_id(now + timedelta(microseconds=1), "msg_0", "a")
+
+
+async def test_an_answer_that_the_store_could_not_take_is_written_down_later_and_counts_once(db: Database) -> None:
+    """Also where it had taken it, and only its word was lost."""
+    moody = Moody(db)
+    room = a_newsroom(moody)
+    box = await room.add("ops")
+    await room.fail("a", "b")
+    box.next += [TryLater("no")]
+    lost: list[str] = []
+
+    async def then_the_store_is_away(message: Message) -> None:
+        if len(lost) < 2:
+            lost.append(message.id)
+            trouble = "after" if len(lost) == 1 else "before"
+            setattr(moody, trouble, OutcomeUnknown("no word") if trouble == "after" else StoreUnavailable("away"))
+
+    async def back(seconds: float) -> None:
+        moody.before = moody.after = None
+        await asyncio.sleep(0)
+
+    box.sending = then_the_store_is_away
+    tools = replace(room.tools, clock=WaitsBy(back))
+    await notify.kind(tools).handler(await a_claim(a_newsroom(db)))
+    assert sorted((each.state.value, each.retry_count, each.begun) for each in await room.all()) == [
+        ("failed", 1, 0), ("sent", 0, 0),
+    ]  # fmt: skip
+    assert len(lost) == len(set(lost)) == 2
+
+
+class WaitsBy(SystemClock):
+    def __init__(self, wait: Callable[[float], Coroutine[Any, Any, None]]) -> None:
+        self._wait = wait
+
+    async def sleep(self, seconds: float) -> None:
+        await self._wait(seconds)

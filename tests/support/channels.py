@@ -1,0 +1,40 @@
+"""A desk with channels in tests: how they are added, and the engine's part that sends what they are owed."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from holdfast.engine import notify
+from holdfast.world import SystemClock
+from tests.support.api import Asker, Desk
+from tests.support.inboxes import Inbox
+
+KEY = "whsec_" + base64.b64encode(b"sentinel-sentinel-sentinel").decode()
+PATH = "/hook/sentinel-of-the-address"
+
+
+def a_webhook(web: Inbox, name: str = "ops", **more: Any) -> dict[str, Any]:
+    """What the API is asked for one whose receiver is `web`."""
+    return {"name": name, "kind": "webhook", "credentials": {"url": web.url(PATH), "secret": KEY}, **more}
+
+
+@asynccontextmanager
+async def draining(desk: Desk) -> AsyncIterator[None]:
+    """What is owed is sent, by the same way that a test takes."""
+    house = desk.house
+    tools = notify.Tools(
+        db=house.db,
+        make_sender=desk.front.post.open,  # type: ignore[arg-type]
+        clock=SystemClock(),
+        random=house.keeper.random,
+        telemetry=house.watch.telemetry,
+    )
+    async with house.working(kinds=[notify.kind(tools)], only=True):
+        yield
+
+
+async def states(asker: Asker) -> dict[str, str]:
+    return {each["id"]: each["state"] for each in (await asker.get("/notifications"))["items"]}

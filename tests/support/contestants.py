@@ -1,0 +1,183 @@
+"""Every issuer beside a CA that it can talk to: the conformance suite runs on these. A new one is one more line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from holdfast.core.ca import CaOptions
+from holdfast.engine import upstream
+from holdfast.issuers import acme_account
+from holdfast.issuers.acme import AcmeIssuer
+from holdfast.issuers.acme_reading import Place
+from holdfast.issuers.acme_wire import Memory, Wire
+from holdfast.issuers.base import Failed, Issued, Issuer, Look, NeedsProof, Pending, Proof, Ready, Wish
+from holdfast.issuers.kind import WANT_COMMON_NAME, Parts
+from holdfast.issuers.local import LocalIssuer
+from holdfast.pki import csr
+from holdfast.ports import Request, Response, Transport
+from holdfast.secret import Secret
+from holdfast.store.sqlite import SqliteEngine
+from holdfast.world import HttpTransport, LocalFiles, SystemClock
+from tests.support.acme_face import Front, open_front
+from tests.support.engine import PATIENCE
+from tests.support.fake_cas.base import FakeCa
+from tests.support.fake_cas.digicert import FakeDigicert
+from tests.support.fake_cas.entrust import FakeEntrust
+from tests.support.fake_cas.globalsign import FakeGlobalSign
+from tests.support.fake_cas.sectigo import FakeSectigo
+from tests.support.fake_cas.vault import FakeVault
+from tests.support.issuing import a_wish
+from tests.support.stores import migrated, open_store
+
+NAME = "www.holdfast.test"
+
+
+@dataclass
+class Bench:
+    """One issuer, the CA that it talks to if that can be told what to do, and how to prove names to it."""
+
+    issuer: Issuer
+    ca: Any = None  # a FakeCa
+    prove: Callable[[Proof], None] | None = None
+    secrets: tuple[str, ...] = ()
+    again: Any = None  # makes the issuer with other settings or credentials
+    name: str = NAME  # one that it issues for
+
+    def wish(self, **more: Any) -> Wish:
+        key = ec.generate_private_key(ec.SECP256R1())
+
+        async def sign(content: bytes) -> bytes:
+            return key.sign(content, ec.ECDSA(hashes.SHA256()))
+
+        wish = a_wish(self.name, key=key, sign=sign, **more)
+        named = self.issuer.kind in WANT_COMMON_NAME
+        return replace(wish, csr=csr.build([self.name], key, common_name=True)) if named else wish
+
+    async def completed(self, ref: Mapping[str, Any], wish: Wish) -> Issued | Failed:
+        """An order from wherever it is to its end, as the engine would."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                look = await self.step(ref, wish)
+                if isinstance(look, Issued | Failed):
+                    return look
+                if not isinstance(look, Pending) or look.after_s:
+                    await asyncio.sleep(0.02)
+
+    async def step(self, ref: Mapping[str, Any], wish: Wish) -> Look:
+        look = await self.issuer.look(ref, wish)
+        match look:
+            case NeedsProof(choices=choices):
+                for proof in (next(each for each in offers if each.type == "http-01") for offers in choices):
+                    assert self.prove is not None
+                    self.prove(proof)
+                    await self.issuer.answer(ref, proof)
+            case Ready():
+                await self.issuer.finalize(ref, wish)
+        return look
+
+
+Open = Callable[[Path, HttpTransport], AbstractAsyncContextManager[Bench]]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    name: str
+    open: Open
+    fake: bool = True  # its CA fails on request
+    waits: bool = True  # its orders may be pending
+    people: bool = True  # somebody approves or denies them
+
+
+# ── Those that are made of settings ──
+
+
+def rest(name: str, fake: type[FakeCa]) -> Open:
+    @asynccontextmanager
+    async def opened(folder: Path, transport: HttpTransport) -> AsyncIterator[Bench]:
+        async with fake(folder) as ca:
+
+            def again(credentials: Mapping[str, str] | None = None, **changes: Any) -> Issuer:
+                return an_issuer(name, ca, transport, credentials, **changes)
+
+            told: Any = ca
+            yield Bench(again(), ca, secrets=tuple(told.credentials.values()), again=again)
+
+    return opened
+
+
+def an_issuer(
+    name: str, ca: Any, transport: Transport, credentials: Mapping[str, str] | None = None, **changes: Any
+) -> Issuer:
+    """As upstream makes it of a stored row."""
+    settings = ca.settings(**{"request_timeout_seconds": 10, **changes})
+    known = ca.credentials if credentials is None else credentials
+    upstream.check(name, settings, list(known))
+    parts = Parts(
+        name=name, settings=settings, credentials={purpose: Secret(value) for purpose, value in known.items()},
+        transport=transport, clock=SystemClock(), files=LocalFiles(), memory={},
+    )  # fmt: skip
+    return upstream.OTHERS[name].make(parts)
+
+
+# ── Our own CA, by both of its doors ──
+
+
+class _Through:
+    """The Transport port over the server's application, without a socket."""
+
+    def __init__(self, front: Front) -> None:
+        self._http = front.http
+
+    async def request(self, request: Request) -> Response:
+        answer = await self._http.request(
+            request.method, request.url, headers=dict(request.headers), content=request.body
+        )
+        return Response(status=answer.status_code, headers=dict(answer.headers), body=answer.content)
+
+
+@asynccontextmanager
+async def _front(folder: Path) -> AsyncIterator[Front]:
+    db = await migrated(open_store(SqliteEngine(folder / "holdfast.sqlite", SystemClock())))
+    options = CaOptions(permitted=("127.0.0.1", "*.holdfast.test"))
+    try:
+        async with open_front(db, folder, options=options) as front, front.office.working():
+            yield front
+    finally:
+        await db.close()
+
+
+@asynccontextmanager
+async def _acme(folder: Path, _: HttpTransport) -> AsyncIterator[Bench]:
+    async with _front(folder) as front:
+        wire = Wire(_Through(front), SystemClock(), Memory(), Place(directory=front.directory))
+        account = await acme_account.ensure_account(wire, ec.generate_private_key(ec.SECP256R1()), terms_agreed=True)
+
+        def prove(proof: Proof) -> None:
+            front.office.proofs[proof.token] = proof.key_authorization
+
+        yield Bench(AcmeIssuer(wire, account), prove=prove, name="127.0.0.1")
+
+
+@asynccontextmanager
+async def _local(folder: Path, _: HttpTransport) -> AsyncIterator[Bench]:
+    async with _front(folder) as front:
+        yield Bench(LocalIssuer(front.office.desk, front.office.ca.id))
+
+
+CONTESTANTS = [
+    Contestant("digicert", rest("digicert", FakeDigicert)),
+    Contestant("sectigo", rest("sectigo", FakeSectigo)),
+    Contestant("entrust", rest("entrust", FakeEntrust)),
+    Contestant("globalsign", rest("globalsign", FakeGlobalSign), people=False),
+    Contestant("vault", rest("vault", FakeVault), waits=False, people=False),
+    Contestant("acme", _acme, fake=False, waits=False, people=False),
+    Contestant("local", _local, fake=False, waits=False, people=False),
+]

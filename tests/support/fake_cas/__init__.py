@@ -1,0 +1,1 @@
+"""Commercial CAs as their vendors document them: real HTTPS servers that keep their own truth, and fail on request."""

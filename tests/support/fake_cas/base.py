@@ -1,0 +1,419 @@
+"""What every fake CA is made of: an HTTPS server with a log, faults on request, a hierarchy, and a remote control.
+
+    async with FakeDigicert(folder) as ca:
+        ca.fail(status=429, retry_after="7", times=2)           # the next two requests
+        ca.fail(kind="reset", effect=True, only="POST /order")  # the order is taken, its answer is lost
+        ...  # talk to ca.base, believing ca.roots
+        assert len(ca.orders) == 1
+
+As a process of its own (python -m tests.support.fake_cas.digicert --folder F) it prints one line, READY and its base,
+and takes the same orders as POST /_control/<verb> with the arguments as JSON: see Remote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import signal
+import ssl
+import urllib.request
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from tests.support.pebble import tls_certificate
+
+DAY = timedelta(days=1)
+FOR_EVER = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One request, as it came."""
+
+    at: datetime
+    method: str
+    path: str  # below the base, decoded; without the query
+    raw: str  # likewise, as it was sent
+    query: Mapping[str, str]
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+    client: bytes | None = None  # DER of the client's certificate, if it showed one
+
+    @property
+    def line(self) -> str:
+        return f"{self.method} {self.path}"
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def as_json(value: object, status: int = 200, **headers: str) -> Answer:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Answer(status=status, body=json.dumps(value).encode(), headers={"Content-Type": "application/json", **named})
+
+
+@dataclass(slots=True, kw_only=True)
+class Fault:
+    """What goes wrong with the next `times` requests whose line ("POST /order/…") matches `only`.
+
+    kind: status, reset, hang, drip, garbage, redirect. `effect`: the request is obeyed first, and its answer lost.
+    """
+
+    kind: str = "status"
+    status: int = 503
+    retry_after: str | None = None
+    body: str = ""
+    location: str = "https://elsewhere.test/"
+    times: int = 1
+    only: str = ""
+    effect: bool = False
+
+
+# ── Signing ──
+
+
+class Hierarchy:
+    """A root and an intermediate that issue for whatever key and names they are given."""
+
+    def __init__(self, name: str) -> None:
+        self._root_key, self._key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+        self.root = self._authority(f"{name} Root", self._root_key, None)
+        self.intermediate = self._authority(f"{name} Issuing CA", self._key, self.root)
+
+    def _authority(
+        self, name: str, key: ec.EllipticCurvePrivateKey, above: x509.Certificate | None
+    ) -> x509.Certificate:
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        now = datetime.now(UTC)
+        builder = x509.CertificateBuilder(subject_name=subject, issuer_name=above.subject if above else subject)
+        builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - 3650 * DAY).not_valid_after(now + 36500 * DAY)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        return builder.add_extension(identifier, critical=False).sign(self._root_key, hashes.SHA256())
+
+    def issue(
+        self, key: Any, names: list[str], *, days: float = 90, now: datetime | None = None, serial: int | None = None
+    ) -> x509.Certificate:
+        now = (now or datetime.now(UTC)).replace(microsecond=0)
+        builder = x509.CertificateBuilder(issuer_name=self.intermediate.subject, subject_name=x509.Name([]))
+        builder = builder.public_key(key).serial_number(serial or x509.random_serial_number())
+        builder = builder.not_valid_before(now - timedelta(minutes=1)).not_valid_after(now + days * DAY)
+        named = x509.SubjectAlternativeName(list(map(_general_name, names)))
+        builder = builder.add_extension(named, critical=True)
+        above = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return builder.add_extension(above, critical=False).sign(self._key, hashes.SHA256())
+
+    @property
+    def stranger(self) -> Any:
+        """A public key that nobody asked about."""
+        return ec.generate_private_key(ec.SECP256R1()).public_key()
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def pem(*certificates: x509.Certificate) -> bytes:
+    return b"".join(each.public_bytes(Encoding.PEM) for each in certificates)
+
+
+def read_csr(text: str) -> x509.CertificateSigningRequest:
+    """As PEM, with or without line breaks inside; ValueError if it is none."""
+    found = re.search(r"-----BEGIN (?:NEW )?CERTIFICATE REQUEST-----(.*)-----END", text, re.DOTALL)
+    if found is None:
+        raise ValueError("no PEM")
+    inner = "".join(found.group(1).split())
+    lines = "\n".join(inner[at : at + 64] for at in range(0, len(inner), 64))
+    return x509.load_pem_x509_csr(
+        f"-----BEGIN CERTIFICATE REQUEST-----\n{lines}\n-----END CERTIFICATE REQUEST-----\n".encode()
+    )
+
+
+# ── The server ──
+
+Handler = Callable[..., Answer]
+
+
+class FakeCa:
+    """Subclasses have `routes`: (method, pattern below the base, name of a method that takes Asked and the groups)."""
+
+    name = "Fake"
+    base_path = ""
+    routes: tuple[tuple[str, str, str], ...] = ()
+    verbs: frozenset[str] = frozenset({"fail", "calm", "approve", "deny", "set", "show"})
+
+    def __init__(self, folder: Path, *, port: int = 0, client_roots: Path | None = None) -> None:
+        self._certificate, self._key = _tls(folder)
+        self._client_roots = client_roots  # whoever has no certificate of theirs is refused in the handshake
+        self._lines = set[asyncio.Task[None]]()
+        self.port = port
+        self.hierarchy = Hierarchy(self.name)
+        self.asked: list[Asked] = []
+        self.faults: list[Fault] = []
+        self.approval = False  # whether a person must say yes first
+        self.pending_looks = 0  # how often a new order is shown as pending before it is issued
+        self.wrong_certificate = False  # it hands out one for another key
+        self.bad_names: set[str] = set()  # names that it refuses
+        self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
+
+    # ── what tests and other processes can do to it ──
+
+    def fail(self, **fault: Any) -> None:
+        self.faults.append(Fault(**fault))
+
+    def calm(self) -> None:
+        self.faults.clear()
+
+    def set(self, **values: Any) -> None:
+        for name, value in values.items():
+            if not hasattr(self, name):
+                raise KeyError(name)
+            setattr(self, name, value)
+
+    def approve(self, number: int | None = None) -> None:
+        """What waits for a person: one order, or all of them."""
+
+    def deny(self, number: int | None = None, words: str = "the organisation said no") -> None: ...
+
+    def summary(self) -> dict[str, Any]:
+        """The truth of this CA, for other processes."""
+        return {}
+
+    def show(self) -> dict[str, Any]:
+        asked = [{"at": each.at.isoformat(), "line": each.line} for each in self.asked]
+        return {"asked": asked, **self.summary()}
+
+    # ── where it is ──
+
+    @property
+    def base(self) -> str:
+        return f"https://localhost:{self.port}{self.base_path}"
+
+    @property
+    def roots(self) -> bytes:
+        """PEM: who vouches for its TLS certificate."""
+        return self._certificate.read_bytes()
+
+    def lines(self, start: str = "") -> list[str]:
+        return [each.line for each in self.asked if each.line.startswith(start)]
+
+    # ── serving ──
+
+    async def __aenter__(self) -> Self:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._certificate, self._key)
+        if self._client_roots is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(self._client_roots)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, ssl=context)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for line in list(self._lines):
+            line.cancel()
+        await asyncio.gather(*self._lines, return_exceptions=True)
+        await self._server.wait_closed()
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = asyncio.create_task(self._serve(reader, writer))
+        self._lines.add(line)
+        line.add_done_callback(self._lines.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+                fields = {k.lower(): v for k, v in (line.split(": ", 1) for line in head[1:] if line)}
+                body = await reader.readexactly(int(fields.get("content-length", "0")))
+                method, target = head[0].split()[:2]
+                await self._handle(method, target, fields, body, writer)
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.transport.abort()  # a farewell by TLS would wait for the other side's
+
+    async def _handle(
+        self, method: str, target: str, fields: dict[str, str], body: bytes, writer: asyncio.StreamWriter
+    ) -> None:
+        parts = urlsplit(target)
+        if parts.path.startswith("/_control/"):
+            writer.write(_raw(self._control(parts.path.removeprefix("/_control/"), body)))
+            return
+        raw = parts.path.removeprefix(self.base_path)
+        line = writer.get_extra_info("ssl_object")
+        asked = Asked(
+            at=self.now(), method=method, path=unquote(raw), raw=raw, headers=fields, body=body,
+            query={name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()},
+            client=line.getpeercert(binary_form=True) if line is not None else None,
+        )  # fmt: skip
+        self.asked.append(asked)
+        fault = self._next_fault(asked)
+        if fault is None:
+            writer.write(_raw(self.answer(asked)))
+            return
+        if fault.effect:
+            self.answer(asked)
+        await _go_wrong(replace(fault, body=fault.body or self.error_body(fault.status)), writer)
+
+    def _next_fault(self, asked: Asked) -> Fault | None:
+        found = next((each for each in self.faults if each.times > 0 and re.match(each.only, asked.line)), None)
+        if found is not None:
+            found.times -= 1
+        return found
+
+    def _control(self, verb: str, body: bytes) -> Answer:
+        if verb not in self.verbs:
+            return as_json({"error": f"no verb {verb}"}, 404)
+        return as_json(getattr(self, verb)(**json.loads(body or b"{}")))
+
+    # ── answering ──
+
+    def answer(self, asked: Asked) -> Answer:
+        refusal = self.stranger(asked)
+        if refusal is not None:
+            return refusal
+        for method, pattern, handler in self.routes:
+            found = re.fullmatch(pattern, asked.path)
+            if method == asked.method and found is not None:
+                return getattr(self, handler)(asked, *found.groups())  # type: ignore[no-any-return]
+        return self.nothing_here(asked)
+
+    def stranger(self, asked: Asked) -> Answer | None:
+        """The refusal of somebody who is not known here; None lets them in."""
+        return None
+
+    def error_body(self, status: int) -> str:
+        """How this CA words a failure of this status."""
+        return ""
+
+    def nothing_here(self, asked: Asked) -> Answer:
+        return as_json({}, 404)
+
+
+def _tls(folder: Path) -> tuple[Path, Path]:
+    """One certificate for a folder, however often a fake is started on it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "tls.key").exists():
+        return folder / "tls.pem", folder / "tls.key"
+    return tls_certificate(folder, "localhost", "127.0.0.1")
+
+
+def _raw(answer: Answer) -> bytes:
+    fields = {"Content-Length": str(len(answer.body)), **answer.headers}
+    lines = [f"HTTP/1.1 {answer.status} Said", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+    return "\r\n".join(lines).encode() + (b"" if answer.status in (204, 304) else answer.body)
+
+
+# ── What goes wrong ──
+
+
+async def _go_wrong(fault: Fault, writer: asyncio.StreamWriter) -> None:
+    await _FAULTS[fault.kind](fault, writer)
+
+
+async def _status(fault: Fault, writer: asyncio.StreamWriter) -> None:
+    waits = {} if fault.retry_after is None else {"Retry-After": fault.retry_after}
+    writer.write(_raw(Answer(status=fault.status, body=fault.body.encode(), headers=waits)))
+
+
+async def _reset(_: Fault, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+    raise ConnectionResetError
+
+
+async def _hang(_: Fault, __: asyncio.StreamWriter) -> None:
+    await asyncio.Event().wait()
+
+
+async def _drip(fault: Fault, writer: asyncio.StreamWriter) -> None:
+    """One byte now and one then; each of them comes in time."""
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+    for _ in range(100000):
+        writer.write(b" ")
+        await writer.drain()
+        await asyncio.sleep(0.02)
+
+
+async def _garbage(_: Fault, writer: asyncio.StreamWriter) -> None:
+    body = b"<html><body>Welcome to the proxy</body></html>"
+    writer.write(_raw(Answer(status=200, body=body, headers={"Content-Type": "text/html"})))
+
+
+async def _redirect(fault: Fault, writer: asyncio.StreamWriter) -> None:
+    status = fault.status if 300 <= fault.status < 400 else 302
+    writer.write(_raw(Answer(status=status, headers={"Location": fault.location})))
+
+
+_FAULTS: Mapping[str, Callable[[Fault, asyncio.StreamWriter], Awaitable[None]]] = {
+    "status": _status, "reset": _reset, "hang": _hang, "drip": _drip, "garbage": _garbage, "redirect": _redirect,
+}  # fmt: skip
+
+
+# ── As a process of its own ──
+
+
+class Remote:
+    """The control of a fake that is another process."""
+
+    def __init__(self, base: str, folder: Path) -> None:
+        self.base = base
+        self.roots = (folder / "tls.pem").read_bytes()
+        self._origin = "{0.scheme}://{0.netloc}".format(urlsplit(base))
+        self._context = ssl.create_default_context(cadata=self.roots.decode())
+        if (folder / "client.pem").exists():  # one that wants to see a client's certificate wants to see this one
+            self._context.load_cert_chain(folder / "client.pem", folder / "client.key")
+
+    def do(self, verb: str, **arguments: Any) -> Any:
+        request = urllib.request.Request(
+            f"{self._origin}/_control/{verb}", data=json.dumps(arguments).encode(), method="POST"
+        )
+        with urllib.request.urlopen(request, context=self._context, timeout=20) as answer:
+            return json.loads(answer.read() or b"null")
+
+
+def serve(kind: Callable[..., FakeCa], argv: list[str] | None = None) -> None:
+    """Until SIGTERM."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--client-roots", type=Path, default=None)
+    told = parser.parse_args(argv)
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        async with kind(told.folder, port=told.port, client_roots=told.client_roots) as ca:
+            print(f"READY {ca.base}", flush=True)
+            await stop.wait()
+
+    asyncio.run(run())

@@ -1,0 +1,27 @@
+"""What a certificate, a CA or a zone may be called by somebody who means harm."""
+
+HOSTILE = {
+    "crlf": "good.example\r\nBcc: everybody@evil.example\r\n\r\nfirst line of another message",
+    "lone-cr": "good.example\rX-Evil: 1",
+    "nul": "good.example\x00.evil.example",
+    "escape": "\x1b[31mred\x1b[0m \x1b]8;;https://evil.example\x07link\x1b]8;;\x07",
+    "bidi": "gro.elpmaxe\u202e.evil\u202c \u2066x\u2069 \u200f",
+    "zero-width": "exa\u200bmple\u200d.\ufeffcom\u2060\u00ad",
+    "unseen": "a\u3164b\u115fc\u2800d\ufe0fe\u034ff\U000e0041",
+    "separators": "a\u2028b\u2029c\x85d",
+    "towers": "z" + "\u0300" * 400,
+    "html": "<script>alert(1)</script><img src=x onerror=alert(1)><a href='https://evil.example'>ok</a>",
+    "slack": "<!channel> <!here> <@U123> <https://evil.example|Renewed> *bold* `code`",
+    "teams": "[Click here](https://evil.example) **x** <at>Everyone</at> {{DATE(2026-01-01)}} ${secret}",
+    "mention": "@everyone @here @all",
+    "address": "https://evil.example/login javascript://x",
+    "long": "a" * 10_240,
+    "long-unseen": "\u202e" * 10_240,
+    "surrogate": "a\ud800b",
+    "template": "{0} %s {{ 7*7 }} ${7*7} {channel}",
+    "header": "Subject: hello",
+    "encoded": "=?utf-8?q?=0D=0ABcc:_x?=",
+    "dots": "\r\n.\r\nMAIL FROM:<evil@evil.example>\r\n",
+    "empty": "",
+    "blank": " \t\r\n ",
+}

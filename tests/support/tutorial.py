@@ -1,0 +1,120 @@
+"""A tutorial as a program: every `$ command` of its console blocks is typed into one shell, and its output is compared.
+
+Under a command stands what it prints; `…` stands for whatever is left out, "(exit code 10)" for an end that is not 0.
+A command that ends with `&` is a server: the next one is typed when it is ready.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from tests.support.reaper import until
+
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```\w+ title=\"([a-z.]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXIT = re.compile(r"^\(exit code (\d+)\)$")
+END = "-- end of the command --"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    command: str
+    expected: str
+    code: int
+
+    @property
+    def serves(self) -> bool:
+        return self.command.endswith("&")
+
+    def matches(self, output: str) -> bool:
+        parts = [re.escape(" ".join(part.split())) for part in self.expected.split("…")]
+        return re.fullmatch(".*".join(parts) if self.expected.strip() else ".*", " ".join(output.split())) is not None
+
+
+def files(page: str) -> dict[str, str]:
+    """What the reader is told to write, by name."""
+    return dict(FILE.findall(page))
+
+
+def steps(page: str) -> Iterator[Step]:
+    for block in BLOCK.findall(page):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, rest = re.sub(r"\\\n\s*", "", part).partition("\n")
+            lines = rest.splitlines()
+            codes = [int(found[1]) for line in lines if (found := EXIT.match(line))]
+            expected = "\n".join(line for line in lines if not EXIT.match(line))
+            yield Step(command.strip(), expected, codes[0] if codes else 0)
+
+
+class Shell:
+    """One bash for the whole page: what is exported or put in the background stays."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], ready: Mapping[str, str]) -> None:
+        self.folder = folder
+        self._ready = ready  # the address of a server, by a word of the command that starts it; "" for any other
+        self._process = subprocess.Popen(
+            ["bash", "--noprofile", "--norc"], cwd=folder, env=dict(environment), text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.communicate(timeout=20)
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def run(self, step: Step) -> tuple[str, int]:
+        """Everything that it printed, and its exit code."""
+        if self._process.stdin is None or self._process.stdout is None:
+            raise AssertionError("both are pipes")
+        self._process.stdin.write(f"{step.command}\ncode=$?; echo; echo '{END}' $code\n")
+        output: list[str] = []
+        for line in self._process.stdout:
+            if line.startswith(END):
+                if step.serves:
+                    self._wait_for(step)
+                return "".join(output), int(line.removeprefix(END))
+            output.append(line)
+        raise AssertionError(f"the shell ended: {''.join(output)}")
+
+    def _wait_for(self, step: Step) -> None:
+        address = next(url for word, url in self._ready.items() if word in step.command)
+        until(lambda: answers(address), f"{step.command} to be ready", seconds=60, every=0.1)
+
+
+def answers(address: str) -> bool:
+    try:
+        with urlopen(f"{address}/health/ready", timeout=5) as reply:
+            return bool(reply.status == 200)
+    except (URLError, OSError):
+        return False
+
+
+def play(page: Path, shell: Shell, names: Mapping[str, str]) -> None:
+    """Go through a page; `names` are put in place of what readers would have of their own."""
+    text = page.read_text(encoding="utf-8")
+    for name, value in names.items():
+        text = text.replace(name, value)
+    for file, content in files(text).items():
+        (shell.folder / file).write_text(content, encoding="utf-8")
+    for step in steps(text):
+        output, code = shell.run(step)
+        told = f"$ {step.command}\n{output}\nexpected, with code {step.code}:\n{step.expected}"
+        assert code == step.code, told
+        assert step.serves or step.matches(output), told

@@ -1,0 +1,96 @@
+"""The months to come: what is counted, what does not fit and why, and what if."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.core.acme import Identifier
+from holdfast.core.budget import Limit
+from holdfast.core.ca_limits import CaLimits
+from holdfast.core.certificate import Window
+from holdfast.core.forecast import Kept
+from holdfast.core.forecast_months import Month, WhatIf, by_month, supposed
+
+NOW = datetime(2027, 3, 10, 12, 0, tzinfo=UTC)
+DAY = timedelta(days=1)
+FREE = CaLimits(requests=None)
+
+
+def kept(number: int = 0, **wishes: object) -> Kept:
+    given = {"issuer": "ca", "next_at": NOW + 20 * DAY, "life": 90 * DAY} | wishes
+    return Kept(identifiers=(Identifier("dns", f"n{number}.example.com"),), **given)  # type: ignore[arg-type]
+
+
+def outlook(*fleet: Kept, limits: CaLimits = FREE, months: int = 12) -> list[Month]:
+    return by_month(fleet, {"ca": limits}, NOW, months=months, lives={})
+
+
+def test_each_calendar_month_has_its_row_and_every_renewal_is_in_one() -> None:
+    found = outlook(kept())
+    assert [f"{each.starts:%Y-%m}" for each in found][:3] == ["2027-03", "2027-04", "2027-05"]
+    assert len(found) == 12
+    assert [n for n, each in enumerate(found) if each.orders] == [0, 2, 4, 6, 8, 10]  # every sixty days, from day 20 on
+    assert all(each.fits for each in found)
+
+
+def test_months_of_another_year_are_not_taken_for_this_ones() -> None:
+    late = outlook(kept(next_at=datetime(2028, 1, 5, tzinfo=UTC)), months=13)
+    assert [f"{each.starts:%Y-%m}" for each in late if each.orders] == ["2028-01", "2028-03"]
+
+
+def test_where_no_limit_is_known_nothing_is_used_up() -> None:
+    assert {each.used_percent for each in outlook(kept())} == {None}
+
+
+def test_a_domain_that_needs_more_in_a_week_than_its_ca_allows_is_named() -> None:
+    limits = CaLimits(per_domain=Limit(burst=50, every=timedelta(minutes=202)))
+    [march, *_] = outlook(*(kept(n) for n in range(60)), limits=limits)
+    assert march.problem is not None
+    assert (march.problem.kind, march.problem.what, march.problem.needed) == ("domain", "example.com", 60)
+    assert march.used_percent == 120
+
+
+def test_a_week_is_held_against_what_is_refilled_in_it() -> None:
+    limits = CaLimits(orders=Limit(burst=5, every=DAY))
+    fleet = [kept(n, next_at=datetime(2027, 4, 5 + n // 2, n, tzinfo=UTC)) for n in range(8)]
+    april = outlook(*fleet, limits=limits)[1]
+    assert april.problem is not None
+    assert (april.problem.kind, april.problem.needed, april.problem.allowed) == ("week", 8, 7)
+    assert april.problem.starts == datetime(2027, 4, 5, tzinfo=UTC)  # a Monday
+
+
+def test_a_change_window_makes_an_hour_too_narrow() -> None:
+    night = Window(days=frozenset({5}), opens=2 * 60, closes=3 * 60)
+    limits = CaLimits(orders=Limit(burst=10, every=timedelta(minutes=6)))
+    fleet = [kept(n, next_at=NOW + DAY * (n % 7)) for n in range(60)]
+    assert all(each.fits for each in outlook(*fleet, limits=limits))
+    [march, *_] = outlook(*(kept(n, next_at=NOW + DAY * (n % 7), windows=(night,)) for n in range(60)), limits=limits)
+    assert march.problem is not None
+    assert (march.problem.kind, march.problem.allowed) == ("hour", 20)
+    assert march.problem.starts.weekday() == 5
+    assert march.busiest_hour_orders == march.busiest_day_orders >= march.problem.needed
+
+
+def test_a_window_that_opens_too_late_is_not_waited_for() -> None:
+    never = Window(days=frozenset({0}), opens=0, closes=1)
+    [march, *_] = outlook(kept(next_at=NOW, life=timedelta(days=6), windows=(never,)))
+    assert march.orders == 4  # after three days two more, when a sixth of its life is left: not once a week
+
+
+def test_shorter_lives_mean_more_orders() -> None:
+    usual = sum(each.orders for each in outlook(kept()))
+    shorter = sum(each.orders for each in outlook(*supposed([kept()], WhatIf(life=47 * DAY), NOW)))
+    assert (usual, shorter) == (6, 11)
+
+
+@pytest.mark.parametrize("fleet", [[], [kept()], [kept(n) for n in range(5)]], ids=["none", "one", "some"])
+def test_more_certificates_are_like_those_that_there_are_and_spread(fleet: list[Kept]) -> None:
+    found = supposed(fleet, WhatIf(more=100, issuer="ca"), NOW)
+    assert len(found) == len(fleet) + 100
+    assert {each.issuer for each in found} == {"ca"}
+    assert len({each.next_at for each in found}) >= 100
+
+
+def test_only_the_ca_that_is_asked_about_is_looked_at() -> None:
+    fleet = [kept(1), kept(2, issuer="other")]
+    assert supposed(fleet, WhatIf(issuer="other"), NOW) == fleet[1:]
