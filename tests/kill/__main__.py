@@ -1,7 +1,7 @@
 """`make kill`: kill at every passage of every named point on both stores, measure takeovers, print the figures.
 
-Three parts: the engine with jobs of all kinds, the CA with clients whose orders are in flight, and certificates
-that are obtained from every kind of CA.
+Four parts: the engine with jobs of all kinds, the CA with clients whose orders are in flight, certificates that are
+obtained from every kind of CA, and notices on their way to a channel.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from tests.kill import ca_part, issuance_part, takeover
+from tests.kill import ca_part, issuance_part, notice_part, takeover
 from tests.kill.harness import Harness, Tally
 from tests.support.ca_server import Ca, CaServer
 from tests.support.child import Strike
@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--ttl", type=float, default=30.0, help="lease time of the takeovers, seconds")
     parser.add_argument("--repeats", type=int, default=2, help="how often each takeover is measured")
     parser.add_argument("--quick", action="store_true", help="only the first and last passage of each point")
-    parser.add_argument("--part", choices=["engine", "ca", "issuance", "all"], default="all", help="which part to run")
+    parser.add_argument("--part", choices=["engine", "ca", "issuance", "notices", "all"], default="all")
     parser.add_argument("--every", action="store_true", help="of the other parts, every passage: it takes long")
     args = parser.parse_args()
     if args.part in ("engine", "all"):
@@ -44,6 +44,10 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="hfkill-") as folder, _cluster() as cluster:
             most = None if args.every else 2 if args.quick else issuance_part.MOST
             issuance_part.part(Path(folder), cluster, figure, most=most, ttl=args.ttl)
+    if args.part in ("notices", "all"):
+        with tempfile.TemporaryDirectory(prefix="hfkill-") as folder, _cluster() as cluster:
+            most = None if args.every else 2 if args.quick else notice_part.MOST
+            notice_part.part(Path(folder), cluster, figure, most=most)
     return 0
 
 

@@ -207,4 +207,4 @@ def brief(row: Mapping[str, Any]) -> dict[str, Any]:
         "phase", "reason_code", "reason", "acts_next", "attempt", "last_error", "next_attempt_at",
         "next_attempt_cause", "attempts_that_fit", "safe_until", "expires_at", "blocked_by",
     )  # fmt: skip
-    return about | {name: status[name] for name in wanted}
+    return about | {name: status.get(name) for name in wanted}  # an older server has fewer
