@@ -104,7 +104,7 @@ async def test_giving_up_closes_the_line() -> None:
         port = silent.getsockname()[1]
         connecting = asyncio.create_task(SystemNet().connect(HOST, port, tls=Tls(server_name=NAME), deadline_for=60))
         line, _ = await asyncio.to_thread(silent.accept)
-        assert line.recv(1)  # it began to speak
+        assert await asyncio.to_thread(line.recv, 1)  # it began to speak
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting
