@@ -10,9 +10,9 @@ DATA   ?= data
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
 
-# The suite starts its own PostgreSQL, from a package and without root.
+# The suite starts its own PostgreSQL, from a package and without root. Three at a time: on two cores a third mostly waits.
 test: $(VENV)/.dev check
-	$(BIN)/pytest -q -n 2 --dist loadgroup
+	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check src tests bench

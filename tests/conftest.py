@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock
 from tests.support.postgres import Cluster
 from tests.support.stores import migrated, open_store
+
+# Whoever started us in the background may have had SIGINT ignored, which every child would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples in every run, and no clock: a red run means a change, not bad luck or a busy machine.
 settings.register_profile(

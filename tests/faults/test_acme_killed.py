@@ -21,8 +21,6 @@ from tests.support.child import Strike
 from tests.support.grounds import Ground, ground
 from tests.support.postgres import Cluster
 
-pytestmark = pytest.mark.xdist_group("acme-killed")  # they share what they wait for
-
 # By then some orders are validated and some are finalized, and all of them are under way.
 CASES = (
     Case("store.before-commit", 40),

@@ -15,8 +15,6 @@ from tests.kill.issuance_cas import AtPebble, Ca, Hosting, Later, Own
 from tests.kill.issuance_part import GRACE, takeover
 from tests.support.postgres import Cluster
 
-pytestmark = pytest.mark.xdist_group("issuance-killed")  # they share what they wait for
-
 # Before and after what cannot be taken back: the order is on its way, is placed, is kept; the certificate is here.
 CASES = {
     "own": (Case("job.effect-done", 1),),

@@ -15,8 +15,6 @@ from tests.support.reaper import until
 
 from holdfast.store import migrate
 
-pytestmark = pytest.mark.xdist_group("postgres-away")  # they share a cluster of their own
-
 PASSWORD = "sentinel-5f2c"
 
 

@@ -10,8 +10,6 @@ from tests.support.postgres import Cluster, StopMode
 from tests.support.processes import Child
 from tests.support.reaper import until
 
-pytestmark = pytest.mark.xdist_group("postgres-restarts")
-
 ERRANDS = tuple(f"e{number:02d}" for number in range(1, 61))
 WISHES = (f"--ask={','.join(ERRANDS)}", "--leave", "--burst=10000", "--poll=0.2", "--ttl=5", "--deadline=5")
 
