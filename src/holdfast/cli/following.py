@@ -58,6 +58,7 @@ def follow(
             found = client.get(f"/certificates/{ref}")
             teller.tell(found)
             if (code := verdict(found)) is not None:
+                teller.tell(client.get(f"/certificates/{ref}"))  # it may have ended after that look
                 teller.end()
                 return code
             left = deadline - clock.monotonic()
