@@ -12,7 +12,7 @@ from holdfast.core.breaker import Breaker
 from holdfast.core.budget import Limit
 from holdfast.core.ca_limits import LETS_ENCRYPT, CaLimits, budgets_of_order, limits_of, refused_key
 from holdfast.core.certificate import Rule, Wanted, Window
-from holdfast.core.forecast import LETS_ENCRYPT_LIFE, Kept, forecast, renewals
+from holdfast.core.forecast import LETS_ENCRYPT_LIFE, Kept, renewals
 from holdfast.core.issuance import MOVES, OVER, Candidate, State, choose, move
 from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.core.registered_domain import registered_domain
@@ -290,27 +290,8 @@ def test_windows_and_rules_come_back_from_json(days: frozenset[int], opens: int,
 # ── Forecast ──
 
 
-def test_a_fleet_that_does_not_fit_is_told_in_which_week() -> None:
-    fleet = [
-        Kept(issuer="le", identifiers=dns(f"n{n}.example.com"), next_at=NOW + DAY, life=90 * DAY) for n in range(60)
-    ]
-    [found] = forecast(fleet, {"le": LETS_ENCRYPT}, NOW)
-    assert found.allowed_a_week == 7 * 24 * 3600 // 36
-    assert not found.fits
-    assert (found.tight[0].what, found.tight[0].needed, found.tight[0].allowed) == ("example.com", 60, 50)
-    assert found.total == 60 * 7
-    assert found.peak.orders == 60
-
-
 def test_shorter_lives_to_come_are_counted_with() -> None:
     kept = Kept(issuer="le", identifiers=dns("a.com"), next_at=NOW, life=90 * DAY)
     plain = list(renewals(kept, NOW, NOW + 365 * DAY, ()))
     shorter = list(renewals(kept, NOW, NOW + 365 * DAY, LETS_ENCRYPT_LIFE))
     assert (len(plain), len(shorter)) == (7, 8)
-
-
-def test_a_fleet_without_limits_fits() -> None:
-    [found] = forecast([Kept(issuer="own", identifiers=dns("a.b"), next_at=NOW, life=DAY)], {"own": CaLimits()}, NOW)
-    assert found.fits
-    assert found.total == 730
-    assert len(found.weeks) == 53
