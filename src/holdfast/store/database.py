@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from enum import Enum
 from itertools import count
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
 from holdfast.core.backoff import Ladder
@@ -159,33 +159,35 @@ class _Stale(StoreUnavailable):
 
 
 class _Inbox:
-    """The calls that wait for a thread."""
+    """The calls that wait for a thread. Behind the last of them stands None, once it is closed."""
 
     def __init__(self) -> None:
-        self._calls: deque[_Call] = deque()
-        self._ready = threading.Condition()
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._closed = False
 
     def put(self, call: _Call) -> None:
-        with self._ready:
-            if self._closed:
-                raise StoreUnavailable("the store is closed")
-            self._calls.append(call)
-            self._ready.notify()
+        if self._closed:
+            raise StoreUnavailable("the store is closed")
+        self._calls.put(call)
 
     def take(self, limit: int) -> list[_Call] | None:
         """Wait for calls and take up to `limit`; None when closed and empty."""
-        with self._ready:
-            while not self._calls:
-                if self._closed:
-                    return None
-                self._ready.wait()
-            return [self._calls.popleft() for _ in range(min(limit, len(self._calls)))]
+        taken: list[_Call] = []
+        call = self._calls.get()
+        while call is not None:
+            taken.append(call)
+            if len(taken) == limit or self._calls.empty():
+                return taken
+            try:
+                call = self._calls.get_nowait()
+            except Empty:  # another thread was quicker
+                return taken
+        self._calls.put(None)  # for the next look, and for the threads beside this one
+        return taken or None
 
     def close(self) -> None:
-        with self._ready:
-            self._closed = True
-            self._ready.notify_all()
+        self._closed = True
+        self._calls.put(None)
 
 
 class Database(Retrying):
@@ -266,16 +268,24 @@ class Database(Retrying):
     async def _call(self, inbox: _Inbox, fn: Callable[[Tx], Any], deadline: float) -> Any:
         call = _Call(fn, self._loop.create_future())
         inbox.put(call)
+        alarm = self._loop.call_later(deadline, self._overdue, call, deadline)
         try:
-            async with asyncio.timeout(deadline):
-                return await call.future
-        except TimeoutError:
-            if self._abandon(call, overdue=True):
-                raise StoreUnavailable(f"no answer from the store in {deadline:g} s; nothing was changed") from None
-            raise OutcomeUnknown(f"no answer to COMMIT in {deadline:g} s; it may have happened") from None
+            return await call.future
         except asyncio.CancelledError:
             self._abandon(call, overdue=False)
             raise
+        finally:
+            alarm.cancel()
+
+    def _overdue(self, call: _Call, deadline: float) -> None:
+        if call.future.done():
+            return
+        if self._abandon(call, overdue=True):
+            call.future.set_exception(
+                StoreUnavailable(f"no answer from the store in {deadline:g} s; nothing was changed")
+            )
+        else:
+            call.future.set_exception(OutcomeUnknown(f"no answer to COMMIT in {deadline:g} s; it may have happened"))
 
     def _abandon(self, call: _Call, *, overdue: bool) -> bool:
         """Give a call up. True if it is certain that it changes nothing.
