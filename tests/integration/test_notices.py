@@ -15,6 +15,7 @@ import pytest
 from tests.support.ca import a_vault
 from tests.support.engine import Moody, eventually
 from tests.support.notices import HOUR, Newsroom, a_newsroom
+from tests.support.secrets_planted import KEPT_ADDRESS, KEPT_FIRST, KEPT_SECOND, MARK
 from tests.support.stores import open_store
 
 from holdfast.core.acme import Identifier
@@ -330,7 +331,7 @@ async def test_a_channel_that_lost_its_job_gets_it_back(room: Newsroom) -> None:
 
 async def dead_ones(room: Newsroom, *subjects: str) -> list[Notice]:
     box = room.boxes["ops"]
-    box.troubles |= {f"{each} waits for an approval": Refused("no such user") for each in subjects}
+    box.troubles |= {f"{each} had lost its next step": Refused("no such user") for each in subjects}
     async with room.running():
         await room.fail(*subjects)
         await eventually(lambda: settled(room))
@@ -483,19 +484,19 @@ async def test_what_is_wrong_with_a_channel_is_said_before_it_is_kept(room: News
 
 async def test_credentials_are_sealed_replaced_and_forgotten_with_their_channel(db: Database, tmp_path: Path) -> None:
     room = a_newsroom(db, vault=await a_vault(db, tmp_path))
-    given = {"url": Secret(b"https://hooks.example/s3cr3t"), "secret": Secret(b"one")}
+    given = {"url": Secret(KEPT_ADDRESS.encode()), "secret": Secret(KEPT_FIRST.encode())}
     wish = ChannelWish(name="ops", kind="box")
     row = await channels.add(room.keeper, wish, credentials=given, post=room.boxes, actor="x")
     assert await secrets_kept(db) == 2
-    new = {"secret": Secret(b"two")}
+    new = {"secret": Secret(KEPT_SECOND.encode())}
     after = await channels.change(room.keeper, "ops", credentials=new, post=room.boxes, actor="x")
     assert after.credentials["url"] == row.credentials["url"]
-    assert (await room.vault.reveal(after.credentials["secret"])).reveal() == b"two"
+    assert (await room.vault.reveal(after.credentials["secret"])).reveal() == KEPT_SECOND.encode()
     assert await secrets_kept(db) == 2
     with pytest.raises(UserError, match="version 2"):
         await channels.change(room.keeper, "ops", post=room.boxes, actor="x", version=1, fallback=None)
     told = await db.read(lambda tx: tx.rows("SELECT details FROM audit UNION ALL SELECT details FROM events"))
-    assert not any("s3cr3t" in each["details"] for each in told)
+    assert not any(MARK in each["details"] for each in told)
     await channels.delete(room.keeper, "ops", actor="x")
     assert await secrets_kept(db) == 0
 

@@ -96,7 +96,7 @@ def test_what_came_late_in_an_outage_has_its_own_seventy_two_hours() -> None:
 def test_a_poison_message_dies_at_its_fifth_attempt_while_its_channel_goes_on() -> None:
     async def story(room: Newsroom) -> None:
         box = await room.add("ops")
-        box.troubles["poison waits for an approval"] = TryLater("500 Internal Server Error")
+        box.troubles["poison had lost its next step"] = TryLater("500 Internal Server Error")
         began = room.clock.monotonic()
         async with room.running(pace=SLOW):
             await room.fail("poison")
@@ -119,13 +119,84 @@ def test_a_poison_message_dies_at_its_fifth_attempt_while_its_channel_goes_on() 
 def test_a_refusal_is_final_and_says_why() -> None:
     async def story(room: Newsroom) -> None:
         box = await room.add("ops")
-        box.troubles["bad waits for an approval"] = Refused("550 no such user", reason="REFUSED")
+        box.troubles["bad had lost its next step"] = Refused("550 no such user", reason="REFUSED")
         async with room.running(pace=SLOW):
             await room.fail("bad", "good")
             await pass_time(MINUTE)
         [bad] = await room.all(subject="bad")
         assert (bad.state.value, bad.why, bad.last_error, bad.retry_count) == ("dead", "REFUSED", "550 no such user", 1)
-        assert box.titles == ["good waits for an approval"]
+        assert box.titles == ["good had lost its next step"]
+
+    in_virtual_time(story)
+
+
+def test_a_channel_that_worked_and_now_refuses_us_is_down_and_kills_nothing_for_three_days() -> None:
+    """An ingress that answers 404 for six hours is an outage; so is a token that somebody will renew."""
+
+    async def story(room: Newsroom) -> None:
+        box = await room.add("ops")
+        refusal = Refused("404 page not found", reason="CHANNEL_MISCONFIGURED")
+        async with room.running(pace=SLOW):
+            await room.fail("before")
+            await pass_time(MINUTE)
+            box.sending = lambda _: _raised(refusal)
+            await room.fail(*names(FEWER))
+            await pass_time(6 * HOUR)
+            assert (await room.states())["dead"] == 0
+            box.sending = None
+            await pass_time(HOUR)
+        assert (await room.states())["sent"] == FEWER + 1
+
+    in_virtual_time(story)
+
+
+def test_a_channel_that_never_worked_with_these_settings_is_misconfigured_at_once() -> None:
+    async def story(room: Newsroom) -> None:
+        box = await room.add("ops")
+        async with room.running(pace=SLOW):
+            await room.fail("before")
+            await pass_time(MINUTE)
+            await channels.change(room.keeper, "ops", post=room.boxes, actor="local:alice", settings={"url": "x"})
+            box.sending = lambda _: _raised(Refused("404", reason="CHANNEL_MISCONFIGURED"))
+            await room.fail("after")
+            await pass_time(MINUTE)
+        [after] = await room.all(subject="after")
+        assert (after.state.value, after.why) == ("dead", "CHANNEL_MISCONFIGURED")
+
+    in_virtual_time(story)
+
+
+async def _raised(why: Exception) -> None:
+    raise why
+
+
+def test_a_channel_that_says_too_many_for_a_quarter_of_an_hour_is_down_and_its_fallback_hears() -> None:
+    async def story(room: Newsroom) -> None:
+        mail = await room.add("mail")
+        slack = await room.add("slack", fallback="mail")
+        slack.sending = lambda _: _raised(TryLater("429", reason="RATE_LIMITED"))
+        async with room.running(pace=SLOW):
+            await room.fail("a")
+            await pass_time(10 * MINUTE)
+            assert not [each for each in mail.came if each.event == "channel.down"]
+            await pass_time(50 * MINUTE)
+        assert [each.subject for each in mail.came if each.event == "channel.down"] == ["slack"]
+        [owed] = await room.all(channel="slack", subject="a")
+        assert (owed.state.value, owed.retry_count) == ("pending", 0)
+
+    in_virtual_time(story)
+
+
+def test_whoever_a_channel_does_not_reach_is_told_of_once_and_the_others_hear_it_once() -> None:
+    async def story(room: Newsroom) -> None:
+        box = await room.add("ops")
+        box.missed = "bob@example.com (550 no such user)"
+        async with room.running(pace=SLOW):
+            await room.fail("a", "b")
+            await pass_time(HOUR)
+        assert sorted(box.titles) == [
+            "Channel ops does not reach everybody", "a had lost its next step", "b had lost its next step",
+        ]  # fmt: skip
 
     in_virtual_time(story)
 
@@ -182,7 +253,7 @@ def test_the_fallback_of_a_channel_that_is_down_hears_all_of_it_soon_and_once() 
         async with room.running(pace=SLOW):
             await room.fail(*names(5))
             await pass_time(HOUR)
-            assert sorted(mail.titles) == [f"{each} waits for an approval" for each in names(5)]
+            assert sorted(mail.titles) == [f"{each} had lost its next step" for each in names(5)]
             slack.down = False
             await pass_time(HOUR)
         assert len(mail.came) == 5
@@ -195,12 +266,12 @@ def test_the_fallback_hears_of_what_its_channel_refused() -> None:
     async def story(room: Newsroom) -> None:
         mail = await room.add("mail", routing=NOTHING)
         slack = await room.add("slack", fallback="mail")
-        slack.troubles["a waits for an approval"] = Refused("too long")
+        slack.troubles["a had lost its next step"] = Refused("too long")
         async with room.running(pace=SLOW):
             await room.fail("a", "b")
             await pass_time(MINUTE)
-        assert mail.titles == ["a waits for an approval"]
-        assert slack.titles == ["b waits for an approval"]
+        assert mail.titles == ["a had lost its next step"]
+        assert slack.titles == ["b had lost its next step"]
 
     in_virtual_time(story)
 
@@ -209,7 +280,7 @@ def test_dead_letters_are_told_once_through_another_channel_and_once_more_when_n
     async def story(room: Newsroom) -> None:
         broken, other = await room.add("ops"), await room.add("boss")
         for each in names(3):
-            broken.troubles[f"{each} waits for an approval"] = Refused("no")
+            broken.troubles[f"{each} had lost its next step"] = Refused("no")
         async with room.running(pace=SLOW):
             await room.fail(*names(3))
             await pass_time(HOUR)
@@ -265,7 +336,7 @@ def test_services_that_keep_incidents_get_no_digest() -> None:
             await pass_time(5 * HOUR)
             box.down = False
             await pass_time(HOUR)
-        assert [each.event for each in box.came] == ["approval.asked"] * 4
+        assert [each.event for each in box.came] == ["certificate.stranded"] * 4
 
     in_virtual_time(story)
 

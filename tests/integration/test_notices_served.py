@@ -14,6 +14,7 @@ from tests.support.engine import eventually
 from tests.support.inboxes import Inbox, Mailbox
 from tests.support.lifecycle import MovedClock
 from tests.support.notices import HOUR, Newsroom, a_newsroom
+from tests.support.secrets_planted import SERVED_HOOK_KEY
 from tests.support.stores import migrated
 
 from holdfast.core.notice import WAITING
@@ -28,7 +29,7 @@ from holdfast.world import HttpTransport
 
 pytestmark = pytest.mark.anyio
 NAMES = [f"cert-{n:02}" for n in range(25)]
-SIGNED_WITH = Secret(b"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+SIGNED_WITH = Secret(SERVED_HOOK_KEY.encode())
 
 
 class Town:
@@ -74,7 +75,7 @@ class Town:
 
     async def none_waits(self) -> bool:
         """But for what the channels are told of each other."""
-        return all(each.state not in WAITING for each in await self.room.all(event="approval.asked"))
+        return all(each.state not in WAITING for each in await self.room.all(event="certificate.stranded"))
 
     def sends(self) -> list[float]:
         [counted] = [each.samples for each in self.room.watch.metrics.notification_deliveries.collect()]
@@ -89,7 +90,7 @@ class Town:
         letters = [each.subject + each.text for each in self.mail.letters]
         calls = [each.body.decode() for each in self.web.calls]
         heard = {"mail": Counter[str](), "hook": Counter[str]()}
-        for each in await self.room.all(event="approval.asked"):  # and not what one channel hears of the other
+        for each in await self.room.all(event="certificate.stranded"):  # and not what one channel hears of the other
             heard[each.channel][each.subject] += sum(
                 each.title in text for text in (letters if each.channel == "mail" else calls)
             )
@@ -146,7 +147,7 @@ async def test_servers_that_are_away_for_three_days_leave_dead_letters_and_a_req
             await town.pass_time(wait)
         async with town.room.running():
             await eventually(town.none_waits)
-        dead = await town.room.all(state="dead", event="approval.asked")
+        dead = await town.room.all(state="dead", event="certificate.stranded")
         assert {(each.channel, each.subject) for each in dead} == {(c, n) for c in ("mail", "hook") for n in NAMES}
         assert {each.why for each in dead} == {"CHANNEL_DOWN"}
         await town.open()

@@ -258,7 +258,54 @@ async def test_a_window_that_moves_is_told(db: Database, tmp_path: Path) -> None
     await teller.room.happen(
         "ari.moved", made.certificate.id, before="2030-02-01", after="2030-01-01", explanation="https://ca.example/x"
     )
-    assert await teller.told() == ["warning: The CA wants a.example renewed at another time"]
+    assert await teller.told() == ["warning: CA of it wants a.example renewed earlier"]
+
+
+async def test_a_ca_that_hurries_many_is_one_alert_and_calm_after_a_day(tmp_path: Path) -> None:
+    async with a_moving_house(tmp_path, life=90 * DAY) as (house, clock):
+        teller = await a_teller(house)
+        for name in ("a.example", "b.example", "c.example"):
+            await house.ask(name)
+            await house.attempt(name)
+            found = await house.view(name)
+            facts = {"before": "2030-02-01", "after": "2030-01-01", "explanation": ""}
+            await teller.room.happen("ari.moved", found.certificate.id, **facts)
+        assert await teller.told() == ["warning: CA ca wants a.example renewed earlier"]
+        await outages.watch(house.db, LOST)
+        assert len(await teller.told()) == 1
+        clock.ahead += timedelta(hours=25)
+        await outages.watch(house.db, LOST)
+        assert (await teller.told())[1:] == ["warning: CA ca hurries nobody any more"]
+
+
+async def test_a_ca_that_refuses_our_account_is_one_alert_however_many_suffer(tmp_path: Path) -> None:
+    async with a_moving_house(tmp_path, life=90 * DAY) as (house, clock):
+        teller = await a_teller(house)
+        house.cas["ca"].troubles["place"] = [Refused("401 bad key", reason="ACCOUNT_REFUSED")] * 3
+        for name in ("a.example", "b.example", "c.example"):
+            await house.ask(name)
+            await house.attempt(name)
+        assert await teller.told() == ["warning: CA ca does not let us in"]
+        await outages.watch(house.db, LOST)
+        assert len(await teller.told()) == 1
+        clock.ahead += timedelta(hours=3)
+        for name in ("a.example", "b.example", "c.example"):
+            await house.attempt(name)
+        await outages.watch(house.db, LOST)
+        assert (await teller.told())[1:] == ["warning: CA ca lets us in again"]
+
+
+async def test_an_approval_that_was_decided_is_cleared(db: Database, tmp_path: Path) -> None:
+    house = await a_house(db, tmp_path)
+    teller = await a_teller(house)
+    await house.ask("a.example", approval_required=True)
+    await renew.sweep(house.keeper)
+    await outages.watch(house.db, LOST)
+    assert await teller.told() == ["warning: a.example waits for an approval"]
+    [waiting] = await approvals.pending(house.keeper)
+    await approvals.approve(house.keeper, waiting.id, actor="local:bob", note="")
+    await outages.watch(house.db, LOST)
+    assert (await teller.told())[1:] == ["warning: a.example waits for no approval any more"]
 
 
 async def test_the_owner_of_a_certificate_hears_of_it(db: Database, tmp_path: Path) -> None:

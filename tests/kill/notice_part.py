@@ -169,7 +169,7 @@ def _ended(life: Telling) -> tuple[list[str], bool, Counter[str]]:
 
 def audit(tx: Tx, heard: Counter[str], *, kills: int) -> list[str]:
     """All was owed, all is sent, all was heard: at most once more for each death, and never under another id."""
-    rows = tx.rows("SELECT id, subject, state, retry_count FROM notices WHERE event = 'approval.asked'")
+    rows = tx.rows("SELECT id, subject, state, retry_count FROM notices WHERE event = 'certificate.stranded'")
     problems = [f"{sorted(row['subject'] for row in rows)} is owed, not {OWED}"] if len(rows) != len(OWED) else []
     problems += [f"{row['subject']} is {row['state']}" for row in rows if row["state"] != State.SENT]
     problems += [f"{row['subject']} was marked as sent and never came" for row in rows if not heard[row["id"]]]

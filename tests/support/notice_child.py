@@ -35,9 +35,10 @@ from holdfast.store.tx import Tx
 from holdfast.telemetry import Metrics, Telemetry, make_log
 from holdfast.world import HttpTransport, LocalFiles, SystemRandom
 from tests.support.child import LOOK_EVERY, Passages, Report, SkewedClock, Strike, _engine, die_with_parent
+from tests.support.secrets_planted import SERVED_HOOK_KEY
 
 CHANNEL: Final = "hook"
-SIGNED_WITH: Final = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+SIGNED_WITH: Final = SERVED_HOOK_KEY
 OWED: Final = ("a", "b", "c", "d")
 TOLD: Final = len(OWED)
 WAITING: Final = """SELECT id FROM notices WHERE state IN ('pending', 'failed')
@@ -51,7 +52,7 @@ class Life:
         self._points = Passages(report, wishes.strike)
         self._clock = SkewedClock(timedelta(seconds=wishes.offset))
         self._random, self._files = SystemRandom(), LocalFiles()
-        self._telemetry = Telemetry(log=make_log("info", "json", replica=wishes.name), metrics=Metrics())
+        self._telemetry = Telemetry(log=make_log("debug", "json", replica=wishes.name), metrics=Metrics())
 
     async def live(self) -> None:
         stop = asyncio.Event()
@@ -111,7 +112,7 @@ class Life:
 
 
 def _owe(tx: Tx, name: str) -> str:
-    journal.event(tx, "approval.asked", name, approval=f"approval-{name}")
+    journal.event(tx, "certificate.stranded", name)
     return name
 
 

@@ -47,11 +47,12 @@ class Box:
         self.loses_replies = 0  # so often it takes a message and does not say so
         self.troubles: dict[str, Exception] = {}  # by the title of a message: what each try of it ends in
         self.next: list[Exception] = []  # what the next sends end in
+        self.missed: str | None = None  # whom it does not reach of those behind it
         self.closed = 0
         self.closing: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.sending: Callable[[Message], Coroutine[Any, Any, None]] | None = None
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: Message) -> str | None:
         self.tried.append(message.id)
         if self.sending is not None:
             await self.sending(message)
@@ -65,6 +66,7 @@ class Box:
         if self.loses_replies:
             self.loses_replies -= 1
             raise TryLater("no answer")
+        return self.missed
 
     async def close(self) -> None:
         self.closed += 1
@@ -154,7 +156,7 @@ class Newsroom:
 
         def write(tx: Tx) -> None:
             for each in subjects:
-                journal.event(tx, "approval.asked", each, approval=f"approval-{each}")
+                journal.event(tx, "certificate.stranded", each)
 
         await self.db.write(write)
 

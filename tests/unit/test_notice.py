@@ -134,7 +134,11 @@ def test_after_a_long_silence_one_word_about_the_last_threshold_is_enough() -> N
 
 
 def test_only_the_last_thresholds_wake_somebody() -> None:
-    assert [notice.severity_of_crossing(n) for n in range(6)] == [INFO, WARNING, WARNING, CRITICAL, CRITICAL, CRITICAL]
+    assert [notice.severity_of_crossing(n) for n in range(6)] == [WARNING] * 3 + [CRITICAL] * 3
+
+
+def test_the_first_threshold_is_worth_a_line_only_while_the_renewal_is_in_hand() -> None:
+    assert [notice.severity_of_crossing(n, late=False) for n in range(3)] == [INFO, WARNING, WARNING]
 
 
 # ── Failures ──
@@ -190,13 +194,17 @@ SAID: dict[str, dict[str, object]] = {
     "issuance.uncertain": {"error": "no answer"},
     "issuance.ordered_again": {"error": "no answer"},
     "issuance.barred": {"why": "ACCOUNT_REFUSED", "error": "no"},
+    "order.goes_on": {},
     "order.withdrawn": {"issuer": "ca", "why": "no", "alert": True},
     "approval.asked": {"approval": "approval_1"},
+    "approval.settled": {"key": "approval/approval_1"},
     "ari.moved": {"before": "2030-01-02", "after": "2030-01-01", "explanation": "https://ca.example/incident"},
     "deployment.failed": {"deployment": "d1", "target": "web", "error": "no"},
     "deployment.served": {"deployment": "d1"},
     "issuer.down": {"error": "no answer"},
     "issuer.up": {},
+    "issuer.account_well": {},
+    "issuer.windows_calm": {},
     "job.dead": {"kind": "issue"},
     "job.quarantined": {"kind": "issue"},
     "jobs.well": {"key": "jobs/issue"},
@@ -207,6 +215,7 @@ SAID: dict[str, dict[str, object]] = {
     "replica.back": {},
     "channel.down": {"error": "no"},
     "channel.up": {},
+    "channel.recipients_missed": {"error": "no such user"},
     "channel.dead_letters": {"reason": "REFUSED", "error": "no"},
     "channel.letters_gone": {"key": "dead-letters/ops"},
 }

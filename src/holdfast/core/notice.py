@@ -256,9 +256,11 @@ def crossings(life: timedelta, not_after: datetime, now: datetime, told: Iterabl
     return Crossings(owed=tuple(n for n in passed if n not in known), next_at=min(ahead, default=None))
 
 
-def severity_of_crossing(number: int) -> Severity:
-    """The first is a time at which renewal is only just due: worth a line, not a call."""
-    return (Severity.INFO, Severity.WARNING, Severity.WARNING)[number] if number < 3 else Severity.CRITICAL
+def severity_of_crossing(number: int, *, late: bool = True) -> Severity:
+    """At the first a renewal may be only just due: worth a line, and a warning only if nothing is in hand."""
+    if number == 0 and not late:
+        return Severity.INFO
+    return Severity.WARNING if number < 3 else Severity.CRITICAL
 
 
 def worst(severities: Sequence[Severity]) -> Severity:

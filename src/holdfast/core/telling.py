@@ -30,6 +30,7 @@ class About:
     owner: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     safe_until: datetime | None = None  # None: there is no certificate yet that could end
+    issuer: str = ""  # the CA that an event of it is about
     ca_down: bool = False  # people know that its CA is down
 
 
@@ -45,6 +46,7 @@ class Told:
     reason: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     not_to: str = ""  # a channel that need not be told, since it is the one that is spoken of
+    of: str = ""  # the CA that it is about in truth; what it was noticed by is then only an example
 
 
 Tell = Callable[[Details, About], Told | None]
@@ -68,6 +70,22 @@ def issuer_key(issuer: str) -> str:
     return f"issuer/{issuer}"
 
 
+def account_key(issuer: str) -> str:
+    return f"ca-account/{issuer}"
+
+
+def windows_key(issuer: str) -> str:
+    return f"ca-windows/{issuer}"
+
+
+def order_key(certificate: str) -> str:
+    return f"order/{certificate}"
+
+
+def ca_approval_key(issuance: str) -> str:
+    return f"ca-approval/{issuance}"
+
+
 # ── Certificates ──
 
 
@@ -76,9 +94,9 @@ def _expires(details: Details, about: About) -> Told:
     over = left <= timedelta(0)
     planned = details.get("next") or ""
     text = f"It {'ended' if over else 'ends'} at {details['not_after']}. "
-    text += f"Its renewal is planned for {planned}." if planned else "No renewal is planned."
+    text += "Its renewal is under way." if details.get("under_way") else _renewal(planned)
     return Told(
-        severity=severity_of_crossing(details["threshold"]),
+        severity=severity_of_crossing(details["threshold"], late=not details.get("in_hand")),
         title=f"{about.name} has expired" if over else f"{about.name} expires in {in_words(left)}",
         text=text,
         mode="continues",
@@ -89,12 +107,18 @@ def _expires(details: Details, about: About) -> Told:
     )
 
 
+def _renewal(planned: str) -> str:
+    return f"Its renewal is planned for {planned}." if planned else "No renewal is planned."
+
+
 def _failed(details: Details, about: About) -> Told | None:
     """The first failure, every doubling of their number, each new refusal, and each that is not safe any more."""
     attempts, reason = int(details.get("attempts") or 0), str(details.get("reason") or "")
     if attempts < 1:
         return None
     unsafe = about.safe_until is not None and not _earlier(details.get("next"), about.safe_until)
+    if reason == "ACCOUNT_REFUSED" and about.issuer and not unsafe:
+        return _account_refused(details, about)
     excused = reason in _DOWN and about.ca_down
     news = unsafe or (doubling(attempts) and not excused)
     if not news and not details.get("alert"):
@@ -116,6 +140,26 @@ def _failed(details: Details, about: About) -> Told | None:
     )
 
 
+def _account_refused(details: Details, about: About) -> Told:
+    """One key is wrong, and every certificate of that CA suffers: told once, and of the CA."""
+    return Told(
+        severity=Severity.WARNING,
+        title=f"CA {about.issuer} does not let us in",
+        text=f"{_said(details)} {about.name} is the first to notice; if others follow, they are not told until it is "
+        "urgent for them. Orders that are placed are kept.".strip(),
+        mode="opens",
+        key=account_key(about.issuer),
+        next=f"holdfast issuer test {about.issuer}",
+        reason="ACCOUNT_REFUSED",
+        facts={"ca": about.issuer, "certificate": about.name},
+        of=about.issuer,
+    )
+
+
+def _account_well(details: Details, about: About) -> Told:
+    return _clear(f"CA {about.name} lets us in again", "What waited for it goes on.", account_key(about.subject))
+
+
 def _earlier(at: object, than: datetime) -> bool:
     """No time at all is later than any."""
     return isinstance(at, str) and datetime.fromisoformat(at) < than
@@ -131,25 +175,38 @@ def _approval(details: Details, about: About) -> Told:
         severity=Severity.WARNING,
         title=f"{about.name} waits for an approval",
         text="A second person must approve it before anything is asked of a CA.",
-        mode="plain",
+        mode="opens",
+        key=f"approval/{details['approval']}",
         next=f"holdfast approvals approve {details['approval']}",
         reason="AWAITING_APPROVAL",
         facts={"approval": str(details["approval"])},
     )
 
 
+def _approval_settled(details: Details, about: About) -> Told:
+    return _clear(f"{about.name} waits for no approval any more", "It was decided.", str(details["key"]))
+
+
 def _ari_moved(details: Details, about: About) -> Told:
+    """A CA that revokes asks for thousands at once."""
     explained = str(details.get("explanation") or "")
     return Told(
         severity=Severity.WARNING,
-        title=f"The CA wants {about.name} renewed at another time",
-        text="Its renewal follows the CA's new window. A window that moves forward often means a revocation to come."
-        + (f" See {explained[:_SHOWN]}" if explained else ""),
-        mode="plain",
+        title=f"CA {about.issuer or 'of it'} wants {about.name} renewed earlier",
+        text="Its renewal follows the CA's new window, which often means a revocation to come. If the CA asks for more "
+        "of its certificates, they are not told." + (f" See {explained[:_SHOWN]}" if explained else ""),
+        mode="opens",
+        key=windows_key(about.issuer),
         next=f"holdfast explain {about.name}",
         reason="DUE_ARI",
-        facts={"before": str(details["before"]), "after": str(details["after"])},
+        facts={"certificate": about.name, "before": str(details["before"]), "after": str(details["after"])},
+        of=about.issuer,
     )
+
+
+def _windows_calm(details: Details, about: About) -> Told:
+    text = "For a day it has asked for no certificate earlier than planned."
+    return _clear(f"CA {about.name} hurries nobody any more", text, windows_key(about.subject))
 
 
 def _uncollected(details: Details, about: About) -> Told:
@@ -169,10 +226,17 @@ def _uncertain(details: Details, about: About) -> Told:
     return Told(
         severity=Severity.WARNING,
         title=f"Nobody can tell whether {about.name} was ordered",
-        text=f"The CA's answer was lost, and it cannot be asked: it is ordered again after a day. {_said(details)}",
-        mode="plain",
+        text=f"The CA's answer was lost, and it cannot be asked: {_in_doubt(details, about)} {_said(details)}",
+        mode="opens",
+        key=order_key(about.subject),
         next=f"holdfast explain {about.name}",
     )
+
+
+def _in_doubt(details: Details, about: About) -> str:
+    if details.get("for_a_person"):
+        return f"it is not ordered again by itself. Look at the CA first; then: holdfast renew {about.name}"
+    return "it is ordered again after a day."
 
 
 def _ordered_again(details: Details, about: About) -> Told:
@@ -186,14 +250,52 @@ def _ordered_again(details: Details, about: About) -> Told:
 
 
 def _barred(details: Details, about: About) -> Told:
+    if details.get("why") == "ACCOUNT_REFUSED" and about.issuer:
+        return _account_refused(details, about)
     return Told(
         severity=Severity.WARNING,
         title=f"The CA does not let us look at the order of {about.name}",
         text=f"A key was changed, or a right taken; the order may be well, and is kept. {_said(details)}",
-        mode="plain",
+        mode="opens",
+        key=order_key(about.subject),
         next=f"holdfast explain {about.name}",
         reason=str(details.get("why") or ""),
     )
+
+
+def _not_as_asked(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"The CA issued something else than was asked for {about.name}",
+        text=f"{_said(details)} The order is paid for, so no other is placed by itself: have the CA correct it, or "
+        f"order anew with: holdfast renew {about.name}",
+        mode="opens",
+        key=order_key(about.subject),
+        next=f"holdfast explain {about.name}",
+        reason=str(details.get("why") or ""),
+    )
+
+
+def _needs_approval(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"The order of {about.name} waits for somebody to approve it at the CA",
+        text=f"{_said(details)} Nothing goes on before that.",
+        mode="opens",
+        key=ca_approval_key(str(details["issuance"])),
+        next=f"holdfast explain {about.name}",
+        reason="CA_STILL_PENDING",
+        facts={"ca": str(details.get("issuer") or ""), "word": str(details.get("word") or "")},
+    )
+
+
+def _goes_on(details: Details, about: About) -> Told:
+    key = str(details.get("key") or ca_approval_key(str(details.get("issuance"))))
+    return _clear(f"The order of {about.name} waits for no approval any more", "It goes on, or has ended.", key)
+
+
+def _order_goes_on(details: Details, about: About) -> Told:
+    return _clear(f"The order of {about.name} is clear again", "It goes on, or has ended.", order_key(about.subject))
 
 
 def _withdrawn(details: Details, about: About) -> Told | None:
@@ -338,6 +440,17 @@ def _channel_up(details: Details, about: About) -> Told:
     return _clear(title, "What waited for it is sent.", f"channel/{about.name}", not_to=about.name)
 
 
+def _recipients_missed(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"Channel {about.name} does not reach everybody",
+        text=f"{_said(details)} The others behind it have it.",
+        mode="opens",
+        key=f"recipients/{about.name}",
+        next=f"holdfast notify channel show {about.name}",
+    )
+
+
 def _dead_letters(details: Details, about: About) -> Told:
     return Told(
         severity=Severity.WARNING,
@@ -365,13 +478,20 @@ TOLD: Final[Mapping[str, Tell]] = {
     "issuance.uncertain": _uncertain,
     "issuance.ordered_again": _ordered_again,
     "issuance.barred": _barred,
+    "issuance.not_as_asked": _not_as_asked,
+    "issuance.needs_approval": _needs_approval,
+    "issuance.goes_on": _goes_on,
+    "order.goes_on": _order_goes_on,
     "order.withdrawn": _withdrawn,
     "approval.asked": _approval,
+    "approval.settled": _approval_settled,
     "ari.moved": _ari_moved,
+    "issuer.windows_calm": _windows_calm,
     "deployment.failed": _deploy_failed,
     "deployment.served": _deploy_served,
     "issuer.down": _issuer_down,
     "issuer.up": _issuer_up,
+    "issuer.account_well": _account_well,
     "job.dead": _job_dead,
     "job.quarantined": _job_dead,
     "jobs.well": _jobs_well,
@@ -382,6 +502,7 @@ TOLD: Final[Mapping[str, Tell]] = {
     "replica.back": _replica_back,
     "channel.down": _channel_down,
     "channel.up": _channel_up,
+    "channel.recipients_missed": _recipients_missed,
     "channel.dead_letters": _dead_letters,
     "channel.letters_gone": _letters_gone,
 }
@@ -390,7 +511,7 @@ OF_CERTIFICATE: Final = frozenset(
     {
         "certificate.expires", "certificate.well", "certificate.stranded", "issuance.failed", "approval.asked",
         "ari.moved", "deployment.failed", "deployment.served", "issuance.uncertain", "issuance.ordered_again",
-        "issuance.barred", "order.withdrawn",
+        "issuance.barred", "issuance.not_as_asked", "issuance.needs_approval", "issuance.goes_on", "order.withdrawn", "order.goes_on", "approval.settled",
     }
 )  # fmt: skip
 

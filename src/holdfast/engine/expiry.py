@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.core.notice import crossings
-from holdfast.store import certificates, journal, outages
+from holdfast.store import certificates, issuances, journal, outages
 from holdfast.store.database import Store
 from holdfast.store.outages import Ending
 from holdfast.store.tx import Tx
@@ -37,6 +37,9 @@ def _look(tx: Tx, ending: Ending) -> bool:
         return False
     certificate = certificates.get(tx, ending.certificate)
     planned = None if certificate is None else certificate.next_action_at
+    under_way = issuances.under_way(tx, ending.certificate) is not None
+    healthy = certificate is not None and certificate.failing is None
+    soon = under_way or (planned is not None and planned < (found.next_at or now))
     journal.event(
         tx,
         "certificate.expires",
@@ -46,5 +49,7 @@ def _look(tx: Tx, ending: Ending) -> bool:
         left_s=(ending.not_after - now).total_seconds(),
         not_after=ending.not_after.isoformat(),
         next=None if planned is None else planned.isoformat(),
+        under_way=under_way,
+        in_hand=healthy and soon,
     )
     return True

@@ -36,6 +36,7 @@ RUN_FOR: Final = 20.0  # seconds after which others have their turn, and a stop 
 NEAR: Final = 2.0  # seconds
 SEND_FOR: Final = 60.0  # seconds that one send may take
 LIMITED_FOR: Final = timedelta(minutes=1)  # where a channel says "too many" and names no time
+DOWN_AFTER_LIMITS: Final = 6  # times in a row that it says "too many": by then a quarter of an hour has passed
 SOONEST: Final = timedelta(seconds=1)
 LATEST: Final = timedelta(hours=1)  # of a wait that a channel asks for
 WAITING: Final = "WAITING"  # for the next time of a notice, and nothing else
@@ -74,7 +75,7 @@ class Answer:
     """What a channel said to one parcel."""
 
     outcome: str  # as the metric counts it: delivered, failed, limited, refused
-    error: str = ""
+    error: str = ""  # of one that was delivered: whom it did not reach
     why: str = Why.ATTEMPTS_USED_UP.value
     after: timedelta | None = None
 
@@ -220,7 +221,7 @@ class Drain:
             sender = await self._sender_of(row)
             self.work.check()
             async with asyncio.timeout(SEND_FOR):
-                await sender.send(message)
+                missed = await sender.send(message)
         except LeaseLost:
             raise
         except TryLater as why:
@@ -233,7 +234,7 @@ class Drain:
         except Exception as error:
             self.tools.telemetry.log.error("channel.crashed", channel=row.name, exc_info=error)
             return Answer("failed", f"{type(error).__name__}: {error}")
-        return Answer("delivered")
+        return Answer("delivered", missed or "")
 
     async def _sender_of(self, row: ChannelRow) -> Sender:
         """Made once for a claim, and anew when somebody changes the channel meanwhile."""
@@ -276,16 +277,21 @@ class Drain:
                 notices.delivered(tx, fresh, now)
                 _tell(tx, fresh, "notice.sent", digest=parcel.digest)
                 self._works(tx, row, now)
+                if error:
+                    journal.event(tx, "channel.recipients_missed", row.name, error=error)
             case "limited":
                 notices.tried(tx, fresh, error, now)
                 until = now + min(answer.after or LIMITED_FOR, LATEST)
-                channels.stands(tx, row.name, breaker.limited(row.breaker, now, until, error), row.down_since)
-            case "refused":
+                after = breaker.limited(row.breaker, now, until, error)
+                self._stands(tx, row, after, now, down=after.limits >= DOWN_AFTER_LIMITS)
+            case "refused" if answer.why != Why.CHANNEL_MISCONFIGURED or not row.proven:
                 burying.refused(tx, row, fresh, answer.why, error, now)
-            case _:
+            case _:  # also one that worked with the very same settings: the fault lies there, and may pass
                 self._failed(tx, row, fresh, error, now)
 
     def _works(self, tx: Tx, row: ChannelRow, now: datetime) -> None:
+        if not row.proven:
+            channels.proved(tx, row)
         if row.breaker == Breaker() and row.down_since is None:
             return
         channels.stands(tx, row.name, Breaker(), None)
@@ -301,10 +307,13 @@ class Drain:
         else:
             self._count(tx, row, fresh, error, now)
         after = breaker.failed(row.breaker, now, error, opens_after=OPENS_AFTER)
-        opened = after.open_at(now) and row.down_since is None
+        self._stands(tx, row, after, now, down=after.open_at(now))
+
+    def _stands(self, tx: Tx, row: ChannelRow, after: Breaker, now: datetime, *, down: bool) -> None:
+        opened = down and row.down_since is None
         channels.stands(tx, row.name, after, now if opened else row.down_since)
         if opened:
-            journal.event(tx, "channel.down", row.name, error=error)
+            journal.event(tx, "channel.down", row.name, error=after.error or "")
 
     def _count(self, tx: Tx, row: ChannelRow, fresh: Sequence[Notice], error: str, now: datetime) -> None:
         died = []

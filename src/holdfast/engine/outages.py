@@ -8,11 +8,15 @@ from typing import Final, Literal
 
 from holdfast.core import telling
 from holdfast.core.notice import Severity, thresholds
+from holdfast.core.reasons import MEANINGS, Reason
+from holdfast.core.reasons import of as reason_of
 from holdfast.core.telling import About, Told
 from holdfast.store import (
     alerts,
+    approvals,
     certificates,
     channels,
+    issuances,
     issuers,
     journal,
     notice_lists,
@@ -95,6 +99,34 @@ def _issuer(tx: Tx, outage: Outage, rest: str) -> Level:
     return "over" if found.breaker.until is None else "on"
 
 
+def _account(tx: Tx, outage: Outage, rest: str) -> Level:
+    if issuers.get(tx, rest) is None:
+        return "forgotten"
+    return "on" if issuances.any_barred(tx, rest, Reason.ACCOUNT_REFUSED.value) else "over"
+
+
+def _windows(tx: Tx, outage: Outage, rest: str) -> Level:
+    return "over" if _quiet(tx, outage, rest) == "forgotten" else "on"
+
+
+def _order(tx: Tx, outage: Outage, rest: str) -> Level:
+    found = issuances.under_way(tx, rest)
+    if found is None:
+        return "over"
+    for_a_person = found.reason is not None and MEANINGS[reason_of(found.reason)].acts_next in ("operator", "you")
+    return "on" if for_a_person or found.uncertain_since is not None else "over"
+
+
+def _at_ca(tx: Tx, outage: Outage, rest: str) -> Level:
+    found = issuances.get(tx, rest)
+    return "over" if found is None or found.state.over else "on"  # or it goes on, and says so itself
+
+
+def _approval(tx: Tx, outage: Outage, rest: str) -> Level:
+    found = approvals.get(tx, rest)
+    return "on" if found is not None and found.state == "pending" else "over"
+
+
 def _jobs(tx: Tx, outage: Outage, rest: str) -> Level:
     return "on" if job_rows.any_dead(tx, rest) else "over"
 
@@ -126,6 +158,11 @@ def _always_on(tx: Tx, outage: Outage, rest: str) -> Level:
 FAMILIES: Final[Mapping[str, tuple[Callable[[Tx, Outage, str], Level], str]]] = {
     "certificate": (_certificate, "certificate.well"),
     "issuer": (_issuer, "issuer.up"),
+    "ca-account": (_account, "issuer.account_well"),
+    "ca-windows": (_windows, "issuer.windows_calm"),
+    "order": (_order, "order.goes_on"),
+    "ca-approval": (_at_ca, "issuance.goes_on"),
+    "approval": (_approval, "approval.settled"),
     "jobs": (_jobs, "jobs.well"),
     "dead-letters": (_letters, "channel.letters_gone"),
     "channel": (_channel, "channel.up"),

@@ -14,14 +14,15 @@ RATE_LIMITED = "RATE_LIMITED"  # reason of a TryLater that is about our pace, no
 class Sender(Protocol):
     """One channel, ready to be used; made anew for each batch, closed after it.
 
-    Returning means delivered. TryLater(after=…): not now; with reason RATE_LIMITED it costs the message no attempt.
+    Returning means delivered; a text says whom it did not reach of those behind the channel. TryLater(after=…): not
+    now; with reason RATE_LIMITED it costs the message no attempt.
     Refused: never, the channel is misconfigured (reason CHANNEL_MISCONFIGURED) or this message cannot go (REFUSED).
     """
 
     @property
     def kind(self) -> str: ...
 
-    async def send(self, message: Message) -> None:
+    async def send(self, message: Message) -> str | None:
         """Deliver once. A message that comes again has the same id: where the channel can drop it, it is told so."""
 
     async def close(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.headerregistry import Address
 from email.message import EmailMessage
@@ -18,7 +19,13 @@ from functools import lru_cache
 from typing import ClassVar, Final, Literal
 
 import aiosmtplib
-from aiosmtplib import SMTPAuthenticationError, SMTPRecipientRefused, SMTPRecipientsRefused, SMTPSenderRefused
+from aiosmtplib import (
+    SMTPAuthenticationError,
+    SMTPRecipientRefused,
+    SMTPRecipientsRefused,
+    SMTPResponse,
+    SMTPSenderRefused,
+)
 
 from holdfast.core.notice import Why
 from holdfast.errors import Refused, TryLater
@@ -63,8 +70,8 @@ class Email:
     _line: aiosmtplib.SMTP | None = field(default=None, init=False, repr=False)
     _letters: int = field(default=0, init=False)  # handed in on this line
 
-    async def send(self, message: Message) -> None:
-        """To everybody who can be reached; whoever cannot is named, and the letter comes again with the same id."""
+    async def send(self, message: Message) -> str | None:
+        """To everybody who can be reached. If some were, it is delivered: to send it again would be to them, too."""
         letter = self._letter(render(message)).as_bytes(policy=WIRE)
         try:
             async with asyncio.timeout(self.deadline_for):
@@ -79,8 +86,9 @@ class Email:
         except BaseException:
             self._drop()
             raise
-        if refused:
-            raise self._of_recipients([SMTPRecipientRefused(a.code, a.message, who) for who, a in refused.items()])
+        if not refused:
+            return None
+        return f"{self._who} took it, but not for {self._named(refused)}. Check the setting to."
 
     async def close(self) -> None:
         line, self._line = self._line, None
@@ -169,13 +177,17 @@ class Email:
                 return TryLater(f"{self._who} could not be used: {said}.{advice}", reason=Why.CHANNEL_DOWN)
 
     def _of_recipients(self, refused: list[SMTPRecipientRefused]) -> TryLater | Refused:
-        named = "; ".join(f"{plain(each.recipient, 80)} ({each.code} {self._quoted(each)})" for each in refused[:3])
-        others = "The others have it. " if len(refused) < len(self.recipients) else ""
+        """Nobody has it."""
+        named = self._named({each.recipient: each for each in refused})
         if any(not _final(each.code) for each in refused):
-            return TryLater(f"{self._who} takes nothing now for {named}. {others}".strip(), reason=Why.CHANNEL_DOWN)
-        return _wrong(f"{self._who} takes nothing for {named}. {others}".rstrip(". "), "to")
+            return TryLater(f"{self._who} takes nothing now for {named}.", reason=Why.CHANNEL_DOWN)
+        return _wrong(f"{self._who} takes nothing for {named}", "to")
 
-    def _quoted(self, error: Exception) -> str:
+    def _named(self, refused: Mapping[str, SMTPResponse | SMTPRecipientRefused]) -> str:
+        shown = [f"{plain(who, 80)} ({each.code} {self._quoted(each)})" for who, each in refused.items()]
+        return "; ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
+
+    def _quoted(self, error: Exception | SMTPResponse) -> str:
         """What a server says may repeat what it was told."""
         said = str(getattr(error, "message", "") or getattr(error, "strerror", "") or error or type(error).__name__)
         password = self.server.password

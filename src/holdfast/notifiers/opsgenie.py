@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from holdfast.notifiers.base import Message, Severity
 from holdfast.notifiers.plain import unmarked
-from holdfast.notifiers.posting import Call, Line, as_json, is_object
+from holdfast.notifiers.posting import Call, Line, as_json, is_page
 from holdfast.notifiers.rendering import Rendered, render, shortened
 from holdfast.secret import Secret
 
@@ -40,7 +40,7 @@ class Opsgenie:
             secrets=(self.api_key,),
         )
         response = await self.line.post(call)
-        if not is_object(response):
+        if is_page(response):
             raise self.line.odd(call, response)
 
     async def close(self) -> None:

@@ -7,7 +7,7 @@ from datetime import UTC
 from typing import Any, ClassVar, Final
 
 from holdfast.notifiers.base import Message
-from holdfast.notifiers.posting import Call, Line, as_json, is_object
+from holdfast.notifiers.posting import Call, Line, as_json, is_page
 from holdfast.notifiers.rendering import Rendered, render, shortened
 from holdfast.secret import Secret
 
@@ -35,7 +35,7 @@ class PagerDuty:
             secrets=(self.routing_key,),
         )
         response = await self.line.post(call)
-        if not is_object(response):
+        if is_page(response):
             raise self.line.odd(call, response)
 
     async def close(self) -> None:

@@ -113,12 +113,9 @@ class Call:
         return sorted({each for each in known if len(each) >= _SHORTEST_SECRET}, key=len, reverse=True)
 
 
-def is_object(response: Response) -> bool:
-    """Whether it is what a service of JSON answers with, and not the page of somebody in between."""
-    try:
-        return isinstance(json.loads(response.body), dict)
-    except (ValueError, RecursionError):
-        return False
+def is_page(response: Response) -> bool:
+    """Whether it is a page for people: no service answers its webhook with one, somebody in between does."""
+    return response.body.lstrip().startswith(b"<")
 
 
 def as_json(value: Any) -> bytes:

@@ -50,6 +50,8 @@ def _notices(
     if told is None:
         return []
     told = replace(told, key=issuances.storable(told.key), gate=issuances.storable(told.gate))
+    if told.of:  # everybody's, whoever owns the certificate by which it was noticed
+        subject, about = told.of, About(subject=told.of, name=told.of)
     if told.mode == "clears":
         over = outages.close(tx, told.key)
         if over is None:
@@ -71,15 +73,23 @@ def _about(tx: Tx, event: str, subject: str, details: Mapping[str, Any]) -> Abou
     if found is None:
         return About(subject=subject, name=issuances.storable(str(details.get("called") or subject)))
     current = versions.get(tx, found.current_version)
-    issuer = details.get("issuer")
+    issuer = _issuer_of(tx, details) or ("" if current is None else current.issuer)
     return About(
         subject=subject,
         name=found.wanted.name,
         owner=found.wanted.owner,
         labels=found.wanted.labels,
         safe_until=None if current is None else renewal.safe_until(current),
-        ca_down=issuer is not None and outages.is_open(tx, telling.issuer_key(str(issuer))),
+        issuer=issuer,
+        ca_down=outages.is_open(tx, telling.issuer_key(issuer)),
     )
+
+
+def _issuer_of(tx: Tx, details: Mapping[str, Any]) -> str:
+    if details.get("issuer"):
+        return str(details["issuer"])
+    issuance = issuances.get(tx, str(details.get("issuance") or ""))
+    return "" if issuance is None else issuance.issuer
 
 
 def first(event: str, about: About, told: Told, now: datetime) -> Notice:

@@ -21,7 +21,7 @@ _WRITTEN: Final = (
     "rate_burst", "rate_every", "state", "version",
 )  # fmt: skip
 _COLUMNS: Final = f"""name, kind, {", ".join(_WRITTEN)}, heartbeat_at, breaker_failures, breaker_until, breaker_probe,
-              breaker_probe_until, breaker_error, breaker_limits, down_since, created_at"""
+              breaker_probe_until, breaker_error, breaker_limits, down_since, proven, created_at"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,8 @@ class ChannelRow:
     state: State = "active"
     version: int = 1
     breaker: Breaker = field(default_factory=Breaker)
-    down_since: datetime | None = None  # while its breaker is open for want of answers
+    down_since: datetime | None = None  # while its breaker is open for want of answers, or it has long said "too many"
+    proven: bool = False  # something was delivered with the settings and credentials that it has now
     created_at: datetime
 
     @property
@@ -68,11 +69,14 @@ def insert(tx: Tx, row: ChannelRow) -> bool:
 def save(tx: Tx, before: ChannelRow, **changes: Any) -> ChannelRow:
     """Write what people decide about it, as the next version; how it stands has statements of its own."""
     after = replace(before, version=before.version + 1, **changes)
+    same = (after.settings, after.credentials) == (before.settings, before.credentials)
+    after = replace(after, proven=before.proven and same)
     changed = tx.run(
-        f"""UPDATE channels SET {", ".join(f"{each} = :{each}" for each in _WRITTEN)}
+        f"""UPDATE channels SET {", ".join(f"{each} = :{each}" for each in _WRITTEN)}, proven = :proven
              WHERE name = :name AND version = :was""",
         name=before.name,
         was=before.version,
+        proven=int(after.proven),
         **_values(after),
     )
     if not changed:
@@ -99,6 +103,10 @@ def stands(tx: Tx, name: str, breaker: Breaker, down_since: datetime | None) -> 
         limits=breaker.limits,
         down_since=down_since,
     )
+
+
+def proved(tx: Tx, row: ChannelRow) -> None:
+    tx.run("UPDATE channels SET proven = 1 WHERE name = :name", name=row.name)
 
 
 def beaten(tx: Tx, row: ChannelRow, now: datetime) -> None:
@@ -173,6 +181,7 @@ def _row(row: Row) -> ChannelRow:
             limits=row["breaker_limits"],
         ),
         down_since=instant(row["down_since"]),
+        proven=bool(row["proven"]),
         created_at=from_micros(row["created_at"]),
     )
 

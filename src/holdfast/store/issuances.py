@@ -19,9 +19,6 @@ COLUMNS = """id, certificate, generation, state, version, issuer, cause, urgent,
               requested_by, started_at, ended_at, error, reason"""
 _NAMES: Final = tuple(name.strip() for name in COLUMNS.split(","))
 _INSERT: Final = f"INSERT INTO issuances ({COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-_CHANGING: Final = tuple(
-    name for name in _NAMES if name not in ("id", "certificate", "generation", "identifiers", "requested_by")
-)
 _OVER: Final = "('issued', 'failed', 'cancelled')"
 
 
@@ -31,15 +28,19 @@ def insert(tx: Tx, issuance: Issuance) -> bool:
 
 
 def save(tx: Tx, before: Issuance, **changes: Any) -> Issuance:
-    """Write a step; TxConflict if another worker, or a person, was faster."""
+    """Write a step; TxConflict if another worker, or a person, was faster.
+
+    What stays as it was is not written: each column that is named costs the upkeep of its indexes.
+    """
     after = replace(before, version=before.version + 1, **changes)
-    values = _values(after)
+    new = {name: _stored(after, name) for name in changes if getattr(after, name) != getattr(before, name)}
     changed = tx.run(
-        f"""UPDATE issuances SET {", ".join(f"{name} = :{name}" for name in _CHANGING)}
+        f"""UPDATE issuances SET version = :version{"".join(f", {name} = :{name}" for name in new)}
              WHERE id = :id AND version = :was""",
         was=before.version,
         id=before.id,
-        **{name: values[name] for name in _CHANGING},
+        version=after.version,
+        **new,
     )
     if not changed:
         raise TxConflict(f"issuance {before.id} was changed meanwhile")
@@ -132,6 +133,18 @@ def is_under_way(tx: Tx, issuer: str, ref: Mapping[str, Any]) -> bool:
     return row is not None
 
 
+def any_barred(tx: Tx, issuer: str, reason: str) -> bool:
+    """Whether a certificate still suffers from this refusal of a CA: by an order under way, or by its last failure."""
+    row = tx.row(
+        f"""SELECT 1 AS found FROM issuances AS i JOIN certificates AS c ON c.id = i.certificate
+            WHERE i.issuer = :issuer AND i.reason = :reason AND c.state <> 'archived'
+              AND (c.reason = :reason OR i.state NOT IN {_OVER}) LIMIT 1""",
+        issuer=issuer,
+        reason=reason,
+    )
+    return row is not None
+
+
 def is_proving(tx: Tx, issuer: str) -> bool:
     """Whether this CA may be about to look at a proof."""
     row = tx.row("SELECT 1 AS found FROM issuances WHERE issuer = :issuer AND state = 'proving' LIMIT 1", issuer=issuer)
@@ -167,34 +180,23 @@ def is_new_word(tx: Tx, issuer: str, word: str) -> bool:
 
 
 def _values(issuance: Issuance) -> dict[str, Any]:
-    return {
-        "id": issuance.id,
-        "certificate": issuance.certificate,
-        "generation": issuance.generation,
-        "state": issuance.state.value,
-        "version": issuance.version,
-        "issuer": issuance.issuer,
-        "cause": issuance.cause,
-        "urgent": issuance.urgent,
-        "identifiers": json.dumps([(each.type, each.value) for each in issuance.identifiers]),
-        "key_secret": issuance.key_secret,
-        "csr": issuance.csr,
-        "asked_at": issuance.asked_at,
-        "ref": None if issuance.ref is None else json.dumps(issuance.ref),
-        "uncertain_since": issuance.uncertain_since,
-        "maybe_twice": issuance.maybe_twice,
-        "withdrawal": issuance.withdrawal,
-        "proofs": json.dumps(list(issuance.proofs)),
-        "replaces": issuance.replaces,
-        "failures": issuance.failures,
-        "polls": issuance.polls,
-        "polled_since": issuance.polled_since,
-        "requested_by": issuance.requested_by,
-        "started_at": issuance.started_at,
-        "ended_at": issuance.ended_at,
-        "error": None if issuance.error is None else storable(issuance.error),
-        "reason": issuance.reason,
-    }
+    return {name: _stored(issuance, name) for name in _NAMES}
+
+
+def _stored(issuance: Issuance, name: str) -> Any:
+    """A field as its column holds it."""
+    value = getattr(issuance, name)
+    match name:
+        case "identifiers":
+            return json.dumps([(each.type, each.value) for each in value])
+        case "ref":
+            return None if value is None else json.dumps(value)
+        case "proofs":
+            return json.dumps(list(value))
+        case "error":
+            return None if value is None else storable(value)
+        case _:
+            return value
 
 
 def storable(error: str) -> str:
