@@ -57,7 +57,7 @@ class CertificateKeeper:
     ) -> None:
         self._settings: Settings = vault.settings
         self._clock, self._telemetry = clock, telemetry
-        self.keeper = Keeper(db=db, random=random, vault=vault)
+        self.keeper = Keeper(db=db, random=random, vault=vault, approval_for=self._settings.keeping.approval_for)
         transport = TracedTransport(HttpTransport(points), telemetry.traces)
         self._upstream = upstream = Upstream(keeper=self.keeper, desk=ca.desk, transport=transport, clock=clock)
         self.senders = Senders(vault=vault, transport=transport, clock=clock)
@@ -97,15 +97,23 @@ class CertificateKeeper:
         return [*lifecycle.families(self.keeper), *notices.families(self._notices)]
 
     def duties(self) -> list[Every]:
-        told = self._settings.notification
+        told, pace = self._settings.notification, self._settings.scheduler
         return [
-            *lifecycle.duties(self.keeper, renewal=self._settings.scheduler.renewal_interval),
+            *lifecycle.duties(
+                self.keeper,
+                renewal=pace.renewal_interval,
+                ask=pace.ari_interval,
+                turn=pace.turns_interval,
+                approval=pace.approval_interval,
+                cleanup=pace.cleanup_interval,
+                history_for=self._settings.engine.history_for,
+            ),
             *notices.duties(
                 self._notices,
                 retry=told.retry_interval,
                 process=told.process_interval,
                 ends=told.expiry_interval,
-                cleanup=self._settings.scheduler.cleanup_interval,
+                cleanup=pace.cleanup_interval,
                 history_for=self._settings.engine.history_for,
                 lease_ttl=self._settings.engine.lease_ttl,
             ),

@@ -130,6 +130,9 @@ class Scheduler:
     cleanup_interval: timedelta = setting("1h", "How often rows that nobody needs are removed.", INTERVAL)
     selfcheck_interval: timedelta = setting("1m", "How often the replica checks itself.", INTERVAL)
     renewal_interval: timedelta = setting("1m", "How often to look which certificates are due.", INTERVAL)
+    ari_interval: timedelta = setting("5m", "How often to look of which renewal windows to ask CAs.", INTERVAL)
+    turns_interval: timedelta = setting("5m", "How often turns at a CA's limits are dealt by risk.", INTERVAL)
+    approval_interval: timedelta = setting("10m", "How often approvals that nobody gave are ended.", INTERVAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +190,9 @@ class Acme:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
+    approval_for: timedelta = setting(
+        "3d", "How long a second person has to approve; then it is rejected.", duration("1m")
+    )
     solvers_file: Path | None = setting(None, "TOML file of [[solver]] tables: how names are proved to CAs.", PATH)
     tls_alpn_listen: str = setting(
         "", "Host and port that show proofs of tls-alpn-01, reached as port 443 of your names; empty: none.",

@@ -17,7 +17,7 @@ from holdfast.engine import acme_issue, lifecycle, sweep
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Failed
 from holdfast.issuers.local import LocalIssuer
-from holdfast.operations import certificates, issuers
+from holdfast.operations import certificates, deliveries, issuers
 from holdfast.operations.certificates import UnknownIssuer
 from holdfast.pki import keys
 from holdfast.pki.chain import parse_bundle
@@ -67,7 +67,6 @@ async def test_a_certificate_that_is_asked_for_is_obtained(db: Database, tmp_pat
         "issuance.key_stored",
         "issuance.ordered",
         "issuance.finalizing",
-        "issuance.waiting",
         "certificate.activated",
     ]
 
@@ -85,6 +84,8 @@ async def test_our_own_ca_issues_by_the_pipeline_of_all_orders(db: Database, tmp
         assert view.current is not None
         assert timedelta(days=19) < view.current.life <= timedelta(days=20, hours=1)
         assert await _count(db, "ca_certificates") == 1
+        await office.desk.delivered.flush()  # type: ignore[attr-defined]
+        assert await deliveries.tell_uncollected(db, timedelta(0)) == 0, "we have it: nobody is told that nobody has"
 
         async with house.working(kinds=[signing]):
             await certificates.revoke(house.keeper, "app.internal", reason=1, actor="local:alice")
@@ -155,6 +156,22 @@ async def test_a_reused_key_is_the_same_key(db: Database, tmp_path: Path) -> Non
     assert other.current.spki_sha256 != another.current.spki_sha256
     states = [each.state.value for each in await db.read(lambda tx: versions.of(tx, first.certificate.id))]
     assert states == ["active", "superseded"]
+
+
+async def test_a_key_that_is_compromised_or_of_another_kind_is_not_reused(db: Database, tmp_path: Path) -> None:
+    house = await a_house(db, tmp_path)
+    async with house.working():
+        await house.ask(NAME, reuse_key=True)
+        first = (await house.settled(NAME)).current
+        assert first is not None
+        await certificates.revoke(house.keeper, NAME, reason=1, actor="local:alice")
+        replaced = (await house.settled(NAME)).current
+        assert replaced is not None
+        assert replaced.spki_sha256 != first.spki_sha256
+        await certificates.change(house.keeper, NAME, {"key_kind": "rsa-2048"}, actor="local:alice")
+        other = (await house.settled(NAME)).current
+        assert other is not None
+    assert x509.load_pem_x509_certificate(other.chain_pem.encode()).public_key().key_size == 2048  # type: ignore[union-attr]
 
 
 # ── What must not be used ──

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.secrets_planted import SETTING
 
 from holdfast.cli.config import toml_lines
 from holdfast.config import (
@@ -31,7 +32,7 @@ from holdfast.secret import Secret
 from holdfast.setting_kinds import brief, duration, in_words
 
 FILE = Path("h.toml")
-SENTINEL = "s3ntinel-7f1c"
+SENTINEL = SETTING
 
 
 def read(toml: str = "", env: Mapping[str, str] | None = None, **files: bytes) -> Settings:
@@ -106,6 +107,10 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "scheduler.cleanup_interval": ('"1.5h"', "1.5h", timedelta(minutes=90)),
     "scheduler.selfcheck_interval": ('"7d"', "7d", timedelta(days=7)),
     "scheduler.renewal_interval": ('"1h"', "1h", timedelta(hours=1)),
+    "scheduler.ari_interval": ('"1h"', "1h", timedelta(hours=1)),
+    "scheduler.turns_interval": ('"1h"', "1h", timedelta(hours=1)),
+    "scheduler.approval_interval": ('"1h"', "1h", timedelta(hours=1)),
+    "keeping.approval_for": ('"90s"', "1.5m", timedelta(seconds=90)),
     "notification.retry_interval": ('"5m"', "5m", timedelta(minutes=5)),
     "notification.process_interval": ('"30s"', "30s", timedelta(seconds=30)),
     "notification.expiry_interval": ('"6h"', "6h", timedelta(hours=6)),
@@ -185,7 +190,11 @@ def test_every_key_can_be_set_by_its_variable_which_wins_over_the_file(key: str)
     empty = ("_url", ".website", ".first_ca", ".syslog", ".endpoint", ".tls_alpn_listen")
     other = "false" if value is True else '""' if key.endswith(empty) else other
     other = {"acme.listen": '"h:1"', "acme.lint": '"own"', "acme.validation_timeout": '"9s"'}.get(key, other)
-    other = '"2m"' if key in ("acme.order_lifetime", "acme.authz_lifetime", "acme.uncollected_after") else other
+    other = (
+        '"2m"'
+        if key in ("acme.order_lifetime", "acme.authz_lifetime", "acme.uncollected_after", "keeping.approval_for")
+        else other
+    )
     other = '"5d"' if key == "engine.history_for" else other
     settings = read(f"[{section}]\n{name} = {other}\n", {variable(key): text})
     assert value_of(settings, key) == value
@@ -495,9 +504,8 @@ def test_a_value_that_a_variable_overrides_is_checked_all_the_same():
     assert refusal.setting == "engine.slots (h.toml)"
 
 
-INTERVALS = [
-    f"scheduler.{each}_interval" for each in ("retry", "reconcile", "timeout", "cleanup", "selfcheck", "renewal")
-]
+SCHEDULED = ("retry", "reconcile", "timeout", "cleanup", "selfcheck", "renewal", "ari", "turns", "approval")
+INTERVALS = [f"scheduler.{each}_interval" for each in SCHEDULED]
 INTERVALS.append("engine.poll_interval")
 INTERVALS += [f"notification.{each}_interval" for each in ("retry", "process", "expiry")]
 

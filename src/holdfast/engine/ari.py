@@ -27,7 +27,6 @@ ARI: Final = "ari"
 PAGE: Final = 200
 AGAIN: Final = timedelta(hours=6)  # where the CA gives no time, and after answers that are of no use
 SOON: Final = timedelta(minutes=30)  # after one that did not come
-NO_ARI: Final = timedelta(days=1)  # of a CA that has nothing to say
 AT_ONCE_FOR: Final = timedelta(hours=1)  # how long a job has before the scan would ask for it again
 EARLIEST, LATEST = timedelta(minutes=1), timedelta(days=1)
 
@@ -135,8 +134,7 @@ def _keep(tx: Tx, certificate: str, current: Version, window: RenewalWindow | No
         return  # replaced meanwhile: that one is asked about by itself
     now = tx.now()
     if window is None or window.end <= window.start:
-        wait = NO_ARI if window is None else AGAIN
-        issuing.replan(tx, found, now, ari=None if window is None else found.ari, ari_ask_at=now + wait)
+        certificates.save(tx, found, ari_ask_at=now + AGAIN)  # no answer: what it said before still counts
         return
     wait = min(max(timedelta(seconds=window.ask_again_after_s), EARLIEST), LATEST)
     ari = _picked(found.ari, window, current)

@@ -10,6 +10,7 @@ from holdfast.core.certificate import Version, VersionState
 from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
 
 PAGE: Final = 200
+KEY_COMPROMISE: Final = 1  # RFC 5280 §5.3.1
 _COLUMNS = """id, certificate, generation, issuance, state, key_secret, chain_pem, serial, not_before, not_after,
               issuer, account, spki_sha256, issued_at, revoke_reason, revoke_asked_at, revoked_at"""
 
@@ -46,11 +47,13 @@ def get(tx: Tx, version: str | None) -> Version | None:
     return None if row is None else _version(row)
 
 
-def many(tx: Tx, ids: Sequence[str]) -> dict[str, Version]:
+def many(tx: Tx, ids: Sequence[str], *, chains: bool = True) -> dict[str, Version]:
+    """Without their chains, if nobody will look at them: those of a page are megabytes."""
     if not ids:
         return {}
     text, values = value_list([(each,) for each in ids])
-    rows = tx.rows(f"SELECT {_COLUMNS} FROM certificate_versions WHERE id IN ({text})", **values)
+    columns = _COLUMNS if chains else _COLUMNS.replace("chain_pem", "'' AS chain_pem")
+    rows = tx.rows(f"SELECT {columns} FROM certificate_versions WHERE id IN ({text})", **values)
     return {row["id"]: _version(row) for row in rows}
 
 
@@ -68,6 +71,19 @@ def of(tx: Tx, certificate: str, limit: int = 50) -> list[Version]:
 def uses_key(tx: Tx, secret: str) -> bool:
     """Whether a version has this key: one that is used again must not go with an attempt that failed."""
     row = tx.row("SELECT 1 AS found FROM certificate_versions WHERE key_secret = :secret LIMIT 1", secret=secret)
+    return row is not None
+
+
+def has_bad_key(tx: Tx, version: Version) -> bool:
+    """Whether others may have its key: it is blocked, or a version of this certificate with it was revoked for that."""
+    row = tx.row(
+        """SELECT 1 AS found WHERE EXISTS (SELECT 1 FROM blocked_keys WHERE spki_sha256 = :key)
+               OR EXISTS (SELECT 1 FROM certificate_versions WHERE certificate = :certificate
+                             AND spki_sha256 = :key AND revoke_reason = :compromised)""",
+        certificate=version.certificate,
+        key=version.spki_sha256,
+        compromised=KEY_COMPROMISE,
+    )
     return row is not None
 
 
