@@ -12,6 +12,7 @@ import pytest
 from tests.support.acme_client import UNSET, AcmeClient, b64, binding, eddsa, es256, es384, links, problem, rs256
 from tests.support.acme_desk import limits
 from tests.support.acme_face import Front, open_front
+from tests.support.secrets_planted import OWN_EAB_MAC as MAC
 
 from holdfast.acme import accounts
 from holdfast.core.ca import CaOptions, Rate
@@ -21,7 +22,6 @@ from holdfast.store.database import Database
 from holdfast.store.eab_keys import EabKey
 
 pytestmark = pytest.mark.anyio
-MAC = b"0123456789abcdef0123456789abcdef"
 TERMS = "https://ca.example/terms/1"
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from base64 import b32encode, urlsafe_b64encode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -38,6 +38,20 @@ async def names() -> AsyncIterator[DnsServer]:
 
 def resolver(*servers: str, try_for: float = 2.0) -> Resolver:
     return Resolver(SystemNet(), SystemRandom(), servers, try_for=try_for)
+
+
+class Far(SystemNet):
+    """The real network, but a name server elsewhere is one of ours."""
+
+    async def ask(
+        self, server: str, port: int, query: bytes, *, tcp: bool, deadline_for: float, fits: Callable[[bytes], bool]
+    ) -> bytes:
+        return await super().ask("127.0.0.1", port, query, tcp=tcp, deadline_for=deadline_for, fits=fits)
+
+
+def from_afar(names: DnsServer) -> Resolver:
+    """Between us and this server others may forge answers."""
+    return Resolver(Far(), SystemRandom(), [f"192.0.2.53:{names.port}"])
 
 
 def problem(verdict: Verdict) -> tuple[str, bool]:
@@ -325,7 +339,7 @@ async def test_one_family_may_fail_if_the_other_has_something(names: DnsServer, 
 
 
 async def test_nothing_can_be_guessed_from_one_question_to_the_next(names: DnsServer) -> None:
-    asking = resolver(names.address)
+    asking = from_afar(names)
     for _ in range(100):
         await asking.ask("abcdefghijklmnopqrstuvwxyz.example", Kind.A)
     assert len(set(names.ids)) > 95
@@ -349,9 +363,37 @@ async def test_a_forged_answer_is_dropped_and_the_right_one_is_waited_for(names:
             names._udp.sendto(packet, peer)
 
     names.answer(NAME, "A", forged)
-    answer = await resolver(names.address).ask(NAME, Kind.A)
-    assert answer.data == (b"\xc0\x00\x02\x01",)
-    assert names.asked[NAME, "A"] == 1
+    for n, asking in enumerate((resolver(names.address), from_afar(names)), start=1):
+        answer = await asking.ask(NAME, Kind.A)
+        assert answer.data == (b"\xc0\x00\x02\x01",)
+        assert names.asked[NAME, "A"] == n
+
+
+async def test_an_alias_that_a_server_leaves_to_us_is_followed(names: DnsServer) -> None:
+    """RFC 8555 §8.4 wants the record of the name; where it is kept is for CNAME to say."""
+
+    def alias_to(target: str) -> Callable[[dns.message.Message, bool], bytes]:
+        def only_the_alias(query: dns.message.Message, tcp: bool) -> bytes:
+            response = dns.message.make_response(query)
+            response.answer.append(dns.rrset.from_text(query.question[0].name, 1, "IN", "CNAME", target))
+            return response.to_wire()
+
+        return only_the_alias
+
+    names.answer(AT, "TXT", alias_to("one.example."))
+    names.answer("one.example", "TXT", alias_to("_two.example."))
+    names.add("_two.example", "TXT", f'"{DIGEST}"')
+    assert isinstance(await a_validator(names.address).check(a_challenge("dns-01")), Valid)
+    names.answer("_two.example", "TXT", alias_to("one.example."))  # and round and round
+    assert problem(await a_validator(names.address).check(a_challenge("dns-01"))) == ("dns", False)
+    assert names.asked["one.example", "TXT"] <= 6
+
+
+async def test_a_server_on_this_machine_may_tell_upper_from_lower_case(names: DnsServer) -> None:
+    """pebble-challtestsrv does; and nobody can forge its answers."""
+    for _ in range(5):
+        await resolver(names.address).ask(NAME, Kind.A)
+    assert names.spelled == [NAME] * 5
 
 
 async def test_a_server_that_does_not_repeat_our_letters_is_asked_by_tcp(names: DnsServer) -> None:
@@ -362,7 +404,7 @@ async def test_a_server_that_does_not_repeat_our_letters_is_asked_by_tcp(names: 
         return response.to_wire()
 
     names.answer(NAME, "A", lowered)
-    assert (await resolver(names.address).ask(NAME, Kind.A)).data == (b"\xc0\x00\x02\x01",)
+    assert (await from_afar(names).ask(NAME, Kind.A)).data == (b"\xc0\x00\x02\x01",)
     assert names.by_tcp[NAME, "A"] == 1
 
 

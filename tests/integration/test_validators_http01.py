@@ -75,6 +75,7 @@ async def test_the_request_is_as_plain_as_can_be(dns: DnsServer) -> None:
     [
         [page(PROOF.encode() + b"\n")],
         [page(PROOF.encode() + b" \r\n\t\n")],
+        [page(PROOF.encode() + b"\x0b\x0c\n")],
         [b"HTTP/1.0 200 OK\r\n\r\n" + PROOF.encode()],  # until the line is closed
         [b"HTTP/1.1 200\r\n\r\n" + PROOF.encode()],
         [b"HTTP/1.0 200 OK\nContent-Length: 87\n\n" + PROOF.encode()],  # as `echo` writes it in a shell
@@ -342,6 +343,19 @@ async def test_an_address_is_asked_itself_and_no_name_server_is(dns: DnsServer, 
         verdict = await validator.check(a_challenge(name=address))
     assert isinstance(verdict, Valid), verdict
     assert f"\r\nHost: {host}:{web.port}\r\n" in web.asked[0]
+    assert not dns.asked
+
+
+@pytest.mark.parametrize("name", ["localhost", "app.localhost"])
+async def test_localhost_is_this_machine_whatever_name_servers_say(dns: DnsServer, name: str) -> None:
+    """RFC 6761 §6.3; like every other way to this machine, it is taken only if the operator allows it."""
+    dns.add(name, "A", "192.0.2.1")
+    async with WebServer(told(page(PROOF.encode()))) as web:
+        allowed = await a_validator(dns.address, http_port=web.port).check(a_challenge(name=name))
+        denied = await a_validator(dns.address, http_port=web.port, allowed=()).check(a_challenge(name=name))
+    assert isinstance(allowed, Valid), allowed
+    assert problem(denied) == ("connection", False)
+    assert web.connections == 1
     assert not dns.asked
 
 

@@ -204,7 +204,7 @@ def _resource_cases() -> Iterator[Case]:
     yield Case("a certificate with a payload", lambda g: g.client.post(g.valid["certificate"], {}), *MALFORMED)
     for what, payload in {
         "nothing of use": {},
-        "more": {"status": "deactivated", "x": 1},
+        "a list": {"status": ["deactivated"]},
         "valid": {"status": "valid"},
     }.items():
         yield Case(f"an authorization is told {what}", _tell_authz(payload), *MALFORMED)

@@ -550,3 +550,26 @@ def test_a_request_that_was_tampered_with_is_refused_unless_it_still_says_the_sa
         assert jws.parse(data) == jws.parse(WHOLE)
     else:
         assert outcome(data) in TYPES
+
+
+# ── The nonce of a request that is refused (§6.5) ──
+
+
+@given(st.binary(max_size=60), st.sampled_from([b"", b'"protected":"', WHOLE[:40]]))
+def test_looking_for_a_nonce_never_fails(data: bytes, before: bytes):
+    assert isinstance(jws.nonce_in(before + data), str)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"null", b'{"protected":""}', b'{"protected":"A"}', b'{"protected":7}'])
+def test_where_there_is_no_nonce_none_is_seen(data: bytes):
+    assert jws.nonce_in(data) == ""
+
+
+@pytest.mark.parametrize("data", [WHOLE, WHOLE[:-1], b" " + WHOLE, WHOLE + b"}", b"\xef\xbb\xbf" + WHOLE])
+def test_a_nonce_is_seen_whatever_is_wrong_around_it(data: bytes):
+    assert jws.nonce_in(data) == NONCE
+
+
+@pytest.mark.parametrize("data", [b'"protected"', b'"protected" : ', b'"protected":"', b" ", b'"protected":"\n'])
+def test_looking_for_a_nonce_takes_no_longer_than_the_body_is_long(data: bytes):
+    assert jws.nonce_in(data * (jws.MAX_BODY // len(data))) == ""

@@ -12,7 +12,7 @@ from holdfast.acme.contacts import contacts
 from holdfast.acme.gate import NAME
 from holdfast.core.acme import Account, AccountState
 from holdfast.core.problem import AcmeError
-from holdfast.operations import acme_accounts
+from holdfast.operations import acme_accounts, unfit_keys
 
 PAGE: Final = 100  # orders in one answer
 
@@ -21,20 +21,20 @@ PAGE: Final = 100  # orders in one answer
 
 
 async def new_account(face: Face, call: Call) -> Answer:
-    content = call.content
     account = await acme_accounts.by_key(face.desk, call.place.ca.id, call.key.thumbprint)
     created = False
-    if account is None:  # of a request for an existing account, every field is ignored (§7.3.1)
-        if _flag(content, "onlyReturnExisting"):
-            raise AcmeError.account_does_not_exist("There is no account with this key.")
-        account, created = await _register(face, call, content)
+    if account is None:
+        account, created = await _register(face, call, call.content)
     if account.state is not AccountState.VALID:  # §7.3.6: nothing more is done for this key
         raise AcmeError.unauthorized(f"The account of this key is {account.state}.", status=401)
+    call.content  # noqa: B018  (must be an object; of one for an existing account every field is ignored, §7.3.1)
     where = location(call.place.account(account.id))
     return json_answer(render.account(call.place, account), where, *_terms(face), status=201 if created else 200)
 
 
 async def _register(face: Face, call: Call, content: Mapping[str, Any]) -> tuple[Account, bool]:
+    if _flag(content, "onlyReturnExisting"):
+        raise AcmeError.account_does_not_exist("There is no account with this key.")
     if call.place.ca.closed:
         raise AcmeError.unauthorized("This CA is closed: it takes no new accounts.")
     given = contacts(content["contact"]) if content.get("contact") is not None else ()
@@ -45,6 +45,7 @@ async def _register(face: Face, call: Call, content: Mapping[str, Any]) -> tuple
     binding = content.get("externalAccountBinding")
     if binding is None and call.place.ca.options.eab_required:
         raise AcmeError.external_account_required("This CA takes only accounts that are bound to a key of ours.")
+    await unfit_keys.check_account_key(face.desk, call.key.public)
     return await acme_accounts.register(
         face.desk,
         call.place.ca.id,
@@ -130,6 +131,7 @@ async def key_change(face: Face, call: Call) -> Answer:
     old = change.get("oldKey")
     if not isinstance(old, dict) or not call.key.is_jwk(old):
         raise AcmeError.malformed("oldKey in the inner payload is not the key of the account.")
+    await unfit_keys.check_account_key(face.desk, key.public)
     try:
         found = await acme_accounts.change_key(
             face.desk, call.who, jwk=jwk.serialize(key), thumbprint=key.thumbprint

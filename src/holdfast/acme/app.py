@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from starlette.types import Receive, Scope, Send
 
-from holdfast.acme import body, gate, routes
+from holdfast.acme import body, cors, gate, routes
 from holdfast.acme.account_keys import AccountKeys
 from holdfast.acme.answer import Answer, Header, Refusal, problem_answer
 from holdfast.acme.call import Call, Face, Signed
@@ -17,11 +18,10 @@ from holdfast.acme.replay import Nonces
 from holdfast.acme.routes import Route
 from holdfast.core.problem import AcmeError, Problem
 from holdfast.errors import KeyMissing, StoreError
-from holdfast.operations.desk import Desk
+from holdfast.operations.desk import Desk, coming_from
 from holdfast.ports import Clock
 from holdfast.telemetry import Telemetry
 
-JOSE: Final = b"application/jose+json"
 NO_STORE: Final[Header] = (b"cache-control", b"no-store")
 AWAY_RETRY_AFTER: Final = 5  # seconds
 
@@ -103,9 +103,11 @@ class AcmeSite:
         headers = _headers_of(scope)
         signed: Signed | None = None
         if method == "POST" and route.signer != "nobody":
-            _check_media_type(headers.get(b"content-type", b""))
             content = await body.read(receive, headers.get(b"content-length"))
-            signed = await gate.admit(self._face, place, route.signer, self._url(path, query, route), content)
+            media, url = headers.get(b"content-type", b""), self._url(path, query, route)
+            signed = await gate.admit(self._face, place, route.signer, url, media, content)
+        elif cors.is_preflight(method, headers):
+            return cors.preflight(route.allow)
         elif not route.public or method not in ("GET", "HEAD"):
             problem = AcmeError.malformed(f"{method:.20} is not allowed here.", status=405).problem
             raise Refusal(problem, (b"allow", route.allow))
@@ -118,7 +120,25 @@ class AcmeSite:
             address=scope["client"][0] if scope.get("client") else "",
             signed=signed,
         )
-        return await route.handler(self._face, call)
+        try:
+            return await route.handler(self._told(call, headers), call)
+        except (AcmeError, Refusal):
+            if signed is not None:
+                await gate.still_in(self._face, signed)
+            raise
+
+    def _told(self, call: Call, headers: dict[bytes, bytes]) -> Face:
+        """What a handler needs, for one request: what it changes says where that came from, in the audit log."""
+        if call.signed is None:
+            return self._face
+        agent = headers.get(b"user-agent", b"").decode("latin-1")
+        found = {
+            "face": "acme",
+            "address": call.address,
+            "client": "".join(char for char in agent if " " <= char <= "~")[:80],
+        }
+        origin = {name: value for name, value in found.items() if value}
+        return replace(self._face, desk=coming_from(self._face.desk, origin))
 
     def _url(self, path: str, query: str, route: Route) -> str:
         """What the `url` of a request must be (§6.4); nothing equals that of an address that we never gave out."""
@@ -147,7 +167,7 @@ class AcmeSite:
 
     async def _headers(self, method: str, target: Target, answer: Answer) -> list[Header]:
         place, route = target.place, target.route
-        headers: list[Header] = list(answer.headers)
+        headers: list[Header] = [*answer.headers, *cors.OPEN]
         if answer.body:
             headers.append((b"content-type", answer.media))
         if answer.status != 204:
@@ -173,8 +193,3 @@ def _headers_of(scope: Scope) -> dict[bytes, bytes]:
     for name, value in scope["headers"]:
         found.setdefault(name, value)
     return found
-
-
-def _check_media_type(value: bytes) -> None:
-    if value.partition(b";")[0].strip().lower() != JOSE:
-        raise AcmeError.malformed("The Content-Type of a signed request is application/jose+json.", status=415)

@@ -13,7 +13,7 @@ from holdfast.operations import acme_authzs
 async def authz(face: Face, call: Call) -> Answer:
     if call.jws.is_post_as_get:
         return _answer(face, call, await _settled(face, call))
-    if call.content != {"status": AuthzState.DEACTIVATED.value}:  # §7.5.2: this static object, and nothing else
+    if call.content.get("status") != AuthzState.DEACTIVATED.value:  # §7.5.2; fields that we do not know are ignored
         raise AcmeError.malformed('All that can be done to an authorization is {"status": "deactivated"}.')
     return _answer(face, call, await acme_authzs.deactivate(face.desk, call.who, call.args[0]))
 

@@ -12,24 +12,41 @@ from holdfast.acme.jws import Unverified
 from holdfast.acme.place import Place
 from holdfast.core.problem import AcmeError
 from holdfast.errors import StoreError
-from holdfast.operations import acme_certificates
+from holdfast.operations import acme_accounts, acme_certificates
 
 Signer = Literal["account", "key", "either", "nobody"]
 INVALID: Final = "JWS has an invalid anti-replay nonce"  # acme.sh knows badNonce only by these words of Boulder's
+JOSE: Final = b"application/jose+json"
 NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,120}")  # every id that we ever gave out
 
 
-async def admit(face: Face, place: Place, signer: Signer, url: str, body: bytes) -> Signed:
+async def admit(face: Face, place: Place, signer: Signer, url: str, media: bytes, body: bytes) -> Signed:
     """The request, once everything about it has been checked that does not depend on its content."""
-    claim = jws.parse(body)
+    try:
+        _check_media_type(media)
+        claim = jws.parse(body)
+    except AcmeError:
+        await _void(face, jws.nonce_in(body))
+        raise
     try:
         signed = await _checked(face, place, signer, url, claim)
     except AcmeError:
-        with suppress(StoreError):  # what is wrong with the request is of more use to the client
-            await face.nonces.redeem(claim.nonce)  # it has appeared in a request, so it is void from now on (§6.5)
+        await _void(face, claim.nonce)
         raise
     await _redeem(face, signed)
     return signed
+
+
+async def _void(face: Face, nonce: str) -> None:
+    """It has appeared in a request, so it is good for no other, however bad that request was (§6.5)."""
+    if nonce:
+        with suppress(StoreError):  # what is wrong with the request is of more use to the client
+            await face.nonces.redeem(nonce)
+
+
+def _check_media_type(value: bytes) -> None:
+    if value.partition(b";")[0].strip().lower() != JOSE:
+        raise AcmeError.malformed("The Content-Type of a signed request is application/jose+json.", status=415)
 
 
 async def _checked(face: Face, place: Place, signer: Signer, url: str, claim: Unverified) -> Signed:
@@ -46,6 +63,12 @@ async def _checked(face: Face, place: Place, signer: Signer, url: str, claim: Un
     if account == claim.kid or not NAME.fullmatch(account):
         raise AcmeError.account_does_not_exist("The kid is not the URL of an account of this CA.")
     return Signed(claim, *await face.keys.check(place.ca.id, account, claim))
+
+
+async def still_in(face: Face, signed: Signed) -> None:
+    """Whose account has ended is told so, whatever else is wrong (§7.3.6): the key that let them in may be outdated."""
+    if signed.who is not None:
+        await acme_accounts.update(face.desk, signed.who, None)
 
 
 async def _redeem(face: Face, signed: Signed) -> None:

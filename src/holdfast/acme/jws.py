@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import re
+from base64 import urlsafe_b64decode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -21,6 +22,8 @@ MAX_BODY: Final = strict_json.MAX_SIZE
 # For external account bindings alone; no table that has these is ever asked about a request (§6.2, §7.3.4).
 MAC_ALGORITHMS: Final[Mapping[str, str]] = {"HS256": "sha256", "HS384": "sha384", "HS512": "sha512"}
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]*")
+_SOME_HEADER: Final = re.compile(rb'(?:\A\s*|"protected"\s*:\s*")([A-Za-z0-9_-]+)')  # of any serialization
+_SOME_NONCE: Final = re.compile(rb'"nonce"\s*:\s*"([A-Za-z0-9_-]+)"')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,19 @@ def payload_json(unverified: Unverified) -> dict[str, Any]:
     if unverified.is_post_as_get:
         raise AcmeError.malformed("The payload is empty, and a JSON object is needed here.")
     return strict_json.loads_object(unverified.payload, "The payload")
+
+
+def nonce_in(body: bytes) -> str:
+    """The nonce that appears in a body which `parse` has refused; empty if there is none to be seen."""
+    header = _SOME_HEADER.search(body)
+    if header is None:
+        return ""
+    padding = b"=" * (-len(header[1]) % 4)
+    try:
+        found = _SOME_NONCE.search(urlsafe_b64decode(header[1] + padding))
+    except ValueError:
+        return ""
+    return "" if found is None else found[1].decode()
 
 
 # ── A JWS within a request ──

@@ -67,7 +67,7 @@ def _outcome(desk: Desk, facts: Answered, answer: verdict.Verdict) -> Outcome:
     if isinstance(answer, verdict.Valid):
         seen = [*before, answer.evidence]
         return Done(write=lambda tx: verbs.proved(tx, desk, challenge, authz, seen))
-    seen = [*before, {**answer.evidence, "error": answer.problem.detail}]
+    seen = [*before, {**answer.evidence, "problem": answer.problem.type, "error": answer.problem.detail}]
     if answer.retryable and len(seen) < desk.policy.tries:
         wait = TRIES.rung(len(seen))
         return Again(

@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.core.acme import Authz, AuthzState, Challenge, ChallengeState, authz_state_at
 from holdfast.core.job import Spec
-from holdfast.core.problem import AcmeError, Problem
+from holdfast.core.problem import AcmeError, Problem, SubProblem
 from holdfast.operations.acme_orders import failure_key
 from holdfast.operations.desk import Desk, Requester, require
 from holdfast.operations.handover import Owe
-from holdfast.store import acme_authzs, acme_limits, acme_orders, journal
+from holdfast.store import acme_authzs, acme_limits, acme_orders, jobs, journal
 from holdfast.store.marks import brief
 from holdfast.store.tx import Tx
 
@@ -46,14 +46,18 @@ async def challenge(desk: Desk, who: Requester, challenge_id: str) -> tuple[Chal
 
 
 async def answer(desk: Desk, who: Requester, challenge_id: str) -> tuple[Challenge, Authz]:
-    """The client says that its proof is in place: from now on a job tests it. Saying so again changes nothing."""
+    """The client says that its proof is in place: from now on a job tests it.
+
+    Whoever says so again, while the next try is waited for, gets that try now (§8.2). There are no more tries for it:
+    that is the limit to such requests.
+    """
     job = desk.random.new_id("job")
 
     def write(tx: Tx, owe: Owe) -> tuple[Challenge, Authz]:
         standing = require(tx, who)
         found, authz = _own_challenge(tx, who, challenge_id)
         if found.state is not ChallengeState.PENDING:
-            return found, authz
+            return _hurried(tx, found), authz
         if authz.state is not AuthzState.PENDING:
             raise AcmeError.malformed(f"The authorization is {authz.state}: there is nothing left to prove.")
         if not acme_authzs.answer(tx, found.id, who.thumbprint):
@@ -66,16 +70,26 @@ async def answer(desk: Desk, who: Requester, challenge_id: str) -> tuple[Challen
     return await desk.handover.write(desk.db, VALIDATE, write)
 
 
+def _hurried(tx: Tx, challenge: Challenge) -> Challenge:
+    now = tx.now()
+    if challenge.next_try_at is None or not acme_authzs.hurry(tx, challenge.id, now):
+        return challenge
+    jobs.bring_forward(tx, VALIDATE, challenge.id, now)
+    return replace(challenge, next_try_at=now)
+
+
 def validation(job: str, challenge: Challenge) -> Spec:
     return Spec(id=job, kind=VALIDATE, subject=challenge.id, payload={"authz": challenge.authz})
 
 
 async def deactivate(desk: Desk, who: Requester, authz_id: str) -> Authz:
-    """The client gives a proof up (§7.5.2); orders that wait for it are over."""
+    """The client gives a proof up (§7.5.2); orders that wait for it are over. Giving it up again changes nothing."""
 
     def write(tx: Tx) -> Authz:
         require(tx, who)
         authz = _own(acme_authzs.get(tx, authz_id), who, tx.now())
+        if authz.state is AuthzState.DEACTIVATED:
+            return authz
         if not acme_authzs.move(tx, authz.id, "deactivated"):
             raise AcmeError.malformed(f"The authorization is {authz.state}: it cannot be deactivated.")
         problem = AcmeError.unauthorized(f"The authorization of {authz.identifier.value} was deactivated.").problem
@@ -108,21 +122,27 @@ def _own_challenge(tx: Tx, who: Requester, challenge_id: str) -> tuple[Challenge
 
 def proved(tx: Tx, desk: Desk, challenge: Challenge, authz: Authz, seen: Sequence[Any]) -> None:
     """The authorization is valid, and orders that waited for nothing else are ready."""
-    if not acme_authzs.tried(tx, challenge.id, "proved", seen):
+    now = tx.now()
+    until = _holds_until(desk, seen, now)
+    if not acme_authzs.move(tx, authz.id, "proved", expires_at=until):
+        late = AcmeError.unauthorized("The authorization was over before this challenge was.").problem
+        acme_authzs.tried(tx, challenge.id, "disproved", seen, error=late)  # nothing, if this very proof was first
         return
-    if acme_authzs.move(tx, authz.id, "proved", expires_at=_holds_until(desk, seen, tx.now())):
-        acme_limits.succeeded(tx, authz.account, authz.identifier.value)
-        ready = acme_orders.authorize(tx, acme_orders.lock_pending_with(tx, authz.id))
-        journal.audit(
-            tx,
-            "authz_valid",
-            authz.id,
-            name=authz.identifier.value,
-            wildcard=authz.wildcard,
-            type=challenge.type,
-            seen=list(seen)[-1:],
-            ready=ready,
-        )
+    acme_authzs.tried(tx, challenge.id, "proved", seen)
+    acme_limits.succeeded(tx, authz.account, authz.identifier.value)
+    waiting = acme_orders.lock_pending_with(tx, authz.id)
+    if until < now + desk.policy.order_for:
+        acme_orders.end_by(tx, waiting, until)  # no order outlives what it is built on (§7.1.6)
+    journal.audit(
+        tx,
+        "authz_valid",
+        authz.id,
+        name=authz.identifier.value,
+        wildcard=authz.wildcard,
+        type=challenge.type,
+        seen=list(seen)[-1:],
+        ready=acme_orders.authorize(tx, waiting),
+    )
 
 
 def _holds_until(desk: Desk, seen: Sequence[Any], now: datetime) -> datetime:
@@ -141,16 +161,26 @@ def disproved(
     tx: Tx, desk: Desk, challenge: Challenge, authz: Authz, problem: Problem, seen: Sequence[Any]
 ) -> None:  # fmt: skip
     """The authorization is invalid, and so is every order that needs it; the name comes nearer to a pause."""
-    if not acme_authzs.tried(tx, challenge.id, "disproved", seen, error=problem):
+    failures = _failures(authz, problem, seen)
+    error = replace(problem, subproblems=failures) if len(failures) > 1 else problem
+    if not acme_authzs.tried(tx, challenge.id, "disproved", seen, error=error):
         return
     if acme_authzs.move(tx, authz.id, "disproved"):
-        _refuse_orders(tx, authz, problem)
+        _refuse_orders(tx, authz, replace(problem, subproblems=failures[-1:]))
         name = authz.identifier.value
         acme_limits.take(tx, {failure_key(authz.account, name): desk.policy.failures_per_identifier}, tx.now())
         if acme_limits.failed(tx, authz.account, name, desk.policy.pause_after):
             journal.audit(tx, "name_paused", authz.account, name=name, failures=desk.policy.pause_after)
             journal.event(tx, "acme.name_paused", authz.account, identifier=name)
         journal.audit(tx, "authz_invalid", authz.id, name=name, type=challenge.type, problem=problem.to_json())
+
+
+def _failures(authz: Authz, problem: Problem, seen: Sequence[Any]) -> tuple[SubProblem, ...]:
+    """An entry for each try that failed (§8.2); with its name, for an order may have many."""
+    name = (authz.identifier.type, authz.identifier.value)
+    return tuple(
+        SubProblem(each.get("problem", problem.type), each["error"], name) for each in seen if "error" in each
+    ) or (SubProblem(problem.type, problem.detail, name),)
 
 
 def _refuse_orders(tx: Tx, authz: Authz, problem: Problem) -> None:

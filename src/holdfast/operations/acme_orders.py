@@ -28,15 +28,14 @@ from holdfast.core.ca import Mode, Rate
 from holdfast.core.job import Priority, Spec
 from holdfast.core.problem import AcmeError, Problem, SubProblem
 from holdfast.errors import TxConflict
+from holdfast.operations import acme_wishes, unfit_keys
 from holdfast.operations.authorities import Authority
 from holdfast.operations.desk import Desk, Requester, require, within
 from holdfast.operations.handover import Owe
 from holdfast.pki import constraints, csr, keys
-from holdfast.pki.ari import parse_cert_id
 from holdfast.pki.intent import Intent, new_serial
-from holdfast.pki.profile import MAX_BACKDATE, plan
-from holdfast.pki.refused import PkiRefused
-from holdfast.pki.thumbprint import thumbprint
+from holdfast.pki.profile import plan
+from holdfast.pki.refused import IssuerRefused, PkiRefused
 from holdfast.ports import Random
 from holdfast.store import acme_accounts, acme_authzs, acme_limits, acme_orders, ca_certificates, journal
 from holdfast.store.marks import brief
@@ -76,7 +75,7 @@ async def place(desk: Desk, ca: Authority, who: Requester, wish: Wish, *, addres
         known = ", ".join(each.name for each in ca.options.profiles)
         raise AcmeError.invalid_profile(f"There is no profile {wish.profile!r:.80}; there are: {known}.")
     alike = likeness(wish.identifiers, profile.name, wish.replaces, wish.not_before, wish.not_after)
-    ids = _Ids.draw(desk.random, wish.identifiers)
+    ids = _Ids.draw(desk.random, wish.identifiers, ca.options.challenges)
 
     def write(tx: Tx) -> Order:
         standing = require(tx, who)
@@ -84,11 +83,12 @@ async def place(desk: Desk, ca: Authority, who: Requester, wish: Wish, *, addres
         existing = _usable(tx, who.account, alike, now)
         if existing is not None:
             return existing
-        _check_dates(wish, now, timedelta(seconds=profile.max_lifetime_s))
-        _check_pauses(tx, who.account, wish.identifiers)
-        replaced = None if wish.replaces is None else _replaceable(tx, ca, who.account, wish)
-        within(acme_limits.take(tx, _rates(desk, who.account, wish.identifiers), now), "orders")
-        _check_failures(tx, desk, who.account, wish.identifiers, now)
+        acme_wishes.check_dates(ca, profile.name, wish.not_before, wish.not_after, now)
+        acme_wishes.check_pauses(tx, who.account, wish.identifiers)
+        replaced = _replaced(tx, ca, who.account, wish)
+        full = acme_limits.take(tx, _rates(desk, who.account, wish.identifiers), now)
+        failing = _failing(tx, desk, who.account, wish.identifiers, now)
+        within(full | failing, "orders" if full else "failed validations of the same name")
         trusted = ca.options.mode is Mode.TRUST
         if trusted:
             _check_trust(standing.names, wish.identifiers)
@@ -114,21 +114,27 @@ async def place(desk: Desk, ca: Authority, who: Requester, wish: Wish, *, addres
     return await desk.db.write(write)
 
 
+def _replaced(tx: Tx, ca: Authority, account: str, wish: Wish) -> ca_certificates.Issued | None:
+    if wish.replaces is None:
+        return None
+    return acme_wishes.replaceable(tx, ca, account, wish.replaces, wish.identifiers)
+
+
 @dataclass(frozen=True, slots=True)
 class _Ids:
     """Drawn before the transaction, which may run more than once."""
 
     order: str
     authzs: Mapping[Identifier, str]
-    tokens: Mapping[Identifier, str]
+    tokens: Mapping[tuple[Identifier, str], str]  # one for each kind of challenge: it must tell them apart (§8.3)
     challenges: Mapping[Identifier, str]
 
     @classmethod
-    def draw(cls, random: Random, identifiers: Sequence[Identifier]) -> _Ids:
+    def draw(cls, random: Random, identifiers: Sequence[Identifier], kinds: Sequence[str]) -> _Ids:
         return cls(
             order=random.new_id("order"),
             authzs={each: random.new_id("authz") for each in identifiers},
-            tokens={each: _token(random) for each in identifiers},
+            tokens={(each, kind): _token(random) for each in identifiers for kind in offered_types(each, kinds)},
             challenges={each: random.new_id("chall") for each in identifiers},
         )
 
@@ -195,7 +201,7 @@ def _authz(ca: Authority, account: str, identifier: Identifier, ids: _Ids, until
             authz=authz,
             type=kind,
             state=ChallengeState.PENDING,
-            token=ids.tokens[identifier],
+            token=ids.tokens[identifier, kind],
         )
         for n, kind in enumerate(kinds)
     )
@@ -242,58 +248,19 @@ def split(identifiers: Sequence[Identifier]) -> tuple[list[str], list[str]]:
     return [e.value for e in identifiers if e.type == "dns"], [e.value for e in identifiers if e.type == "ip"]
 
 
-def _check_dates(wish: Wish, now: datetime, longest: timedelta) -> None:
-    begins, ends = wish.not_before or now, wish.not_after
-    if wish.not_before is not None and begins < now - MAX_BACKDATE:
-        raise AcmeError.malformed("notBefore is too long ago.")
-    if ends is not None and ends <= max(begins, now):
-        raise AcmeError.malformed("notAfter is not after notBefore and now.")
-    if ends is not None and ends - begins > longest:
-        raise AcmeError.malformed(f"This profile issues for at most {longest.days} days.")
-
-
-def _check_pauses(tx: Tx, account: str, identifiers: Sequence[Identifier]) -> None:
-    paused = acme_limits.paused_names(tx, account, [each.base for each in identifiers])
-    if paused:
-        names = ", ".join(paused[:3])
-        why = "paused after many failures in a row; ask the operator of this CA to unpause it"
-        subproblems = tuple(SubProblem("rateLimited", why, ("dns", name)) for name in paused)
-        raise AcmeError.rate_limited(f"{names}: {why}.", subproblems=subproblems, retry_after=86400)
-
-
 def _rates(desk: Desk, account: str, identifiers: Sequence[Identifier]) -> dict[str, Rate]:
     rates = {f"name/{each.value}": desk.policy.orders_per_identifier for each in identifiers}
     return {**rates, f"order/{account}": desk.policy.orders_per_account}
 
 
-def _check_failures(tx: Tx, desk: Desk, account: str, identifiers: Sequence[Identifier], now: datetime) -> None:
+def _failing(tx: Tx, desk: Desk, account: str, names: Sequence[Identifier], now: datetime) -> dict[str, timedelta]:
     rate = desk.policy.failures_per_identifier
-    waits = {each.base: acme_limits.left(tx, failure_key(account, each.base), rate, now) for each in identifiers}
-    within({name: wait for name, wait in waits.items() if wait is not None}, "failed validations of the same name")
+    waits = {each.base: acme_limits.left(tx, failure_key(account, each.base), rate, now) for each in names}
+    return {name: wait for name, wait in waits.items() if wait is not None}
 
 
 def failure_key(account: str, name: str) -> str:
     return f"failed/{account}/{name}"
-
-
-def _replaceable(tx: Tx, ca: Authority, account: str, wish: Wish) -> ca_certificates.Issued:
-    """The certificate that an order says it replaces (RFC 9773 §5)."""
-    try:
-        key_identifier, serial = parse_cert_id(wish.replaces or "")
-    except ValueError:
-        raise AcmeError.malformed("replaces is not a certificate identifier (RFC 9773 §4.1).") from None
-    found = ca_certificates.by_serial(tx, ca.id, serial) if key_identifier == ca.issuer.key_identifier else None
-    if found is None:
-        raise AcmeError.malformed("replaces names a certificate that this CA did not issue.")
-    if found.account != account:
-        raise AcmeError.unauthorized("replaces names a certificate of another account.")
-    if not set(found.identifiers) & set(wish.identifiers):
-        raise AcmeError.malformed("replaces names a certificate that shares no name with this order.")
-    if found.replaced_by is not None:
-        other = acme_orders.get(tx, found.replaced_by)
-        if other is not None and state_at(other, tx.now()) is not OrderState.INVALID:
-            raise AcmeError.already_replaced("Another order replaces this certificate already.")
-    return found
 
 
 # ── Looking ──
@@ -327,7 +294,11 @@ def _shown(order: Order, now: datetime) -> Order:
 
 async def finalize(desk: Desk, ca: Authority, who: Requester, order_id: str, content: bytes) -> Order:
     """ready → processing: the intent is committed here, together with the job that signs it."""
-    request = _request(content, who)
+    try:
+        request = _request(content)
+    except AcmeError:
+        await _must_be_ready(desk, who, order_id)
+        raise
     serial, job = new_serial(desk.random), desk.random.new_id("job")
 
     def write(tx: Tx, owe: Owe) -> Order:
@@ -339,12 +310,18 @@ async def finalize(desk: Desk, ca: Authority, who: Requester, order_id: str, con
                 return order
             raise AcmeError.order_not_ready(f"The order is {order.state}, not ready.")
         _check_request(order, request)
-        if ca_certificates.blocked(tx, keys.spki_sha256(request.spki).hex()):
-            raise AcmeError.bad_csr("This key is blocked: it is known to be compromised.")
+        unfit_keys.check_certificate_key(tx, request)
         intent = _intent(ca, order, request, serial, now)
         return _start(tx, owe, order, intent, content, job, actor=f"acme:{who.account}")
 
     return await desk.handover.write(desk.db, ISSUE, write)
+
+
+async def _must_be_ready(desk: Desk, who: Requester, order_id: str) -> None:
+    """Whose order it is, and whether it is ready, comes before what is wrong with the CSR (§7.4)."""
+    order = await get(desk, who, order_id)
+    if order.state is not OrderState.READY:
+        raise AcmeError.order_not_ready(f"The order is {order.state}, not ready.")
 
 
 def _start(tx: Tx, owe: Owe, order: Order, intent: Intent, content: bytes, job: str, *, actor: str) -> Order:
@@ -366,15 +343,14 @@ def _start(tx: Tx, owe: Owe, order: Order, intent: Intent, content: bytes, job: 
     return started
 
 
-def _request(content: bytes, who: Requester) -> csr.Request:
+def _request(content: bytes) -> csr.Request:
     """The CSR, read before the transaction; what the profile allows is for plan() to say."""
+    if content[:1] != b"\x30":
+        raise AcmeError.bad_csr("The CSR is not in DER: it must not be PEM, nor anything else.")
     try:
-        request = csr.parse(content, ed25519_allowed=True, must_staple_allowed=True)
+        return csr.parse(content, ed25519_allowed=True, must_staple_allowed=True)
     except PkiRefused as refused:
         raise AcmeError.bad_csr(str(refused)) from None
-    if thumbprint(request.public_key) == who.thumbprint:
-        raise AcmeError.bad_csr("The key of a certificate must not be the account's key.")
-    return request
 
 
 def _check_request(order: Order, request: csr.Request) -> None:
@@ -390,8 +366,17 @@ def _intent(ca: Authority, order: Order, request: csr.Request, serial: int, now:
         raise AcmeError.invalid_profile("The profile of this order is no longer offered.", status=403)
     try:
         return plan(
-            profile, request, ca.issuer, serial=serial, now=now, not_before=order.not_before, not_after=order.not_after
+            profile,
+            request,
+            ca.issuer,
+            serial=serial,
+            now=now,
+            asked_at=order.created_at,
+            not_before=order.not_before,
+            not_after=order.not_after,
         )
+    except IssuerRefused as refused:
+        raise AcmeError.server_internal(str(refused)) from None
     except PkiRefused as refused:
         raise AcmeError.bad_csr(str(refused)) from None
 
@@ -442,6 +427,7 @@ async def place_internal(
             if existing is None:
                 raise TxConflict(f"order {new_id} comes and goes")
             return existing
+        unfit_keys.check_certificate_key(tx, request)
         if also is not None:
             also(tx, order)
         intent = _intent(ca, order, request, serial, now)

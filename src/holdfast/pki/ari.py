@@ -7,6 +7,7 @@ import re
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+SECOND: Final = timedelta(seconds=1)
 _PART: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -47,4 +48,5 @@ def window(not_before: datetime, not_after: datetime, *, revoked_at: datetime | 
         return Window(revoked_at - timedelta(hours=1), revoked_at)
     life = not_after - not_before
     first, last = (1 / 2, 2 / 3) if life < timedelta(days=10) else (2 / 3, 3 / 4)
-    return Window(not_before + life * first, not_before + life * last)
+    start, end = not_before + life * first, not_before + life * last
+    return Window(start, max(end, start + SECOND))  # told in whole seconds, and never empty (§4.2)

@@ -45,15 +45,19 @@ def plan(
     *,
     serial: int,
     now: datetime,
+    asked_at: datetime | None = None,
     not_before: datetime | None = None,
     not_after: datetime | None = None,
 ) -> Intent:
-    """The certificate that this request gets, or a refusal. Requested dates are kept exactly, or refused."""
+    """The certificate that this request gets, or a refusal. Requested dates are kept exactly, or refused.
+
+    `asked_at` is when those dates were asked for, if that was before now.
+    """
     key = request.public_key
     _check_key(profile, key)
     if request.must_staple and not profile.must_staple:
         raise CsrRefused("csr-must-staple", "Must-staple certificates are not issued here (RFC 7633).")
-    begins, ends = _validity(profile, issuer, now, not_before, not_after)
+    begins, ends = validity(profile, issuer, now, not_before, not_after, asked_at=asked_at)
     shard = issuer.shard_of(serial)
     rsa_too = ("key_encipherment",) if isinstance(key, rsa.RSAPublicKey) else ()
     return Intent(
@@ -98,15 +102,21 @@ def _common_name(request: csr.Request) -> str | None:
     return next((name for name in candidates if name and len(name) <= csr.MAX_COMMON_NAME), None)
 
 
-def _validity(
-    profile: Profile, issuer: Issuer, now: datetime, not_before: datetime | None, not_after: datetime | None
+def validity(
+    profile: Profile,
+    issuer: Issuer,
+    now: datetime,
+    not_before: datetime | None,
+    not_after: datetime | None,
+    *,
+    asked_at: datetime | None = None,
 ) -> tuple[datetime, datetime]:
     """From a moment ago, for the profile's lifetime, and never longer than the issuer itself."""
     issuer_begins, issuer_ends = issuer.certificate.not_valid_before_utc, issuer.certificate.not_valid_after_utc
     if not issuer_begins <= now < issuer_ends:
         raise IssuerRefused("issuer-not-valid", f"CA {issuer.id!r} is not valid now ({issuer_ends:%F %T}Z).")
-    begins = _whole(not_before or max(now - profile.backdate, issuer_begins))
-    if begins < _whole(now - MAX_BACKDATE) or begins < issuer_begins:
+    begins = _whole(not_before or max(_begin(profile, now, not_after), issuer_begins))
+    if begins < _whole((asked_at or now) - MAX_BACKDATE) or begins < issuer_begins:
         raise CsrRefused("csr-begins-too-early", f"A certificate cannot begin at {begins:%F %T}Z.")
     # Both ends belong to the validity (RFC 5280 §4.1.2.5): without the second taken off, 90 days are a second too long.
     ends = _whole(not_after or min(begins + profile.lifetime - SECOND, issuer_ends))
@@ -117,6 +127,12 @@ def _validity(
     if ends - begins + SECOND > profile.max_lifetime:
         raise CsrRefused("csr-too-long", f"Profile {profile.name!r} issues for at most {profile.max_lifetime}.")
     return begins, ends
+
+
+def _begin(profile: Profile, now: datetime, not_after: datetime | None) -> datetime:
+    """A moment ago, unless a requested end allows less: only that end was asked for, the backdate is our own idea."""
+    begins = now - profile.backdate
+    return begins if not_after is None else max(begins, min(now, not_after + SECOND - profile.max_lifetime))
 
 
 def _whole(at: datetime) -> datetime:

@@ -58,6 +58,15 @@ def by_key(tx: Tx, ca: str, thumbprint: str) -> Account | None:
     return None if row is None else _account(row)
 
 
+def has_key(tx: Tx, thumbprint: str) -> bool:
+    """Whether an account has this key, at whatever CA of ours."""
+    row = tx.row(
+        "SELECT 1 AS one FROM acme_accounts WHERE ca IN (SELECT id FROM cas) AND thumbprint = :thumbprint",
+        thumbprint=thumbprint,
+    )
+    return row is not None
+
+
 def standing(tx: Tx, account: str) -> Standing | None:
     row = tx.row("SELECT state, thumbprint, names, ca FROM acme_accounts WHERE id = :id", id=account)
     return None if row is None else Standing(AccountState(row["state"]), row["thumbprint"], _names(row), row["ca"])

@@ -134,6 +134,16 @@ def tried(
     return changed == 1
 
 
+def hurry(tx: Tx, challenge: str, now: datetime) -> bool:
+    """Let the next try be now; False if none is waited for."""
+    changed = tx.run(
+        "UPDATE acme_challenges SET next_try_at = :now WHERE id = :id AND state = 'processing' AND next_try_at > :now",
+        id=challenge,
+        now=now,
+    )
+    return changed == 1
+
+
 def move(tx: Tx, authz: str, event: str, *, expires_at: datetime | None = None) -> bool:
     """Let an event happen to an authorization; False if it is in no state for it."""
     before = sources(AUTHZ_MOVES, event)

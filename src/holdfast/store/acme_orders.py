@@ -118,9 +118,19 @@ def authorize(tx: Tx, orders: Sequence[str]) -> list[str]:
     return moved
 
 
+def end_by(tx: Tx, orders: Sequence[str], until: datetime) -> None:
+    for order in orders:
+        tx.run(
+            "UPDATE acme_orders SET expires_at = :until WHERE id = :id AND expires_at > :until", id=order, until=until
+        )
+
+
 def ids_of(tx: Tx, account: str, *, after: str, limit: int) -> list[str]:
+    """Those that are not invalid; one that has expired is, though the sweep may not have come by yet."""
     rows = tx.rows(
-        """SELECT id FROM acme_orders WHERE account = :account AND id > :after AND state <> 'invalid'
+        """SELECT id FROM acme_orders
+            WHERE account = :account AND id > :after
+              AND (state IN ('processing', 'valid') OR state IN ('pending', 'ready') AND expires_at > now_us())
             ORDER BY id LIMIT :limit""",
         account=account,
         after=after,

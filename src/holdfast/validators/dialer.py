@@ -13,6 +13,7 @@ from holdfast.validators.resolver import Resolver
 from holdfast.validators.verdict import Failed, Trace
 
 RETRYABLE: Final = frozenset({"refused", "reset", "timeout", "unreachable"})
+LOOPBACK: Final[Sequence[IPAddress]] = (ipaddress.IPv6Address("::1"), ipaddress.IPv4Address("127.0.0.1"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,12 @@ class SafeDialer:
         raise refused(host, problem)
 
     async def _resolve(self, host: str) -> list[IPAddress]:
-        """An address is its own answer. There is one way to write it: what else looks like one is asked for in DNS."""
+        """An address is its own answer. There is one way to write it: what else looks like one is asked for in DNS.
+
+        localhost is this machine, whatever name servers say (RFC 6761 §6.3); dialled only if the operator lists it.
+        """
+        if host == "localhost" or host.endswith(".localhost"):
+            return list(LOOPBACK)
         try:
             return [ipaddress.ip_address(host)]
         except ValueError:

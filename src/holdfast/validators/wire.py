@@ -21,6 +21,7 @@ NOERROR, SERVFAIL, NXDOMAIN, REFUSED = 0, 2, 3, 5
 _HEADER: Final = Struct(">HHHHHH")
 _RECORD: Final = Struct(">HHIH")
 _TAIL: Final = Struct(">HH")
+TAIL: Final = _TAIL.size  # octets of a question after its name
 _INTERNET: Final = 1
 _CNAME, _SOA = 5, 6
 _RESPONSE, _OPCODE, _TRUNCATED, _RECURSE = 0x8000, 0x7800, 0x0200, 0x0100
@@ -56,6 +57,7 @@ class Answer:
     truncated: bool = False
     data: tuple[bytes, ...] = ()
     ttl: int = 0  # seconds for which it may be remembered; of an empty answer, by its SOA (RFC 2308)
+    alias: bytes | None = None  # the name to go on with, if the packet ends there
 
 
 # ── questions ──
@@ -119,9 +121,11 @@ def _read(packet: bytes, asked: bytes) -> Answer:
         raise Malformed("a packet holds too many records")
     name, kind = asked[:-4].lower(), _TAIL.unpack_from(asked, len(asked) - 4)[0]
     records, at = _records(packet, 12 + len(asked), answers, name)
-    if rcode == NOERROR and (found := _under(packet, records, name, kind)):
+    found, last = _under(packet, records, name, kind) if rcode == NOERROR else ([], name)
+    if found:
         return Answer(rcode, data=tuple([packet[r.start : r.end] for r in found]), ttl=min([r.ttl for r in records]))
-    return Answer(rcode, ttl=_ttl_of_nothing(packet, at, authorities, name))
+    ttl = _ttl_of_nothing(packet, at, authorities, name)
+    return Answer(rcode, ttl=ttl or 0, alias=last if ttl is None and last != name else None)
 
 
 def _records(packet: bytes, at: int, count: int, name: bytes) -> tuple[list[Record], int]:
@@ -142,13 +146,13 @@ def _records(packet: bytes, at: int, count: int, name: bytes) -> tuple[list[Reco
     return found, at
 
 
-def _under(packet: bytes, records: list[Record], name: bytes, kind: int) -> list[Record]:
-    """The records of this kind, where the aliases lead to."""
+def _under(packet: bytes, records: list[Record], name: bytes, kind: int) -> tuple[list[Record], bytes]:
+    """The records of this kind, where the aliases lead to, and the name of that place."""
     for _ in range(MAX_ALIASES + 1):
         found = [record for record in records if record.kind == kind and record.owner == name]
         aliases = [record for record in records if record.kind == _CNAME and record.owner == name]
         if found or not aliases:
-            return found
+            return found, name
         if len(aliases) > 1:
             raise Malformed("a name has two aliases")
         name, end = _name(packet, aliases[0].start)
@@ -157,11 +161,12 @@ def _under(packet: bytes, records: list[Record], name: bytes, kind: int) -> list
     raise Malformed("a name has too many aliases")
 
 
-def _ttl_of_nothing(packet: bytes, at: int, count: int, name: bytes) -> int:
+def _ttl_of_nothing(packet: bytes, at: int, count: int, name: bytes) -> int | None:
+    """None without a SOA: then it is not said that there is nothing."""
     for record in _records(packet, at, count, name)[0]:
         if record.kind == _SOA and record.end - record.start >= 22:
             return min(record.ttl, int.from_bytes(packet[record.end - 4 : record.end], "big"))
-    return 0
+    return None
 
 
 def _name(packet: bytes, at: int) -> tuple[bytes, int]:
