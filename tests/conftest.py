@@ -14,6 +14,7 @@ from holdfast.store.database import Database, Engine
 from holdfast.store.postgres import PostgresEngine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock
+from tests.support import secrets_watch
 from tests.support.postgres import Cluster
 from tests.support.stores import migrated, open_store
 
@@ -31,6 +32,11 @@ settings.register_profile(
 # To go looking: HYPOTHESIS_PROFILE=explore pytest …
 settings.register_profile("explore", settings.get_profile("repeatable"), derandomize=False, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """No secret may be in any output of any test."""
+    config.pluginmanager.register(secrets_watch)
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +75,8 @@ def make_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Call
     cluster: Cluster = request.getfixturevalue("postgres")
     url = cluster.create_database(request.getfixturevalue("template"))
     yield lambda: PostgresEngine(Secret(url), connections=3)
+    if secrets_watch.sampled(request.node.nodeid):
+        secrets_watch.rows(url)
     cluster.drop_database(url)
 
 

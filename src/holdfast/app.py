@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from starlette.routing import Mount
@@ -63,8 +64,16 @@ def _engine(settings: Settings, clock: Clock) -> Engine:
         from holdfast.store.postgres import PostgresEngine
 
         return PostgresEngine(settings.store.url, connections=settings.store.connections)
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_folder(file.parent, "store.url" if settings.store.url else "store.data_dir")
     return SqliteEngine(file, clock)
+
+
+def _make_folder(path: Path, setting: str) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as why:
+        hint = "Name a folder that can be made and written to by whoever runs Holdfast."
+        raise SettingRefused(setting, f"the folder {path} cannot be made: {why.strerror}", hint) from None
 
 
 class App:
@@ -165,7 +174,11 @@ class App:
         return mount(self._front, self._telemetry.log, new_id=new_id, now=self._clock.now, local=local, proxies=proxies)
 
     def _front(self) -> Front | None:
-        return None if self._keeper is None else replace(self._keeper.front, leaving=lambda: self._health.draining)
+        return (
+            None
+            if self._keeper is None
+            else replace(self._keeper.front, leaving=lambda: self._health.draining, holder=self._identity.holder)
+        )
 
     async def _proof(self, token: str) -> str | None:
         if self._keeper is None:

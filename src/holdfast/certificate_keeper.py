@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import sys
 import tomllib
 from collections.abc import AsyncIterator, Mapping
@@ -22,7 +24,7 @@ from holdfast.engine.upstream import KINDS, Upstream, check
 from holdfast.engine.worker import Kind
 from holdfast.errors import SettingRefused, StoreError
 from holdfast.network import SystemNet
-from holdfast.operations import issuers, proofs
+from holdfast.operations import epochs, issuers, proofs
 from holdfast.operations.front import Front
 from holdfast.operations.issuers import IssuerExists
 from holdfast.operations.issuing import Keeper
@@ -82,6 +84,7 @@ class CertificateKeeper:
 
     async def prepare(self) -> None:
         """Our own CA is there from the first start; others are added by their operators."""
+        await epochs.of_solvers(self.keeper, self._solvers_digest())
         first = self._settings.acme.first_ca
         if first and not await issuers.all_issuers(self.keeper):
             with contextlib.suppress(IssuerExists):  # another replica was quicker
@@ -158,6 +161,17 @@ class CertificateKeeper:
         path = self._settings.keeping.solvers_file
         named = [] if path is None else [_rule(each, path, files, tools) for each in _tables(path, files)]
         return [*named, SolverRule(names=("*",), solver=configured.make("http", {}, {}, tools))]
+
+    def _solvers_digest(self) -> str:
+        """Of the rules and their secrets, made slowly: it is kept, and must not help anybody to guess one of those."""
+        path, files = self._settings.keeping.solvers_file, self.keeper.vault.files
+        tables = [] if path is None else _tables(path, files)
+        named = [Path(file) for table in tables for file in table.get("secret_files", {}).values()]
+        content = json.dumps(tables, sort_keys=True, default=str).encode()
+        if not named:
+            return hashlib.sha256(content).hexdigest()
+        content += b"".join(hashlib.sha256(_secret(files, each).reveal().encode()).digest() for each in named)
+        return hashlib.pbkdf2_hmac("sha256", content, b"holdfast solver rules", 100_000).hex()
 
 
 def _tables(path: Path, files: Files) -> list[Mapping[str, Any]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TextIO, cast
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 
 from holdfast import __version__
 
@@ -54,6 +55,15 @@ class _Stderr:
             sys.stderr.flush()
 
 
+def _visible(_logger: Any, _method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A console writes text as it is; other people's must neither steer it nor fail to be written. JSON is safe so."""
+    for name, value in facts.items():
+        if isinstance(value, str) and not value.isprintable():
+            kept = "\n" if name == "exception" else ""
+            facts[name] = "".join(char if char.isprintable() or char in kept else ascii(char)[1:-1] for char in value)
+    return facts
+
+
 def make_log(level: str, style: str, **always: Any) -> Log:
     """A log on stderr. `style` json: one object a line; console: for people."""
     last: Any = (
@@ -67,6 +77,7 @@ def make_log(level: str, style: str, **always: Any) -> Log:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            *([] if style == "json" else [_visible]),
             last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -86,11 +97,39 @@ class SilentLog(Log):
     def error(self, event: str, **facts: Any) -> None: ...
 
 
+class ManySeries:
+    """A gauge with a thousand series. Through the registry these would take longer than counting the whole inventory.
+
+    The registry knows its name and says what it is; its lines are written here, and put below that.
+    """
+
+    def __init__(self, name: str, doc: str, labels: tuple[str, ...]) -> None:
+        self._name, self._doc, self._labelnames = name, doc, labels
+        self.heading = f"# TYPE {name} gauge\n".encode()
+        self.lines = b""
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield GaugeMetricFamily(self._name, self._doc, labels=self._labelnames)
+
+    def show(self, values: Iterable[tuple[str, float]]) -> None:
+        """All that there are, each with its labels as `labelled` writes them."""
+        self.lines = "".join(f"{self._name}{labels} {value!r}\n" for labels, value in values).encode()
+
+
+def labelled(**labels: str) -> str:
+    """Labels as a line of /metrics has them."""
+    return "{" + ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels.items()) + "}"
+
+
+_ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+
 class Metrics:
     """The Prometheus registry. Gauges about the store are set from SQL when somebody asks, never kept by hand."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self._many: list[ManySeries] = []
         self.build_info = self._gauge("build_info", "The running version.", "version")
         self.build_info.labels(version=__version__).set(1)
         self.jobs = self._gauge("jobs", "Jobs by queue (their kind) and state.", "queue", "state")
@@ -160,8 +199,11 @@ class Metrics:
         self.traces_lost = self._counter("trace_spans_lost_total", "Spans that could not be sent to otel.endpoint.")
         self.gauges_took = self._gauge("store_gauges_took_seconds", "How long reading it from the store took.")
 
-    def _per_certificate(self, what: str, doc: str) -> Gauge:
-        return self._gauge(f"certificate_{what}_timestamp_seconds", doc, "certificate", "ca", "owner")
+    def _per_certificate(self, what: str, doc: str) -> ManySeries:
+        made = ManySeries(f"holdfast_certificate_{what}_timestamp_seconds", doc, ("certificate", "ca", "owner"))
+        self.registry.register(made)
+        self._many.append(made)
+        return made
 
     def _gauge(self, name: str, doc: str, *labels: str) -> Gauge:
         return Gauge(f"holdfast_{name}", doc, labels, registry=self.registry)
@@ -170,7 +212,10 @@ class Metrics:
         return Counter(f"holdfast_{name}", doc, labels, registry=self.registry)
 
     def render(self) -> bytes:
-        return generate_latest(self.registry)
+        text = generate_latest(self.registry)
+        for each in self._many:
+            text = text.replace(each.heading, each.heading + each.lines, 1)
+        return text
 
 
 class Span:
@@ -185,8 +230,11 @@ class Span:
 class Traces:
     """Where spans go: nowhere, unless otel.endpoint says where (tracing.py)."""
 
-    def attempt(self, job: str, fence: int, **facts: str | int) -> AbstractContextManager[Span]:
-        """One run of a job. All runs of it are one trace, on whatever replica; each is linked to the one before."""
+    def attempt(self, job: str, fence: int, *, asked_in: str = "", **facts: str | int) -> AbstractContextManager[Span]:
+        """One run of a job. All runs of it are one trace, on whatever replica; each is linked to the one before.
+
+        `asked_in`: the traceparent (W3C) of the request that asked for the job: each run is linked to that, too.
+        """
         return contextlib.nullcontext(_UNSEEN)
 
     def call(self, name: str, **facts: str | int) -> AbstractContextManager[Span]:
@@ -211,6 +259,7 @@ class Health:
     store_problem: str = "not connected yet"
     beat_problem: str = ""  # why our last heartbeat could not be written: reading may work on a full disk
     draining: bool = False
+    rests: bool = False  # somebody asked this replica to take no more work
     loops: dict[str, dict[str, Any]] = field(default_factory=dict)  # how each loop of this replica ended last
 
     def enter(self, phase: Phase) -> None:
@@ -234,6 +283,8 @@ class Health:
         """Why traffic should not come here; empty when it should."""
         if self.draining:
             return "draining: this replica is stopping"
+        if self.rests:
+            return "draining: this replica was asked to take no more work"
         if not self.started:
             return self.waiting_for or "starting"
         return self.store_problem or self.beat_problem

@@ -99,13 +99,14 @@ class OtlpTraces(Traces):
         self._provider.add_span_processor(BatchSpanProcessor(_Counted(exporter, metrics), schedule_delay_millis=EVERY))
         self._tracer = self._provider.get_tracer("holdfast", __version__)
 
-    def attempt(self, job: str, fence: int, **facts: Fact) -> AbstractContextManager[Span]:
-        return self._attempt(job, fence, facts)
+    def attempt(self, job: str, fence: int, *, asked_in: str = "", **facts: Fact) -> AbstractContextManager[Span]:
+        return self._attempt(job, fence, asked_in, facts)
 
     @contextmanager
-    def _attempt(self, job: str, fence: int, facts: Mapping[str, Fact]) -> Iterator[Span]:
+    def _attempt(self, job: str, fence: int, asked_in: str, facts: Mapping[str, Fact]) -> Iterator[Span]:
         first = fence % EPOCH <= 1  # since the job was made, or since a failover: what was before it is unknown
         before = [] if first else [Link(_context(job, fence - 1))]
+        before += [] if not asked_in else [Link(_request(asked_in), {"holdfast.link": "request"})]
         wanted = self._ids.wanted.set((_trace_id(job), _span_id(job, fence)))
         try:
             span = self._tracer.start_span(
@@ -146,6 +147,12 @@ def _trace_id(job: str) -> int:
 
 def _span_id(job: str, fence: int) -> int:
     return int.from_bytes(hashlib.sha256(f"run {fence} of {job}".encode()).digest()[:8], "big")
+
+
+def _request(traceparent: str) -> SpanContext:
+    """The span that a client named; its form was checked when it came in."""
+    _, trace_id, span_id, flags = traceparent.split("-")
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))
 
 
 def _context(job: str, fence: int) -> SpanContext:

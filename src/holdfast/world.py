@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -12,7 +13,6 @@ import stat
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from hashlib import sha256
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -23,6 +23,7 @@ import httpx2
 
 from holdfast.errors import TryLater
 from holdfast.ports import Identity, Points, Request, Response, Unreadable, no_points
+from holdfast.system_clock import SystemClock as SystemClock
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u
 _PAIRS: Final = tuple(first + second for first in _ALPHABET for second in _ALPHABET)  # two characters at a time
@@ -33,17 +34,6 @@ _HANDSHAKE: Final = ("_ALERT_", "VERIFY_FAILED", "WRONG_VERSION_NUMBER")
 _UNSENT: Final = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.InvalidURL, httpx2.UnsupportedProtocol)
 _OUTPUT_LIMIT: Final = 64 * 1024
 _REAPED_WITHIN: Final = 2.0  # seconds; a killed program is gone in milliseconds, unless its disk hangs
-
-
-class SystemClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
 
 
 class SystemRandom:
@@ -73,6 +63,8 @@ class HttpTransport:
     """
 
     def __init__(self, points: Points = no_points) -> None:
+        for name in ("httpx2", "httpcore2"):  # below that level they write addresses down, and headers of answers
+            logging.getLogger(name).setLevel(logging.WARNING)
         self._points = points
         self._clients: OrderedDict[bytes, httpx2.AsyncClient] = OrderedDict()  # by whom they believe and who we are
 

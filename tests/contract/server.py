@@ -44,6 +44,6 @@ async def _places(ask: Asker) -> dict[str, list[str]]:
     held = await ask.get(f"/certificates/{NAMES[0]}")
     return {
         "ref": [*NAMES, held["id"]],
-        "approval": [each["id"] for each in await ask.get("/approvals")],
+        "approval": [each["id"] for each in (await ask.get("/approvals"))["items"]],
         "name": ["ca"],
     }

@@ -65,10 +65,10 @@ async def _seeded(desk: Desk) -> dict[str, dict[str, str]]:
             "/certificates", {"names": [f"asked.{name}"], "owner": owner, "approval_required": True}
         )
         await owe(desk.house.db, a_notice(id=f"notice_{owner}", message=f"msg_{owner}", owner=owner))
-        [waiting] = [each for each in await admin.get("/approvals") if each["certificate"] == asked["id"]]
+        [waiting] = [each for each in (await admin.get("/approvals"))["items"] if each["certificate"] == asked["id"]]
         places[owner] = {
             "ref": name, "issuance": asked["operation"]["id"], "approval": waiting["id"], "name": "ca",
-            "job": "job_unknown", "token": "unknown", "notice": f"notice_{owner}",
+            "job": "job_unknown", "token": "unknown", "notice": f"notice_{owner}", "replica": "unknown",
         }  # fmt: skip
     return places
 
@@ -118,7 +118,7 @@ async def test_lists_show_only_what_the_asker_may_see(db: Database, tmp_path: Pa
         assert (await agent.get("/certificates", owner="theirs", total=True)) == {"items": [], "next": None, "total": 0}
         ids = {each["id"] for each in (await agent.get("/certificates"))["items"]}
         assert {each["certificate"] for each in (await agent.get("/issuances"))["items"]} == ids
-        assert {each["certificate"] for each in await agent.get("/approvals")} <= ids
+        assert {each["certificate"] for each in (await agent.get("/approvals"))["items"]} <= ids
         assert {each["subject"] for each in (await agent.get("/events"))["items"]} == ids
         hidden = await agent("GET", "/issuances", certificate=THEIRS)
         assert hidden.status_code == 404

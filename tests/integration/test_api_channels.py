@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tests.support.channels import KEY, a_webhook, draining, states
 from tests.support.engine import PATIENCE
 from tests.support.inboxes import Answer, Inbox, Mailbox, well_signed
 from tests.support.messages import a_notice, owe
+from tests.support.secrets_planted import MARK, MISPLACED_HOOK_KEY, NEW_HOOK_KEY
 
 from holdfast.core.notice import State
 from holdfast.store.database import Database, Engine
@@ -21,7 +21,7 @@ from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock
 
 pytestmark = pytest.mark.anyio
-NEW_KEY = "whsec_" + base64.b64encode(b"another-another-another--").decode()
+NEW_KEY = NEW_HOOK_KEY
 
 
 @pytest.fixture
@@ -74,10 +74,10 @@ async def test_credentials_go_in_and_never_come_out(db: Database, tmp_path: Path
             await admin("GET", "/events"),
         ]
         bad = a_webhook(web, "bad")
-        bad["credentials"]["secret"] = "sentinel-in-the-wrong-place"
+        bad["credentials"]["secret"] = MISPLACED_HOOK_KEY
         answers += [await admin("POST", "/channels", bad)]
         assert [each.status_code for each in answers] == [201, 409, 200, 200, 200, 200, 200, 400]
-        assert [each.text for each in answers if "sentinel" in each.text or KEY in each.text] == []
+        assert [each.text for each in answers if MARK in each.text or KEY in each.text] == []
         rows = await db.read(lambda tx: [tx.rows(f"SELECT * FROM {table}") for table in ("channels", "secrets")])
         assert "sentinel" not in repr(rows)
 

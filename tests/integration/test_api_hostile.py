@@ -22,6 +22,7 @@ from tests.support.foreign_layouts import SmallCa
 from tests.support.messages import a_notice, owe
 from tests.support.processes import SHORTLY, Served, environment
 from tests.support.reaper import until
+from tests.support.secrets_planted import MARK
 
 from holdfast.operations import approvals
 from holdfast.store.database import Database, Engine
@@ -78,6 +79,7 @@ def _wishes(text: str) -> Iterator[tuple[str, str, Any]]:
     yield "GET", "/events", {"subject": text}
 
 
+@pytest.mark.shows_secrets("its texts are names in one wish and credentials in another")
 async def test_hostile_text_is_refused_or_stays_text(db: Database, tmp_path: Path) -> None:
     async with a_desk(db, tmp_path) as desk:
         ask = await desk.as_()
@@ -169,7 +171,7 @@ class Planted:
         self._numbers = count(1)
 
     def __call__(self) -> str:
-        self.all.append(f"sentinel{next(self._numbers):04d}of7f3a9c")
+        self.all.append(f"{MARK}h{next(self._numbers):04d}")
         return self.all[-1]
 
     def signing(self) -> str:

@@ -9,6 +9,7 @@ import pytest
 from cryptography import x509
 from tests.support.ca import a_vault, authorities_of, opened_ca
 from tests.support.pki import a_key
+from tests.support.secrets_planted import INTERMEDIATE_PASSPHRASE, ROOT_PASSPHRASE
 
 from holdfast.core.ca import CaOptions, Mode, ProfileOptions
 from holdfast.errors import TxConflict, UserError
@@ -27,7 +28,7 @@ from holdfast.world import SystemClock, SystemRandom
 
 pytestmark = pytest.mark.anyio
 PLAN = Plan(name="Example")
-WORDS = Passphrases(root=Secret("the root's passphrase"), intermediate=Secret("the other passphrase"))
+WORDS = Passphrases(root=Secret(ROOT_PASSPHRASE), intermediate=Secret(INTERMEDIATE_PASSPHRASE))
 
 
 async def _ceremony() -> Result:

@@ -275,6 +275,7 @@ async def test_what_is_shown_of_a_ca_holds_no_secret(db: Database, tmp_path: Pat
     office, _ = await an_office(db, tmp_path)
     told = await do(office, "ca.show", ca="ca1")
     assert told["directory"] == "https://localhost:8631/acme/ca1/directory"
+    assert told["approval_required"] is False
     assert "secret" not in str(told)
     assert "PRIVATE" not in str(told)
 

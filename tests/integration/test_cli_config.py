@@ -11,13 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.support.secrets_planted import TYPED_SETTING
 
 from holdfast import __version__
 from holdfast.cli import main as cli
 from holdfast.config import KINDS
 from holdfast.errors import SettingRefused, StoreRefused, UserError
 
-SENTINEL = "s3ntinel-7f1c"
+SENTINEL = TYPED_SETTING
 SECRETS = {
     "HOLDFAST_STORE_URL": f"postgresql://holdfast:{SENTINEL}@db.internal/holdfast",
     "HOLDFAST_KEYS_PASSPHRASE": f"{SENTINEL}-now",

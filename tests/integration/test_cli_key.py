@@ -18,6 +18,7 @@ import pytest
 from tests.support.keys import a_kek, settings_in
 from tests.support.postgres import Cluster
 from tests.support.reaper import until
+from tests.support.secrets_planted import KEPT_BY_COMMAND
 
 from holdfast import keyfile
 from holdfast.app import open_store
@@ -32,7 +33,7 @@ from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
 FILES, RANDOM, CLOCK = LocalFiles(), SystemRandom(), SystemClock()
-SENTINEL = b"s3ntinel-7f1c"
+SENTINEL = KEPT_BY_COMMAND
 
 
 def environment(settings: Settings, **more: str) -> dict[str, str]:

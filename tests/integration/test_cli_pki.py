@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from tests.support.pki import openssl
+from tests.support.secrets_planted import CEREMONY_INTERMEDIATE as INTERMEDIATE
+from tests.support.secrets_planted import CEREMONY_ROOT as ROOT
 
 from holdfast.pki import chain, keys, linting
 from holdfast.pki.ceremony import FILES
 from holdfast.pki.refused import PkiRefused
 from holdfast.secret import Secret
 
-ROOT, INTERMEDIATE = "r00t-s3ntinel-1", "int-s3ntinel-22"
 GIVEN = {"HOLDFAST_PKI_ROOT_PASSPHRASE": ROOT, "HOLDFAST_PKI_INTERMEDIATE_PASSPHRASE": INTERMEDIATE}
 COMMAND = [sys.executable, "-m", "holdfast.cli.main", "pki"]
 

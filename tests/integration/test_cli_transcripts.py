@@ -16,7 +16,7 @@ from typing import Any
 import httpx2
 import pytest
 from tests.support.api import on_a_port
-from tests.support.engine import PATIENCE
+from tests.support.engine import PATIENCE, done, kind
 from tests.support.jobs import enqueue, update
 from tests.support.processes import environment
 from tests.support.terminal import Terminal, a_terminal, plain
@@ -27,7 +27,9 @@ from holdfast.cli import showing_certificates as shown
 from holdfast.cli.client import Client
 from holdfast.cli.completion import SCRIPTS
 from holdfast.cli.following import countdown, standing
-from holdfast.errors import Refused, TryLater
+from holdfast.core.job import Again, Failed, Outcome
+from holdfast.engine.worker import Handler, Work
+from holdfast.errors import Refused
 from holdfast.operations import approvals
 from holdfast.operations.access import Role
 from holdfast.store import replicas
@@ -59,13 +61,15 @@ def a_row(**status: Any) -> dict[str, Any]:
     block = {
         "phase": "failing", "reason_code": "DNS_TXT_NOT_VISIBLE", "reason": "The TXT record is not there.",
         "acts_next": "you", "attempt": 3, "max_attempts": None,
-        "last_error": "2 of 4 name servers lack _acme-challenge", "last_attempt_at": "2026-08-24T11:12:00Z",
-        "next_attempt_at": "2026-08-24T15:12:00Z", "next_attempt_cause": "BACKOFF", "attempts_that_fit": 16,
-        "safe_until": "2026-09-12T07:00:00Z", "expires_at": "2026-09-12T08:00:00Z", "blocked_by": [],
+        "last_error": "2 of 4 name servers lack _acme-challenge", "last_attempt_at": "2026-08-24T11:11:00Z",
+        "next_attempt_at": "2026-08-24T15:12:00Z", "next_attempt_cause": "DUE_LIFETIME",
+        "since": "2026-08-24T08:10:00Z", "attempts_that_fit": 16,
+        "safe_until": "2026-09-12T07:00:00Z", "expires_at": "2026-09-12T08:00:00Z", "blocked_by": ["BACKOFF"],
     } | status  # fmt: skip
     return {
         "name": "api.example.com", "owner": "platform", "issuers": ["letsencrypt-prod"], "status": block,
         "not_after": block["expires_at"], "operation": None, "names": ["api.example.com"],
+        "issuance_attempts": 3, "last_failure_at": "2026-08-24T11:12:00Z",
     }  # fmt: skip
 
 
@@ -79,17 +83,32 @@ def test_the_status_block_says_what_why_when_next_and_what_to_type() -> None:
         """
         api.example.com   FAILING   expires in 18 d 20 h (2026-09-12T08:00Z)   safe: 16 more attempts fit before expiry
         phase   failing, 3 failed attempts in a row   owner platform   CA letsencrypt-prod
-        reason  DNS_TXT_NOT_VISIBLE  2 of 4 name servers lack _acme-challenge  last failure 48 m ago (2026-08-24T11:12Z)  (you acts next)
-        next    in 3 h 12 m (2026-08-24T15:12Z): BACKOFF; CA budget 292/300 left
+        reason  DNS_TXT_NOT_VISIBLE  2 of 4 name servers lack _acme-challenge  since 3 h 50 m ago (2026-08-24T08:10Z), last failure 48 m ago (2026-08-24T11:12Z)  (you act next)
+        next    in 3 h 12 m (2026-08-24T15:12Z): DUE_LIFETIME; held by back-off 4 h after failure 3; CA budget 292/300 left
         now     holdfast challenge test api.example.com   |   holdfast renew api.example.com --wait
         """  # noqa: E501
     )
 
 
+def test_what_waits_for_a_second_person_says_when_that_ends() -> None:
+    row = a_row(
+        phase="awaiting_approval", reason_code="AWAITING_APPROVAL", acts_next="approver", last_error=None,
+        approval_ends_at="2026-08-27T12:00:00Z", next_attempt_at="2026-08-27T13:00:00Z",
+        blocked_by=["AWAITING_APPROVAL"],
+    )  # fmt: skip
+    row |= {"operation": {"state": "awaiting_approval", "done": False, "id": "issuance_1"}}
+    lines = shown.block(row, NOW).splitlines()
+    assert lines[2].endswith("(approver acts next)")
+    assert lines[3] == (
+        "next    rejected in 3 d (2026-08-27T12:00Z) unless approved, "
+        "and then asked for again in 3 d 1 h (2026-08-27T13:00Z)"
+    )
+
+
 def test_a_time_that_has_come_is_never_a_negative_one() -> None:
     row = a_row(next_attempt_at="2026-08-24T11:59:00Z", last_error=None, attempt=0, phase="ok", reason_code="DUE_ARI")
-    assert "next    due, waiting for a worker: BACKOFF" in shown.block(row, NOW)
-    assert countdown(row["status"], NOW) == ""
+    assert "next    due, waiting for a worker: DUE_LIFETIME" in shown.block(row, NOW)
+    assert countdown(row["status"]["next_attempt_at"], NOW) == ""
 
 
 def test_a_certificate_that_failed_once_too_often_is_not_called_safe() -> None:
@@ -103,7 +122,7 @@ def test_what_is_followed_shows_phase_step_attempt_and_reason() -> None:
     row = a_row(reason="Wait.") | {"operation": {"state": "waiting", "done": False, "id": "issuance_1"}}
     assert standing(row) == "api.example.com: failing, waiting, attempt 4: DNS_TXT_NOT_VISIBLE Wait."
     assert standing(a_row(max_attempts=5, reason="Wait.")).endswith("attempt 3/5: DNS_TXT_NOT_VISIBLE Wait.")
-    assert countdown(row["status"], NOW) == " Next in 3 h 12 m."
+    assert countdown(row["status"]["next_attempt_at"], NOW) == " Next in 3 h 12 m."
 
 
 # ── from nothing to a renewal ──
@@ -122,10 +141,10 @@ async def test_a_first_day(db: Database, tmp_path: Path) -> None:
             """
             www.example.com  OK  expires in <span> (<time>)  safe for <span>
             phase  ok  owner web  CA ca
-            reason  NOT_DUE  It is valid, and its renewal is not due yet.  (holdfast acts next)
+            reason  NOT_DUE  It is valid, and its renewal is not due yet.  since <span> ago (<time>)  (holdfast acts next)
             next  in <span> (<time>): DUE_LIFETIME
             now  holdfast explain www.example.com  |  holdfast renew www.example.com --wait
-            """
+            """  # noqa: E501
         )
         assert plain(made.err).startswith("www.example.com: pending, requested, attempt 1: UNDER_WAY")
         listed = await typed.ok("ls")
@@ -164,6 +183,45 @@ async def test_many_are_renewed_by_label_after_saying_how_many_and_with_a_bar_on
         assert (neither.code, "--label or --all" in neither.err) == (2, True)
 
 
+async def test_many_are_spread_over_a_time_and_a_trial_shows_when_each_begins(db: Database, tmp_path: Path) -> None:
+    async with a_terminal(db, tmp_path) as typed:
+        for number in range(3):
+            await typed.ok("issue", f"n{number}.example.com", "--wait")
+        words = ("renew", "--all", "--stagger", "6h", "--yes")
+        tried = (await typed.ok(*words, "--dry-run", "-o", "json")).json
+        turns = [each["status"]["next_attempt_at"] for each in tried]
+        assert turns == sorted(turns)
+        assert {each["status"]["reason_code"] for each in tried} == {"STAGGERED"}
+        assert (await typed.ok("ls", "-o", "json")).json[0]["operation"] is None, "it was a trial"
+        asked = await typed.ok(*words, "--idempotency-key", "spread")
+        again = await typed.ok(*words, "--idempotency-key", "spread", "-o", "name")
+        assert "This renews" not in asked.err
+        assert [line.split()[0] for line in asked.out.splitlines()[1:]] == again.out.split()
+        assert plain(asked.out.splitlines()[-1]).split(None, 1)[1] == (
+            "WAITING  in <span> (<time>)  in <span> (<time>)  STAGGERED"
+        )
+        assert typed.desk.house.cas["ca"].calls.count("place") == 3, "none of them has begun"
+        assert "next" in (await typed.ok("status", "n0.example.com")).out
+        await typed.ok("renew", "n0.example.com", "--wait")
+        assert typed.desk.house.cas["ca"].calls.count("place") == 4, "but one that somebody wants now"
+        one = await typed("renew", "n0.example.com", "--stagger", "6h")
+        assert (one.code, "this is one" in one.err) == (2, True)
+        assert (await typed("renew", "--all", "--stagger", "8d")).code == 2
+
+
+async def test_many_are_waited_for_and_one_that_fails_is_named(db: Database, tmp_path: Path) -> None:
+    async with a_terminal(db, tmp_path) as typed:
+        for number in range(2):
+            await typed.ok("issue", f"n{number}.example.com", "--wait")
+        done = await typed.ok("renew", "--all", "--yes", "--wait", tty=True)
+        assert "Issued  [##############################]  2/2" in done.err
+        typed.desk.house.cas["ca"].troubles["place"] = [Refused("no", reason="CA_REFUSED")]
+        failed = await typed("renew", "--all", "--yes", "--wait")
+        assert (failed.code, failed.err.count("not renewed: n")) == (1, 1)
+        short = await typed("renew", "--all", "--stagger", "6h", "--yes", "--wait", "--timeout", "1")
+        assert (short.code, "Some are still under way" in short.err) == (3, True)
+
+
 async def test_of_many_that_are_renewed_each_waits_for_its_second_person(db: Database, tmp_path: Path) -> None:
     async with a_terminal(db, tmp_path) as typed:
         house = typed.desk.house
@@ -190,7 +248,8 @@ async def test_a_failure_reads_like_this(db: Database, tmp_path: Path) -> None:
         assert lines[0].startswith("www.example.com  FAILING  expires in <span> (<time>)  safe: ")
         assert lines[1:] == [
             "phase  failing, 1 failed attempt in a row  owner -  CA ca",
-            "reason  CA_REFUSED  names are not allowed  last failure <span> ago (<time>)  (you acts next)",
+            "reason  CA_REFUSED  names are not allowed  since <span> ago (<time>), last failure <span> ago (<time>)  "
+            "(you act next)",
             lines[3],
             "now  holdfast explain www.example.com  |  holdfast renew www.example.com --wait",
         ]
@@ -219,27 +278,35 @@ async def test_on_a_terminal_one_line_is_written_over_until_it_is_over(db: Datab
         assert plain(said.err.splitlines()[-1].rpartition("\x1b[2K")[2]).startswith("www.example.com: ok: NOT_DUE")
 
 
+async def left(folder: Path, *words: str, at: str) -> tuple[int, str, bytes]:
+    """A command in a process and on a terminal of its own, as it is for people, and Ctrl-C as soon as it shows this."""
+    here, there = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "holdfast.cli.main", *words,
+        env=environment(folder, {}) | {"HOME": str(folder), "TERM": "xterm", "COLUMNS": "200"},
+        stdin=there, stdout=asyncio.subprocess.PIPE, stderr=there,
+    )  # fmt: skip
+    os.close(there)
+    text = await until_shown(here, at)
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(PATIENCE):
+        text += await until_shown(here, "You left")
+        out = await process.stdout.read() if process.stdout else b""
+        code = await process.wait()
+    os.close(here)
+    return code, text, out
+
+
 async def test_leaving_with_ctrl_c_stops_nothing_and_says_so(db: Database, tmp_path: Path) -> None:
-    """In a process and on a terminal of its own, as it is for people."""
     async with a_terminal(db, tmp_path, works=False) as typed:
-        typed.desk.house.cas["ca"].always["place"] = TryLater("the CA is busy")
-        here, there = pty.openpty()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "holdfast.cli.main", "issue", NAME, "--wait",
-            env=environment(tmp_path, {}) | {"HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "200"},
-            stdin=there, stdout=asyncio.subprocess.PIPE, stderr=there,
-        )  # fmt: skip
-        os.close(there)
-        text = await until_shown(here, "requested")
-        process.send_signal(signal.SIGINT)
-        async with asyncio.timeout(PATIENCE):
-            text += await until_shown(here, "Look again")
-            out = await process.stdout.read() if process.stdout else b""
-            assert await process.wait() == 130
-        os.close(here)
-        assert "You left; it goes on. Look again: holdfast status" in text
+        code, text, out = await left(tmp_path, "issue", NAME, "--wait", at="requested")
+        assert (code, "You left; it goes on. Look again: holdfast status" in text) == (130, True)
         assert NAME.encode() in out
         assert (await typed.desk.house.view(NAME)).issuance is not None
+        for word in ("one", "two"):
+            await typed.ok("issue", f"{word}.example.com", "--label", "team=a")
+        code, text, _ = await left(tmp_path, "renew", "--label", "team=a", "--yes", "--wait", at="See how they do")
+        assert (code, "the 2 of 2 that were asked for go on. Look again: holdfast status" in text) == (130, True)
 
 
 async def until_shown(handle: int, word: str) -> str:
@@ -326,8 +393,10 @@ async def test_what_a_certificate_is_can_be_said_and_changed(db: Database, tmp_p
         ["issue", NAME, "--label", "web"],
         ["export", "--label", "web"],
         ["simulate", "--orders", "many"],
+        ["wait", NAME, "--for", "deployed"],
+        ["wait", NAME, "--for", "serving"],
     ],
-    ids=lambda words: " ".join(words[:2]),
+    ids=lambda words: " ".join([*words[:2], *words[3:]]) if words[0] == "wait" else " ".join(words[:2]),
 )
 async def test_an_argument_that_makes_no_sense_ends_with_2(db: Database, tmp_path: Path, words: list[str]) -> None:
     async with a_terminal(db, tmp_path, works=False) as typed:
@@ -366,6 +435,7 @@ NOT_REPEATED = {  # by a key: doing it again does nothing, or, for a new token, 
     "name",
     [
         "issue", "change", "renew", "revoke", "pause", "resume", "archive", "cancel", "retry", "apply",
+        "cluster drain", "cluster resume",
         "approvals approve", "approvals deny", "token create", "token revoke",
         "issuer add", "issuer set", "issuer rm", "issuer credentials", "issuer pause", "issuer resume",
         "ca add", "ca rm", "ca credentials", "ca pause", "ca resume", "ca rotate-account-key",
@@ -381,8 +451,21 @@ def test_what_changes_something_has_the_options_of_such_commands(name: str) -> N
     options = {flag for each in command.params for flag in each.opts}
     assert {"--dry-run"} <= options
     assert ("--idempotency-key" in options) == (name not in NOT_REPEATED)
-    if name in ("issue", "change", "renew", "revoke", "resume"):
+    if name in ("issue", "change", "renew", "revoke", "resume", "retry", "cluster drain"):
         assert {"--wait", "--timeout"} <= options
+
+
+async def test_a_trial_with_the_test_endpoint_of_a_ca(db: Database, tmp_path: Path) -> None:
+    async with a_terminal(db, tmp_path, works=False) as typed:
+        missing = await typed("issue", NAME, "--staging")
+        assert (missing.code, "--preset letsencrypt-staging" in missing.err) == (2, True)
+        directory = ("--directory", "https://ca.example/dir")
+        await typed.ok("ca", "add", "acme", "ca-staging", *directory)
+        assert (await typed.ok("issue", NAME, "--staging", "-o", "json")).json["issuers"] == ["ca-staging"]
+        named = await typed.ok("issue", "b.example.com", "--staging", "--ca", "ca", "-o", "json")
+        assert named.json["issuers"] == ["ca-staging"]
+        await typed.ok("ca", "add", "acme", "other-staging", *directory)
+        assert (await typed("issue", "c.example.com", "--staging")).code == 2, "which of the two?"
 
 
 async def test_what_a_person_decides_can_be_tried_first(db: Database, tmp_path: Path) -> None:
@@ -400,7 +483,9 @@ async def test_what_a_person_decides_can_be_tried_first(db: Database, tmp_path: 
         assert (await typed.ok("token", "ls", "-o", "json")).json[0]["revoked_at"] is None
         await typed.ok("issue", NAME, "--approval")
         [approval] = (await typed.ok("approvals", "ls", "-o", "name")).out.split()
-        await typed.ok("approvals", "deny", approval, "--dry-run")
+        await typed.ok("approvals", "deny", NAME, "--dry-run")
+        await typed.ok("approvals", "deny", approval[:-2], "--dry-run")
+        assert (await typed("approvals", "deny", "other.example.com", "--dry-run")).code == 6
         for _ in range(2):
             await typed.ok("approvals", "deny", approval, "--idempotency-key", "once")
         assert (await typed("approvals", "deny", approval)).code == 5
@@ -419,8 +504,37 @@ async def test_jobs_are_listed_shown_and_given_back(db: Database, tmp_path: Path
         )
         [job] = (await typed.ok("jobs", "ls", "-o", "name")).out.split()
         assert "it broke" in (await typed.ok("jobs", "show", job)).out
-        await typed.ok("retry", job)
+        await typed.ok("retry", job[:-2])
         assert (await typed.ok("jobs", "ls", "-o", "json")).json[0]["state"] == "ready"
+        assert (await typed("retry", job, "--wait", "--timeout", "1")).code == 3, "nobody works here"
+
+
+def answering(outcome: Outcome) -> Handler:
+    async def handler(work: Work) -> Outcome:
+        return outcome
+
+    return handler
+
+
+async def test_a_job_that_is_retried_is_followed_to_its_end(db: Database, tmp_path: Path) -> None:
+    async with a_terminal(db, tmp_path, works=False) as typed:
+        ends, fails = [await enqueue(db, name, kind=name) for name in ("ends", "fails")]
+        again = await enqueue(db, "again", kind="again")
+        later = Again(after=timedelta(hours=1), reason="SCHEDULED")
+        kinds = [
+            kind("ends", done), kind("fails", answering(Failed(error="it broke", reason="X"))),
+            kind("again", answering(later)),
+        ]  # fmt: skip
+        await update(db, "UPDATE jobs SET due_at = due_at + 3600000000")
+        async with typed.desk.house.working(kinds=kinds):
+            over = await typed.ok("retry", ends, "--wait")
+            assert f"{ends}: ends, done, attempt 1/1" in over.err
+            assert (await typed("retry", ends)).code == 5
+            assert "state    done" in (await typed.ok("jobs", "show", ends)).out
+            failed = await typed("retry", fails, "--wait")
+            assert (failed.code, "failed, attempt 1/3: X it broke" in failed.err) == (1, True)
+            ran = await typed.ok("retry", again, "--wait")
+            assert "ready: SCHEDULED" in ran.err, "it never ends: it has run"
 
 
 # ── the installation ──
@@ -435,6 +549,31 @@ async def test_the_cluster_is_shown_with_replicas_leases_and_loops(db: Database,
         skew = await typed("version", "--with-server")
         assert (skew.code, skew.out) == (10, f"{__version__}\nserver 0.0.9\n")
         assert "upgrade the older" in skew.err
+
+
+async def heartbeat(db: Database, *, rests: bool) -> None:
+    loops = json.dumps({replicas.HEARTBEAT: {"tried": 0, "period": 10, "rests": rests, "ahead": 1.25}})
+    await db.write(lambda tx: replicas.seen(tx, "replica_1", "alpha", "1", draining=False, loops=loops))
+
+
+async def test_at_a_terminal_a_replica_is_drained_waited_for_and_resumed(db: Database, tmp_path: Path) -> None:
+    async with a_terminal(db, tmp_path, works=False) as typed:
+        await heartbeat(db, rests=False)
+        last = await typed("cluster", "drain", "alpha")
+        assert (last.code, "--even-last" in last.err) == (5, True)
+        asked = await typed.ok("cluster", "drain", "alpha", "--even-last")
+        assert plain(asked.out.splitlines()[1]).startswith("alpha  draining  1  <span> ago (<time>)")
+        assert "Follow it: holdfast cluster drain alpha --wait" in asked.err
+        short = await typed("cluster", "drain", "alpha", "--wait", "--timeout", "1")
+        assert (short.code, "alpha: draining, 0 of its jobs run" in short.err) == (3, True)
+        await heartbeat(db, rests=True)
+        over = await typed.ok("cluster", "drain", "alpha", "--wait")
+        assert "alpha has nothing left to do, and can be stopped." in over.err
+        assert "drained" in (await typed.ok("cluster", "replicas")).out
+        await typed.ok("cluster", "resume", "alpha")
+        shown_again = await typed.ok("cluster", "replicas", "--columns", "state,clock")
+        assert shown_again.out.splitlines()[1] == "alive  +1.2 s"
+        assert (await typed("cluster", "drain", "beta")).code == 6
 
 
 async def test_several_servers_are_kept_apart_as_contexts(db: Database, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.support.issuing import Rows, a_wish, complete, leaf_of, obtain, patiently
 from tests.support.pebble import Pebble
+from tests.support.secrets_planted import LONG_EAB_KEY
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused
@@ -33,7 +34,7 @@ from holdfast.world import HttpTransport, LocalFiles, SystemClock, SystemRandom
 
 pytestmark = pytest.mark.anyio
 
-EAB_KEY = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"
+EAB_KEY = LONG_EAB_KEY
 
 
 @pytest.fixture(scope="module")

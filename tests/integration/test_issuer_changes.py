@@ -6,6 +6,7 @@ import pytest
 from tests.support.api import a_desk
 from tests.support.later import LaterCa
 from tests.support.lifecycle import House
+from tests.support.secrets_planted import ISSUER_CREDENTIAL, NEW_CREDENTIAL, OLD_CREDENTIAL
 from tests.support.terminal import a_terminal
 
 from holdfast.operations import certificates, issuers
@@ -57,14 +58,14 @@ async def test_a_command_changes_what_it_names_and_leaves_the_rest(db: Database,
 
 async def _with_an_account(house: House, name: str) -> None:
     """A CA with a credential, and an account with a key, whose change is under way."""
-    keys = [Secret(b"old"), Secret(b"new")]
+    keys = [Secret(OLD_CREDENTIAL.encode()), Secret(NEW_CREDENTIAL.encode())]
     await issuers.add(
         house.keeper,
         name,
         kind="test",
         kinds=frozenset({"test"}),
         settings={},
-        credentials={"eab_key": Secret(b"sesame")},
+        credentials={"eab_key": Secret(ISSUER_CREDENTIAL.encode())},
         actor="local:test",
     )
 

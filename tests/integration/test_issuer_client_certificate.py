@@ -16,13 +16,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.support.fake_cas.bench import Bench, bench_of
 from tests.support.fake_cas.clients import a_pair, as_pkcs12, sealed_key
 from tests.support.fake_cas.entrust import FakeEntrust
+from tests.support.secrets_planted import CLIENT_KEY_PASSWORD as PASSWORD
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.client_certificate import HALF_REPLACED_FOR
 
 pytestmark = pytest.mark.anyio
-PASSWORD = "correct horse battery"
 
 
 @pytest.fixture

@@ -94,9 +94,28 @@ async def test_a_subject_variable_that_the_profile_wants_comes_from_the_settings
 
 @pytest.mark.parametrize("word", ["ACCEPTED", "ISSUED", "PENDING", "AWAITING_APPROVAL", "REJECTED", "whatever"])
 async def test_a_certificate_in_the_answer_counts_whatever_the_word_is(bench: Bench[FakeEntrust], word: str) -> None:
-    bench.ca.word = word
+    bench.ca.word, bench.ca.at_once = word, True
     _, look = await ordered(bench)
     assert isinstance(look, Issued)
+
+
+@pytest.mark.parametrize("shows_ids", [True, False], ids=["with-id", "without-id"])
+@pytest.mark.parametrize("shown", [200, 501], ids=["shown", "not-shown"])
+async def test_an_enrollment_that_is_rejected_in_the_answer_is_refused_in_its_words(
+    bench: Bench[FakeEntrust], shows_ids: bool, shown: int
+) -> None:
+    bench.ca.rejects, bench.ca.shows_ids, bench.ca.enrollments_answer = "The quota is used up.", shows_ids, shown
+    why = await refusal(bench)
+    assert why.reason == Reason.CA_REFUSED
+    assert "REJECTED. The quota is used up." in str(why)
+
+
+async def test_of_a_body_with_a_whole_chain_the_certificate_for_our_key_is_taken(bench: Bench[FakeEntrust]) -> None:
+    bench.ca.chain_bodies = True
+    for at_once in (True, False):
+        bench.ca.at_once = at_once
+        _, look = await ordered(bench)
+        assert isinstance(look, Issued)
 
 
 @pytest.mark.parametrize("word", ["ACCEPTED", "Issued", "COMPLETED", "pending", "PROCESSING", "AWAITING_APPROVAL"])
@@ -211,6 +230,7 @@ async def test_an_order_that_may_wait_for_a_person_is_uncertain_and_told_by_its_
         await bench.issuer().place(wish)
     found = await bench.issuer().find(wish)
     assert isinstance(found, Uncertain)
+    assert found.for_a_person
     assert wish.issuance in found.why
     assert [each.reference for each in bench.ca.orders] == [wish.issuance]
 

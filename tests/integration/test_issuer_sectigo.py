@@ -11,6 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.support.contestants import NAME, an_issuer
+from tests.support.fake_cas.bench import looked_up
 from tests.support.fake_cas.sectigo import FakeSectigo
 from tests.support.issuing import a_wish as a_nameless_wish
 from tests.support.issuing import leaf_of
@@ -49,6 +50,10 @@ class Bench:
 
     def with_settings(self, **changes: Any) -> Issuer:
         return an_issuer("sectigo", self.ca, self.transport, **changes)
+
+    async def looked_up(self, wish: Wish) -> Any:
+        issuer = self.issuer
+        return await looked_up(lambda: issuer, wish)
 
     async def issued(self, **wishes: Any) -> tuple[Placed, x509.Certificate]:
         wish = a_wish(NAME, **wishes)
@@ -184,13 +189,25 @@ async def test_what_is_issued_and_not_collectable_is_pending(bench: Bench, code:
     assert not any(each.unknown for each in shown if isinstance(each, Pending))
 
 
-async def test_other_400s_of_collecting_are_final(bench: Bench) -> None:
+async def test_of_the_400s_of_collecting_only_a_revocation_is_final(bench: Bench) -> None:
+    """Any other is about us or about the way: what is issued stays issued, and paid for."""
     bench.ca.collect_lag, bench.ca.wait_code = 9, -126
     wish = a_wish(NAME)
     placed = await bench.issuer.place(wish)
+    assert "-126" in str(await refused(bench.issuer.look, placed.ref, wish))
+    bench.ca.wait_code = -110
     look = await bench.issuer.look(placed.ref, wish)
     assert isinstance(look, Failed)
-    assert "-126" in look.why
+    assert "-110" in look.why
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 302])
+async def test_an_order_whose_certificate_we_may_not_collect_is_not_over(bench: Bench, status: int) -> None:
+    wish = a_wish(NAME)
+    placed = await bench.issuer.place(wish)
+    bench.ca.fail(status=status, body="<html>no</html>", only="GET /ssl/v1/collect")
+    await refused(bench.issuer.look, placed.ref, wish)
+    assert isinstance(await bench.issuer.look(placed.ref, wish), Issued)
 
 
 async def test_an_empty_answer_is_not_a_certificate_yet(bench: Bench) -> None:
@@ -245,15 +262,15 @@ async def test_a_request_is_found_among_many_by_its_comments(bench: Bench) -> No
     placed = await bench.issuer.place(wish)
     for number in range(12):
         await bench.issuer.place(replace(a_wish(NAME), issuance=f"issuance_1{number}"))
-    found = await bench.issuer.find(wish)
+    found = await bench.looked_up(wish)
     assert isinstance(found, Placed)
     assert found.ref["ssl"] == placed.ref["ssl"]
 
 
 async def test_nothing_is_denied_where_not_all_was_looked_at(bench: Bench) -> None:
-    for number in range(21):
+    for number in range(41):
         await bench.issuer.place(replace(a_wish(NAME), issuance=f"issuance_1{number}"))
-    assert isinstance(await bench.issuer.find(a_wish(NAME, asked_at=datetime.now(UTC))), Uncertain)
+    assert isinstance(await bench.looked_up(a_wish(NAME, asked_at=datetime.now(UTC))), Uncertain)
     later = a_wish(NAME, asked_at=datetime.now(UTC) + timedelta(days=3))
     assert await bench.issuer.find(later) is None  # all of them are older than our try
 
@@ -273,7 +290,7 @@ async def test_pages_of_the_list_are_turned(bench: Bench) -> None:
 async def test_a_renewal_is_of_the_last_certificate_and_with_our_key(bench: Bench) -> None:
     issuer = bench.with_settings(renewals="renew")
     first, old = await bench.issued()
-    wish = a_wish(NAME, previous=first.ref)
+    wish = a_wish(NAME, previous=first.ref, same_names=True)
     placed = await issuer.place(wish)
     assert placed.ref["ssl"] != first.ref["ssl"]
     assert f"POST /ssl/v1/renewById/{first.ref['ssl']}" in bench.ca.lines()
@@ -285,7 +302,7 @@ async def test_a_renewal_is_of_the_last_certificate_and_with_our_key(bench: Benc
 async def test_a_renewal_whose_answer_was_lost_is_known_by_its_key_or_not_at_all(bench: Bench) -> None:
     issuer = bench.with_settings(renewals="renew")
     first, _ = await bench.issued()
-    wish = a_wish(NAME, previous=first.ref)
+    wish = a_wish(NAME, previous=first.ref, same_names=True)
     assert await issuer.find(wish) is None
     bench.ca.pending_looks = 1
     bench.ca.fail(kind="reset", effect=True, only="POST")
@@ -296,6 +313,15 @@ async def test_a_renewal_whose_answer_was_lost_is_known_by_its_key_or_not_at_all
     found = await issuer.find(wish)
     assert found == Placed(ref={"ssl": bench.ca.orders[-1].id})
     assert len(bench.ca.orders) == 2
+
+
+async def test_other_names_than_those_of_the_last_certificate_are_a_request_of_their_own(bench: Bench) -> None:
+    issuer = bench.with_settings(renewals="renew")
+    first, _ = await bench.issued()
+    wish = a_wish(NAME, "new.example.com", previous=first.ref, same_names=False)
+    placed = await issuer.place(wish)
+    assert bench.ca.orders[-1].names == [NAME, "new.example.com"]
+    assert await issuer.find(wish) == Placed(ref={"ssl": placed.ref["ssl"]})
 
 
 # ── Taking back ──

@@ -509,6 +509,15 @@ async def test_claims_we_never_heard_of_are_handed_back_and_no_others(db: Databa
     assert await db.write(lambda tx: jobs.release_strays(tx, "a", [])) == 1
 
 
+async def test_a_newer_claim_that_we_never_heard_of_is_handed_back_although_we_know_an_older_one(db: Database) -> None:
+    older = await claimed(db, holder="a")
+    await settle(db, older, Again(after=timedelta(0)))  # whose answer was lost, so that we still think it is ours
+    [newer] = await claim(db, holder="a")
+    assert await db.write(lambda tx: jobs.release_strays(tx, "a", [newer])) == 0
+    assert await db.write(lambda tx: jobs.release_strays(tx, "a", [older])) == 1
+    assert (await get(db, older.id)).state is State.READY
+
+
 async def test_after_a_failover_all_running_jobs_come_back_to_be_rechecked(db: Database) -> None:
     running = await claimed(db, "running")
     failed = await claimed(db, "failed")

@@ -65,6 +65,19 @@ async def test_a_reader_takes_pages_and_may_want_one_subject_only(db: Database) 
     assert await db.read(lambda tx: journal.events_after(tx, 6)) == []
 
 
+async def test_old_events_are_forgotten_page_by_page_and_young_ones_never(db: Database) -> None:
+    await record(db, *"abcdef")
+    await update(db, "UPDATE events SET at = at - 3600000000 WHERE id <= 3 OR id = 5")
+
+    async def forgotten() -> int:
+        return await db.write(lambda tx: journal.forget_events(tx, tx.now() - timedelta(minutes=30), limit=2))
+
+    assert [await forgotten() for _ in range(3)] == [2, 1, 0]
+    assert [event.id for event in await all_events(db)] == [4, 5, 6]  # what an older clock wrote later waits its turn
+    await update(db, "UPDATE events SET at = at - 3600000000")
+    assert [await forgotten() for _ in range(3)] == [2, 1, 0]
+
+
 async def test_what_was_rolled_back_leaves_neither_trace_nor_gap(db: Database) -> None:
     await record(db, "before")
 

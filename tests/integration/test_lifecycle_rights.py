@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import pkcs12
 from tests.support.lifecycle import House, TruthfulCa, a_house, a_moving_house
+from tests.support.secrets_planted import EXPORT_PASSPHRASE
 
 from holdfast.core.certificate import Wanted
 from holdfast.core.forecast_months import WhatIf
@@ -177,10 +178,10 @@ async def test_a_key_leaves_only_with_an_audit_row_and_fits_its_chain(db: Databa
     with pytest.raises(certificates.WishRefused):
         await keeping.export(house.keeper, NAME, form="pkcs12", actor="local:alice")
     boxed = await keeping.export(
-        house.keeper, NAME, form="pkcs12", passphrase=Secret("a good one"), actor="local:alice"
+        house.keeper, NAME, form="pkcs12", passphrase=Secret(EXPORT_PASSPHRASE), actor="local:alice"
     )
     assert boxed.key is not None
-    key, leaf, _ = pkcs12.load_key_and_certificates(boxed.key.reveal(), b"a good one")
+    key, leaf, _ = pkcs12.load_key_and_certificates(boxed.key.reveal(), EXPORT_PASSPHRASE.encode())
     assert key is not None
     assert leaf is not None
     assert f"{leaf.serial_number:x}" == view.current.serial

@@ -11,7 +11,7 @@ from tests.support.lifecycle import DAY, House, a_house
 
 from holdfast.core.certificate import Window
 from holdfast.errors import Refused
-from holdfast.operations import certificates, gauges, inventory, issuers
+from holdfast.operations import certificates, gauges, inventory, issuers, issuing
 from holdfast.operations.gauges import Inventory
 from holdfast.store import certificates as rows
 from holdfast.store import gauges as store
@@ -49,6 +49,7 @@ async def an_inventory_of_every_kind(house: House) -> None:
     ask, db, ca = house.ask, house.db, house.cas["ca"]
     async with house.working():
         names = ["ok", "expired", "paused", "archived", "failing", "renewing", "revoked", "limited", "held", "waiting"]
+        names.append("staggered")
         for name in names:
             await ask(f"{name}.example.com")
         for name in names:
@@ -67,6 +68,7 @@ async def an_inventory_of_every_kind(house: House) -> None:
     await ask("pending.example.com")
     for name in ("renewing", "limited"):
         await certificates.renew(house.keeper, f"{name}.example.com", actor="local:test")
+    await certificates.renew(house.keeper, "staggered.example.com", actor="local:test", delay=DAY)
     await certificates.revoke(house.keeper, "revoked.example.com", reason=4, actor="local:test")
     await update(
         db,
@@ -146,6 +148,7 @@ async def test_the_failing_and_those_that_end_first_have_series_of_their_own_up_
         """UPDATE certificate_versions SET not_after = not_after - 86400000000 WHERE certificate =
            (SELECT id FROM certificates WHERE name = 'c.example.com')""",
     )
+    await db.write(lambda tx: issuing.replan(tx, certificates.found_by(tx, "c.example.com"), tx.now()))
     await update(db, "UPDATE certificates SET last_failure_at = now_us(), reason = 'CA_REFUSED' WHERE name LIKE 'd%'")
     looking, _ = looker(house, series=2)
     await looking.refresh()
@@ -203,6 +206,6 @@ async def test_a_look_that_takes_long_is_taken_more_seldom(db: Database, tmp_pat
 async def test_one_that_never_was_issued_is_counted_and_has_no_end(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path, life=10 * DAY)
     await house.ask("a.example.com")
-    found = await db.read(lambda tx: store.phases(tx))
+    found = await db.read(lambda tx: store.phases(tx, store.states(tx)))
     assert found == {("pending", "UNDER_WAY"): 1}
-    assert await db.read(lambda tx: store.ends(tx, tx.now(), (7,))) == {0: 0, 7: 0}
+    assert await db.read(lambda tx: store.ends(tx, tx.now())) == dict.fromkeys((0, 1, 7, 14, 30, 90), 0)

@@ -316,3 +316,38 @@ async def test_killed_for_real_on_a_file_the_next_start_completes(tmp_path: Path
     async with opened(SqliteEngine(path, SystemClock())) as db:
         assert (await shape(db)).keys() <= BOOKKEEPING
         assert len(await migrate.bring_up(db, points=no_points)) == len(migrate.bundled())
+
+
+# ── 0008: what is counted and searched ──
+
+
+async def test_what_an_older_release_wrote_is_counted_and_found(bare: Database) -> None:
+    """It says when each ends, and how it is called, nowhere that could be counted or searched."""
+
+    def before(tx: Tx) -> None:
+        older = [each for each in migrate.bundled() if each.version < 8]
+        migrate.migrate(tx, bare.engine.name, older, no_points)
+        tx.run(
+            """INSERT INTO certificates (id, name, identifiers, key_kind, issuers, state, changed_by, created_at,
+                                         fingerprint, current_version)
+               VALUES ('c', 'Own', '[["dns", "a.example.com"]]', 'ec-p256', '["ca"]', 'active', 'x', 1, 'f', 'v')"""
+        )
+        tx.run(
+            "INSERT INTO key_checks (kek_id, is_current, check_box, created_at) VALUES ('k', TRUE, :none, 1)", none=b""
+        )
+        tx.run(
+            "INSERT INTO secrets (id, kek_id, wrapped, box, created_at) VALUES ('s', 'k', :none, :none, 1)", none=b""
+        )
+        tx.run(
+            """INSERT INTO certificate_versions (id, certificate, generation, state, key_secret, chain_pem, serial,
+                                                 not_before, not_after, issuer, spki_sha256, issued_at)
+               VALUES ('v', 'c', 1, 'active', 's', '', '1', 1, 4711, 'ca', 'k', 1)"""
+        )
+
+    await bare.write(migrate.prepare)
+    await bare.write(before)
+    await migrate.bring_up(bare, points=no_points)
+    rows = await bare.read(lambda tx: tx.rows("SELECT ends_at FROM certificates"))
+    names = await bare.read(lambda tx: tx.rows("SELECT text FROM certificate_names ORDER BY text"))
+    assert [row["ends_at"] for row in rows] == [4711]
+    assert [row["text"] for row in names] == ["a.example.com", "own"]

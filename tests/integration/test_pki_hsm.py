@@ -10,6 +10,7 @@ import pytest
 from cryptography import x509
 from tests.support.keys import Draws
 from tests.support.pki import DAY, NOW, a_key, a_request, root, signed
+from tests.support.secrets_planted import WRONG_PIN
 from tests.support.softhsm import PIN, needs_softhsm, token
 
 from holdfast.errors import TryLater
@@ -65,7 +66,7 @@ async def test_a_device_signs_certificates_and_crls(place: Place, label: str, de
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"pin": Secret("0000")}, SignerRefused, "the PIN is wrong"),
+        ({"pin": Secret(WRONG_PIN)}, SignerRefused, "the PIN is wrong"),
         ({"key": "other"}, SignerRefused, "there is no such key"),
         ({"key": "p521"}, SignerRefused, "curve"),
         ({"library": "/nowhere.so"}, SignerRefused, "cannot be used"),
@@ -75,7 +76,7 @@ async def test_a_device_signs_certificates_and_crls(place: Place, label: str, de
 def test_what_a_person_must_mend_is_told_apart_from_what_may_pass(place: Place, change, error, words: str):
     with pytest.raises(error, match=words) as raised:
         Pkcs11Signer(replace(place, **change))
-    assert "0000" not in str(raised.value)
+    assert WRONG_PIN not in str(raised.value)
     assert PIN.reveal() not in str(raised.value)
 
 

@@ -24,6 +24,7 @@ from tests.support.pki import (
     openssl,
     root,
 )
+from tests.support.secrets_planted import OPENSSL_PASSPHRASE
 
 from holdfast.pki import bundle, certify, crl, csr, keys
 from holdfast.pki.encrypted import to_encrypted_pem
@@ -34,7 +35,7 @@ from holdfast.secret import Secret
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl(1) is not installed")
 CA_KINDS = [KeyKind.EC_P256, KeyKind.EC_P384, KeyKind.RSA_2048, KeyKind.ED25519]
 WHEN = ["-attime", str(int(NOW.timestamp()))]
-PASSPHRASE = Secret("correct horse battery")
+PASSPHRASE = Secret(OPENSSL_PASSPHRASE)
 
 
 def lay_out(

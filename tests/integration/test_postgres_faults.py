@@ -13,6 +13,7 @@ import pytest
 from tests.support.jobs import enqueue, found, get, grouped, opened, put, putting, update
 from tests.support.postgres import Cluster, free_port
 from tests.support.proxy import FaultProxy
+from tests.support.secrets_planted import STORE_PASSWORD
 from tests.support.stores import migrated
 
 from holdfast.errors import Duplicate, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable, TxConflict
@@ -429,7 +430,7 @@ async def test_a_promoted_server_is_a_new_epoch_and_a_standby_is_none_at_all(vic
 
 # ── what a person reads ──
 
-SENTINEL = "s3ntinel-password"
+SENTINEL = STORE_PASSWORD
 
 
 async def test_a_server_that_is_not_there_is_named_and_the_password_is_not() -> None:

@@ -37,13 +37,13 @@ async def note(db: Database, epoch: int) -> tuple[int, bool]:
 
 async def test_a_replica_is_known_from_its_first_sign_to_its_farewell(db: Database) -> None:
     before = await db.read(lambda tx: tx.now())
-    at = await db.write(lambda tx: replicas.seen(tx, "h1", "pod-1", "1.0", draining=False))
+    at, _ = await db.write(lambda tx: replicas.seen(tx, "h1", "pod-1", "1.0", draining=False))
     assert before <= at <= await db.read(lambda tx: tx.now())
     [one] = await db.read(replicas.everyone)
     assert (one.holder, one.name, one.version, one.draining) == ("h1", "pod-1", "1.0", False)
     assert one.started_at <= one.seen_at == at
 
-    later = await db.write(lambda tx: replicas.seen(tx, "h1", "pod-1", "1.0", draining=True))
+    later, _ = await db.write(lambda tx: replicas.seen(tx, "h1", "pod-1", "1.0", draining=True))
     [same] = await db.read(replicas.everyone)
     assert (same.started_at, same.seen_at, same.draining) == (one.started_at, later, True)
 

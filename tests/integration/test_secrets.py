@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.keys import a_kek, settings_in
+from tests.support.secrets_planted import KEK_PASSPHRASE, KEPT_SECRET, NEXT_PASSPHRASE, PREVIOUS_PASSPHRASE
 from tests.support.stores import open_store
 
 from holdfast import keyfile
@@ -28,7 +29,7 @@ from holdfast.world import LocalFiles, SystemClock, SystemRandom
 pytestmark = pytest.mark.anyio
 
 FILES, RANDOM, CLOCK = LocalFiles(), SystemRandom(), SystemClock()
-SENTINEL = b"s3ntinel-7f1c-which-nobody-may-see"
+SENTINEL = KEPT_SECRET
 
 
 async def unlock(db: Database, settings: Settings) -> Keyring:
@@ -238,7 +239,7 @@ async def test_two_replicas_that_start_at_once_with_one_key_file_agree(
 
 
 async def test_two_replicas_that_start_at_once_with_one_passphrase_agree(db: Database, tmp_path: Path):
-    settings = settings_in(tmp_path, passphrase="correct horse")
+    settings = settings_in(tmp_path, passphrase=KEK_PASSPHRASE)
     a, b = await start_both((db, db), (settings, settings), (FILES, FILES))
     assert (a.current.id, a.current.key) == (b.current.id, b.current.key)
     assert len(await db.read(secrets.checks)) == 1
@@ -301,14 +302,14 @@ async def test_a_key_file_that_others_can_read_is_refused(db: Database, tmp_path
 
 
 async def test_a_passphrase_opens_the_database_and_leaves_no_file(db: Database, tmp_path: Path):
-    settings = settings_in(tmp_path / "none", passphrase="correct horse")
+    settings = settings_in(tmp_path / "none", passphrase=KEK_PASSPHRASE)
     secret_id = await keep(db, await unlock(db, settings))
     assert await reveal(db, settings, await unlock(db, settings), secret_id) == SENTINEL
     assert not (tmp_path / "none").exists()
 
 
 async def test_a_wrong_passphrase_or_none_is_refused_at_start(db: Database, tmp_path: Path):
-    needed = (await unlock(db, settings_in(tmp_path, passphrase="correct horse"))).current.id
+    needed = (await unlock(db, settings_in(tmp_path, passphrase=KEK_PASSPHRASE))).current.id
     with pytest.raises(StoreRefused, match=f"passphrase is not the one .*{needed}") as refusal:
         await unlock(db, settings_in(tmp_path, passphrase="battery staple"))
     assert "HOLDFAST_KEYS_PASSPHRASE" in refusal.value.hint
@@ -322,7 +323,7 @@ async def test_a_wrong_passphrase_or_none_is_refused_at_start(db: Database, tmp_
 async def test_a_passphrase_does_not_open_a_database_of_a_key_file_without_the_file(db: Database, tmp_path: Path):
     settings = settings_in(tmp_path)
     keyring = await unlock(db, settings)
-    changed = settings_in(tmp_path, passphrase="correct horse")
+    changed = settings_in(tmp_path, passphrase=KEK_PASSPHRASE)
     assert (await unlock(db, changed)).current == keyring.current
     assert "not in use yet" in keys.owed(changed, keyring)
     assert keys.owed(settings, keyring) == ""
@@ -369,21 +370,21 @@ async def everything(db: Database, folder: Path) -> bytes:
     return await db.read(dump)
 
 
-@pytest.mark.parametrize("passphrase", ["", "pa55phrase-9d2e"])
+@pytest.mark.parametrize("passphrase", ["", PREVIOUS_PASSPHRASE])
 async def test_no_secret_and_no_key_is_ever_in_the_database(db: Database, tmp_path: Path, passphrase: str):
     settings = settings_in(tmp_path, passphrase=passphrase)
     first = await unlock(db, settings)
     marker = await keep(db, first)
     stored = await db.read(lambda tx: secrets.get(tx, marker))
     if passphrase:
-        settings = settings_in(tmp_path, passphrase="another-passphrase-77", previous=passphrase)
+        settings = settings_in(tmp_path, passphrase=NEXT_PASSPHRASE, previous=passphrase)
     second = await unlock(db, settings)
     await rotation.rotate(db, second, settings, FILES, random=RANDOM, clock=CLOCK, points=no_points)
     assert await reveal(db, settings, second, marker) == SENTINEL
     await reveal(db, settings, second, await keep(db, second, SENTINEL * 1000))
     found = await everything(db, tmp_path)
     assert stored.box in found, "what is searched is what is stored"
-    plain = [SENTINEL, passphrase.encode() or SENTINEL, b"another-passphrase-77"]
+    plain = [SENTINEL, passphrase.encode() or SENTINEL, NEXT_PASSPHRASE.encode()]
     plain += [keyring.current.key.reveal() for keyring in (first, second)]
     for value in plain:
         for shape in (value, value.hex().encode(), value.hex().upper().encode(), base64.b64encode(value)[:-4]):

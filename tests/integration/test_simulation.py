@@ -65,8 +65,8 @@ BROKEN = {
 BROKEN_LIVES = {
     "a certificate is put in use without a look at it": (
         "engine/received.py",
-        "        return chain.problem_with(found, key=_request(issuance).public_key, names=dns, ips=ips, now=at)\n",
-        "        return None\n",
+        "    return chain.problem_with(found.chain, key=found.key, names=dns, ips=ips, now=at)\n",
+        "    return None\n",
         "I4",
     ),
     "an order of one who died is not looked for": (

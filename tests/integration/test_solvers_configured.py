@@ -10,6 +10,7 @@ import pytest
 from tests.support.bind import KEY, KEY_NAME, OURS, Bind
 from tests.support.dns_server import free_port
 from tests.support.issuing import Rows, a_dns_proof
+from tests.support.secrets_planted import LEXICON_TOKEN
 
 from holdfast.network import SystemNet
 from holdfast.secret import Secret
@@ -88,7 +89,7 @@ async def test_a_webroot_is_written_to(tmp_path: Path) -> None:
         ("dns-rfc2136", UPDATE, {"key": "not base64!"}, "base64"),
         ("dns-rfc2136", {**UPDATE, "server": "ns1.example"}, {"key": RIGHT_KEY}, "ns1.example"),
         ("dns-rfc2136", {**UPDATE, "algorithm": "hmac-md5"}, {"key": RIGHT_KEY}, "algorithm"),
-        ("dns-lexicon", {}, {"auth_token": "a-token"}, "needs provider"),
+        ("dns-lexicon", {}, {"auth_token": LEXICON_TOKEN}, "needs provider"),
     ],
 )
 def test_what_is_wrong_with_an_option_is_said_without_its_secrets(
@@ -104,7 +105,7 @@ def test_every_kind_of_proof_has_a_solver() -> None:
         "webroot": ({"folder": "/srv"}, {}),
         "dns-hook": ({"argv": ["hook"]}, {}),
         "dns-rfc2136": (UPDATE, {"key": Secret(RIGHT_KEY)}),
-        "dns-lexicon": ({"provider": "cloudflare"}, {"auth_token": Secret("x")}),
+        "dns-lexicon": ({"provider": "cloudflare"}, {"auth_token": Secret(LEXICON_TOKEN)}),
     }
     made = {kind: make(kind, *given.get(kind, ({}, {})), tools()).type for kind in KINDS}
     assert set(made.values()) == {"http-01", "dns-01", "tls-alpn-01"}

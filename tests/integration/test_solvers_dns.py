@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import tomllib
 from collections.abc import AsyncIterator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,7 @@ from holdfast.network import SystemNet
 from holdfast.secret import Secret
 from holdfast.solvers.dns_client import DnsClient
 from holdfast.solvers.dns_hook import Hook
-from holdfast.solvers.dns_lexicon import Lexicon, LexiconSettings
+from holdfast.solvers.dns_lexicon import REQUIREMENT, Lexicon, LexiconSettings
 from holdfast.solvers.dns_record import DnsSolver, Provider, Record, record_value
 from holdfast.solvers.dns_rfc2136 import Rfc2136, UpdateServer
 from holdfast.solvers.propagation import Propagation
@@ -138,6 +139,8 @@ async def test_an_address_has_no_record(bind: Bind) -> None:
 class Nothing:
     """A provider for tests that do not publish."""
 
+    side_by_side = True
+
     async def add(self, record: Record) -> None: ...
 
     async def remove(self, record: Record) -> None: ...
@@ -244,8 +247,9 @@ async def test_a_hook_that_fails_or_hangs_is_tried_later_and_not_quoted(tmp_path
         await failing.remove(record)
     assert "password" not in str(later.value)
     assert later.value.reason == Reason.SOLVER_FAILED
-    with pytest.raises(TryLater):
+    with pytest.raises(TryLater, match=r"did not end in 0\.2 s") as later:
         await Hook(LocalFiles(), [sys.executable, "-c", "import time; time.sleep(60)"], run_for=0.2).add(record)
+    assert later.value.reason == Reason.SOLVER_FAILED
     with pytest.raises(TryLater, match="cannot be run"):
         await Hook(LocalFiles(), [str(tmp_path / "missing")]).add(record)
 
@@ -289,7 +293,22 @@ async def test_lexicon_s_failures_never_quote_a_credential(lexicon_python: str) 
     assert later.value.reason == Reason.SOLVER_FAILED
 
 
+async def test_a_lexicon_that_hangs_is_tried_later(tmp_path: Path) -> None:
+    hangs = tmp_path / "python"
+    hangs.write_text("#!/bin/sh\nexec sleep 60\n")
+    hangs.chmod(0o755)
+    settings = LexiconSettings(provider="cloudflare", options={}, run_for=0.2)
+    with pytest.raises(TryLater, match=r"cloudflare, by dns-lexicon, did not end in 0\.2 s") as later:
+        await Lexicon(LocalFiles(), str(hangs), settings).add(Record("a.zone.test", "value", "zone.test"))
+    assert later.value.reason == Reason.SOLVER_FAILED
+
+
 @pytest.mark.skipif(find_spec("lexicon") is not None, reason="dns-lexicon is installed here")
-async def test_without_lexicon_the_extra_is_named() -> None:
-    with pytest.raises(Refused, match=r"holdfast\[dns\]"):
+async def test_without_lexicon_it_is_said_what_to_install_and_where() -> None:
+    with pytest.raises(Refused, match=rf"{sys.executable} -m pip install 'dns-lexicon>=.*holdfast\[dns\]"):
         await through_lexicon(sys.executable, "localzone").add(Record("a.zone.test", "value", "zone.test"))
+
+
+def test_what_is_to_be_installed_is_what_the_extra_names() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["optional-dependencies"]["dns"] == [REQUIREMENT]

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -16,10 +16,13 @@ from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
+from tests.support.api import a_desk
 from tests.support.engine import Watch, eventually, working
 from tests.support.jobs import enqueue
 from tests.support.processes import environment
+from tests.support.secrets_planted import MARK, TRACED_KEY
 
+from holdfast.api.origin import traceparent
 from holdfast.app import App
 from holdfast.config import load
 from holdfast.core.job import Again, Done, Failed, Outcome
@@ -141,7 +144,7 @@ async def test_a_call_to_somebody_outside_is_a_part_of_the_run_that_made_it_and_
         traces = traces_to(collector)
         transport = TracedTransport(Remote(), traces)
         with traces.attempt("job_1", 1, kind="issue", subject="i", attempt=1):
-            await transport.request(Request(method="POST", url="https://ca.example/secret-path?key=hunter2"))
+            await transport.request(Request(method="POST", url=f"https://ca.example/secret-path?key={TRACED_KEY}"))
             with pytest.raises(TryLater):
                 await transport.request(Request(method="GET", url="https://broken.example/"))
         await traces.close()
@@ -150,7 +153,7 @@ async def test_a_call_to_somebody_outside_is_a_part_of_the_run_that_made_it_and_
         [get] = collector.named("GET broken.example")
     assert post.parent_span_id == get.parent_span_id == run.span_id
     assert (facts(post)["status"], get.status.message) == (201, "TryLater")
-    assert b"hunter2" not in post.SerializeToString() + run.SerializeToString()
+    assert MARK.encode() not in post.SerializeToString() + run.SerializeToString()
     assert b"secret-path" not in post.SerializeToString()
 
 
@@ -197,3 +200,68 @@ async def test_an_endpoint_without_the_extra_is_refused_with_what_to_install(
     with pytest.raises(SettingRefused) as refused:
         App(settings)
     assert "holdfast[otel]" in refused.value.hint
+
+
+# ── the request that asked for it (W3C trace context) ──
+
+PARENT = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+async def test_what_a_request_asks_for_is_linked_to_its_trace_and_nobody_outside_hears_of_it(
+    db: Database, tmp_path: Path
+) -> None:
+    async with a_collector() as collector, a_desk(db, tmp_path) as desk:
+        traces, house = traces_to(collector), desk.house
+        house.watch.traces = traces
+        admin = await desk.as_()
+        async with house.working():
+            given = {"traceparent": f"00-{PARENT}", "Prefer": "wait=30"}
+            made = await admin("POST", "/certificates", {"names": ["www.example.com"]}, headers=given)
+            assert made.status_code == 201
+            await admin.post("/certificates", {"names": ["api.example.com"]}, Prefer="wait=30", traceparent="00-no")
+        await traces.close()
+        by_subject = {facts(span)["subject"]: span for span in collector.named("job issue")}
+        [audited] = (await admin.get("/audit", action="certificate_requested", subject=made.json()["id"]))["items"]
+        attempts = {each["names"][0]: each["id"] for each in (await admin.get("/issuances"))["items"]}
+    linked = by_subject[attempts["www.example.com"]]
+    [link] = linked.links
+    assert (link.trace_id.hex(), link.span_id.hex()) == tuple(PARENT.split("-")[:2])
+    assert linked.trace_id != link.trace_id, "a link, and no parent"
+    assert list(by_subject[attempts["api.example.com"]].links) == []
+    assert audited["origin"]["trace"] == f"00-{PARENT}"
+
+
+async def test_a_request_to_somebody_outside_carries_no_trace() -> None:
+    class Seen(Remote):
+        headers: ClassVar[list[str]] = []
+
+        async def request(self, request: Request) -> Response:
+            self.headers += [name.lower() for name in request.headers]
+            return await super().request(request)
+
+    async with a_collector() as collector:
+        traces = traces_to(collector)
+        with traces.attempt("job_1", 1, asked_in=f"00-{PARENT}", kind="issue", subject="i", attempt=1):
+            await TracedTransport(Seen(), traces).request(Request(method="POST", url="https://ca.example/"))
+        await traces.close()
+    assert not {"traceparent", "tracestate", "baggage"} & set(Seen.headers)
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (f"00-{PARENT}", f"00-{PARENT}"),
+        (f"01-{PARENT}-later", f"00-{PARENT}"),
+        (f"00-{PARENT}-more", ""),
+        (f"01-{PARENT}more", ""),
+        (f"ff-{PARENT}", ""),
+        (f"00-{PARENT.upper()}", ""),
+        (f"00-{'0' * 32}-00f067aa0ba902b7-01", ""),
+        (f"00-4bf92f3577b34da6a3ce929d0e0e4736-{'0' * 16}-01", ""),
+        ("00-4bf92f3577b34da6a3ce929d0e0e4736", ""),
+        ("", ""),
+    ],
+    ids=["good", "later version", "too long", "no dash", "ff", "upper case", "no trace", "no span", "half", "none"],
+)
+def test_only_a_traceparent_that_is_one_is_kept(given: str, kept: str) -> None:
+    assert traceparent(given) == kept

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.support.secrets_planted import ADDRESS_PASSWORD, ADDRESS_TOKEN, MARK, NETRC_PASSWORD
 
 from holdfast.errors import TryLater
 from holdfast.ports import Request, Response
@@ -152,7 +153,7 @@ async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Monkey
 
 async def test_passwords_of_the_environment_are_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login me password hunter2")
+    netrc.write_text(f"machine 127.0.0.1 login me password {NETRC_PASSWORD}")
     monkeypatch.setenv("NETRC", str(netrc))
     async with serving(saying(body(b""))) as remote:
         transport = HttpTransport()
@@ -257,9 +258,9 @@ async def test_an_address_that_is_none_is_a_reason_to_try_later(transport: HttpT
 async def test_what_is_secret_in_an_address_is_not_in_the_error(transport: HttpTransport) -> None:
     async with serving(saying(b"")) as remote:
         pass
-    secret = f"http://user:sentinel@127.0.0.1:{remote.port}/hooks/sentinel?token=sentinel"
+    secret = f"http://user:{ADDRESS_PASSWORD}@127.0.0.1:{remote.port}/hooks/{ADDRESS_TOKEN}?token={ADDRESS_TOKEN}"
     for url in (secret, secret.replace("127.0.0.1", "[::1")):
-        assert "sentinel" not in str(await refused(transport, url))
+        assert MARK not in str(await refused(transport, url))
 
 
 # ── too much ──

@@ -21,11 +21,13 @@ from tests.support.engine import (
     working,
 )
 from tests.support.jobs import ON_POSTGRES, audits, claim, enqueue, history, opened, put, spec, update
+from tests.support.secrets_planted import HANDLER_TOKEN, MARK
 from tests.support.stores import migrated
 
 from holdfast.core.backoff import Ladder
 from holdfast.core.job import Again, Done, Outcome
-from holdfast.engine.worker import CLOCK_JUMP, Handler, Work
+from holdfast.engine.database_clock import CLOCK_JUMP
+from holdfast.engine.worker import Handler, Work
 from holdfast.errors import LeaseLost, OutcomeUnknown, Refused, StoreUnavailable, TryLater, TxConflict
 from holdfast.secret import Secret
 from holdfast.simulation.stage import Stage
@@ -175,7 +177,7 @@ async def test_a_store_that_fails_under_a_handler_costs_the_job_no_attempt(db: D
 async def test_an_unexpected_exception_fails_the_job_with_its_traceback_logged_and_no_secret(
     db: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    token = Secret("hunter2-sentinel")
+    token = Secret(HANDLER_TOKEN)
 
     async def buggy(work: Work) -> Outcome:
         raise KeyError(token)
@@ -189,7 +191,7 @@ async def test_an_unexpected_exception_fails_the_job_with_its_traceback_logged_a
     assert job["last_error"].startswith("KeyError")
     assert "job.crashed" in said
     assert "in buggy" in said
-    assert "sentinel" not in said + str(job)
+    assert MARK not in said + str(job)
 
 
 async def test_an_answer_that_cannot_be_written_is_a_failed_attempt_and_not_a_silent_worker(db: Database) -> None:

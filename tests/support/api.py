@@ -23,10 +23,10 @@ from holdfast.operations.front import Front
 from holdfast.operations.tokens import Grant
 from holdfast.store.database import Database
 from holdfast.store.issuers import IssuerRow
-from holdfast.telemetry import SilentLog
 from holdfast.web.serve import bind, bind_local, serving
 from holdfast.world import HttpTransport, SystemClock
 from tests.support.lifecycle import House, a_house
+from tests.support.secrets_watch import WatchedLog
 
 BASE = "http://holdfast.test/api/v1"
 
@@ -104,7 +104,7 @@ def another(front: Front, **manner: Any) -> Starlette:
 
 def _mounted(front: Front, numbers: Iterator[int], **manner: Any) -> Mount:
     new_id = lambda: f"req_{next(numbers)}"  # noqa: E731
-    return mount(lambda: front, SilentLog(), new_id=new_id, now=SystemClock().now, **manner)
+    return mount(lambda: front, WatchedLog(), new_id=new_id, now=SystemClock().now, **manner)
 
 
 @asynccontextmanager

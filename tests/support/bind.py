@@ -15,10 +15,11 @@ import dns.query
 from tests.interop.packages import Debian
 from tests.support.packages import tool
 from tests.support.reaper import until
+from tests.support.secrets_planted import TSIG_KEY
 
 LOCAL: Final = "127.0.0.1"
 KEY_NAME: Final = "holdfast"
-KEY: Final = b"0123456789abcdef0123456789abcdef"
+KEY: Final = TSIG_KEY
 FIXED, OURS = "holdfast.test", "proofs.test"
 
 _ZONE: Final = """$TTL 60

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,9 +10,8 @@ from holdfast.engine import notify
 from holdfast.world import SystemClock
 from tests.support.api import Asker, Desk
 from tests.support.inboxes import Inbox
-
-KEY = "whsec_" + base64.b64encode(b"sentinel-sentinel-sentinel").decode()
-PATH = "/hook/sentinel-of-the-address"
+from tests.support.secrets_planted import HOOK_KEY as KEY
+from tests.support.secrets_planted import HOOK_PATH as PATH
 
 
 def a_webhook(web: Inbox, name: str = "ops", **more: Any) -> dict[str, Any]:

@@ -133,7 +133,7 @@ class Life:
         self._random, self._files = SystemRandom(), LocalFiles()
         self._settings = Settings(store=Store(data_dir=wishes.folder))
         self._holder = self._random.new_id("replica")
-        self._telemetry = Telemetry(log=make_log("info", "json", replica=wishes.name), metrics=Metrics())
+        self._telemetry = Telemetry(log=make_log("debug", "json", replica=wishes.name), metrics=Metrics())
 
     async def live(self) -> None:
         """Run until a signal, or, with --leave, until all that was asked is done."""

@@ -18,6 +18,7 @@ from holdfast.store.database import Database, Store
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Health, Log, Metrics, Telemetry, Traces
 from holdfast.world import SystemClock
+from tests.support.secrets_watch import look
 
 T = TypeVar("T")
 
@@ -37,16 +38,20 @@ class Memory(Log):
         self.lines: list[tuple[str, str, dict[str, Any]]] = []
 
     def debug(self, event: str, **facts: Any) -> None:
-        self.lines.append(("debug", event, facts))
+        self._keep("debug", event, facts)
 
     def info(self, event: str, **facts: Any) -> None:
-        self.lines.append(("info", event, facts))
+        self._keep("info", event, facts)
 
     def warning(self, event: str, **facts: Any) -> None:
-        self.lines.append(("warning", event, facts))
+        self._keep("warning", event, facts)
 
     def error(self, event: str, **facts: Any) -> None:
-        self.lines.append(("error", event, facts))
+        self._keep("error", event, facts)
+
+    def _keep(self, level: str, event: str, facts: dict[str, Any]) -> None:
+        look(f"log line {event}", repr(facts))
+        self.lines.append((level, event, facts))
 
     def told(self, event: str) -> list[dict[str, Any]]:
         """The facts of every line with this name."""

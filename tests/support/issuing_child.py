@@ -83,7 +83,7 @@ class IssuingLife:
         self._points = Passages(report, wishes.strike)
         self._clock, self._random, self._files = SystemClock(), SystemRandom(), LocalFiles()
         self._identity = Identity(holder=self._random.new_id("replica"), name=wishes.name)
-        self._telemetry = Telemetry(log=make_log("info", "json", replica=wishes.name), metrics=Metrics())
+        self._telemetry = Telemetry(log=make_log("debug", "json", replica=wishes.name), metrics=Metrics())
 
     async def live(self) -> None:
         stop = asyncio.Event()
@@ -126,6 +126,8 @@ class IssuingLife:
         wanted = Wanted(name=NAME, identifiers=certificates.identifiers_of([NAME]), issuers=(name,))
         with suppress(CertificateExists):
             await certificates.request(keeper.keeper, wanted, actor="local:alice")
+        if self._wishes.anew:
+            await certificates.renew(keeper.keeper, NAME, actor="local:alice")
 
     def _replica(self, db: Database, own: CaServer, keeper: CertificateKeeper) -> Replica:
         often = timedelta(seconds=0.5)
@@ -172,6 +174,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--name", default="child", help="the replica's name, as people see it")
     parser.add_argument("--strike", action="append", type=Strike.read, default=[], help="kill|stop:POINT:N")
     parser.add_argument("--stay", action="store_true", help="go on until told to stop")
+    parser.add_argument("--anew", action="store_true", help="a person says that it is to be ordered, whatever was")
     parser.add_argument("--ttl", type=float, default=30.0)
     parser.add_argument("--poll", type=float, default=0.1)
     return parser

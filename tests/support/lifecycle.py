@@ -188,6 +188,7 @@ class Board:
     """A solver that remembers what hangs on it."""
 
     type = "http-01"
+    side_by_side = True
 
     def __init__(self) -> None:
         self.shown: dict[str, str] = {}

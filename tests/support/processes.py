@@ -21,6 +21,7 @@ from tests.support import child
 from tests.support.child import Strike
 from tests.support.grounds import Ground
 from tests.support.reaper import state, until
+from tests.support.secrets_watch import WATCH
 
 # A process that has imported everything and started no thread is copied for each child: a tenth of the time.
 FORKS: Final = multiprocessing.get_context("forkserver")
@@ -135,6 +136,7 @@ class Child:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        WATCH.file(Path(f"{self.report}.log"))
         with _guard:
             self._process.close()
 
@@ -194,7 +196,9 @@ class Served:
         """Status and body; 0 when nobody answers."""
         try:
             with urlopen(self.url + path, timeout=SHORTLY) as answer:
-                return answer.status, answer.read().decode()
+                body = answer.read().decode()
+                WATCH.look(path, body)
+                return answer.status, body
         except HTTPError as error:
             with error:
                 return error.code, error.read().decode()
@@ -238,10 +242,13 @@ class Served:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        WATCH.file(self._err)
+        WATCH.file(self._out)
 
 
 def environment(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
     """Ours without what the machine has set for a Holdfast of its own; any free port, unless one is named."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     defaults = {"SERVER_LISTEN": "127.0.0.1:0", "ACME_LISTEN": "127.0.0.1:0", "STORE_DATA_DIR": str(folder)}
+    defaults["LOG_LEVEL"] = "debug"  # what is let out is watched for secrets
     return plain | {f"HOLDFAST_{name}": value for name, value in (defaults | dict(settings)).items()}

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.pki.hsm import Place
 from holdfast.secret import Secret
+from tests.support.secrets_planted import TOKEN_PIN
 
 LIBRARIES = [
     Path("/usr/lib/softhsm/libsofthsm2.so"),
@@ -18,7 +19,7 @@ LIBRARIES = [
     Path("/usr/local/lib/softhsm/libsofthsm2.so"),
 ]
 LIBRARY = next((path for path in LIBRARIES if path.exists()), None)
-PIN = Secret("5678")
+PIN = Secret(TOKEN_PIN)
 needs_softhsm = pytest.mark.skipif(
     LIBRARY is None or shutil.which("softhsm2-util") is None, reason="SoftHSM is not installed: apt install softhsm2"
 )

@@ -20,6 +20,7 @@ from holdfast.errors import UserError
 from holdfast.store.database import Database
 from tests.support.api import Desk, a_desk, on_a_socket
 from tests.support.processes import environment
+from tests.support.secrets_watch import look
 
 INSTANT = r"20\d\d-\d\d-\d\dT\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|\+00:00)"
 SPAN = r"\d+ (?:d|h|m|s)(?: \d+ (?:h|m|s))?"
@@ -81,6 +82,8 @@ class Terminal:
         whole = environment(self.folder, {}) | {"HOME": str(self.folder), "COLUMNS": "500"} | dict(env)
         with mock.patch.dict(os.environ, whole, clear=True), _streams(stdin, out, err):
             code = _run(args)
+        for each in (out, err):
+            look(f"holdfast {' '.join(args):.80}", each.getvalue(), hands_over=bool({"token", "export"} & {*args}))
         return Said(code, out.getvalue(), err.getvalue())
 
     async def ok(self, *args: str, **more: Any) -> Said:

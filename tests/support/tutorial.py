@@ -19,6 +19,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from tests.support.reaper import until
+from tests.support.secrets_watch import look
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```\w+ title=\"([a-z.]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -87,6 +88,7 @@ class Shell:
         output: list[str] = []
         for line in self._process.stdout:
             if line.startswith(END):
+                look(f"$ {step.command}", "".join(output), hands_over="token" in step.command)
                 if step.serves:
                     self._wait_for(step)
                 return "".join(output), int(line.removeprefix(END))

@@ -91,6 +91,8 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/stats/issuance-rate"): Row(_LIST),
     ("GET", "/forecast"): Row("yyyynnnn"),  # of the whole fleet
     ("GET", "/cluster"): Row("yyyynnnn"),
+    ("POST", "/cluster/replicas/{replica}/drain"): Row(_ADMIN),
+    ("POST", "/cluster/replicas/{replica}/resume"): Row(_ADMIN),
     ("GET", "/self"): Row("yyyyyynn"),
     ("GET", "/tokens"): Row("ynnynnnn"),
     ("POST", "/tokens"): Row("ynnnnnyn", "", {"name": "x", "role": "admin"}),

@@ -17,6 +17,7 @@ from holdfast.core.budget import (
     TakenAll,
     Wait,
     WaitAll,
+    give_back,
     hold,
     remaining,
     take,
@@ -291,6 +292,71 @@ def test_transactions_that_read_the_clock_out_of_order_are_forgiven_nothing() ->
     limit = Limit(burst=4, every=SECOND)
     budget = drained(fresh(limit))
     assert denied(budget, NOW - 30 * SECOND, waiting=True).budget.tat == budget.tat
+
+
+# ── Several requests at once ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_several_requests_are_paid_for_together_or_not_at_all() -> None:
+    budget = fresh(Limit(burst=4, every=SECOND))
+    three = take(budget, NOW, urgent=True, waiting=False, count=3)
+    assert isinstance(three, Taken)
+    assert three.budget.tat == NOW + 3 * SECOND
+    two = take(three.budget, NOW, urgent=True, waiting=False, count=2)
+    assert isinstance(two, Wait)
+    assert two.until == NOW + SECOND, "when two of the four are free"
+    assert isinstance(take(two.budget, two.until, urgent=True, waiting=True, count=2), Taken)
+
+
+def test_more_than_may_ever_be_outstanding_waits_for_a_full_burst_and_not_for_ever() -> None:
+    budget = taken(fresh(Limit(burst=4, every=SECOND)))
+    denial = take(budget, NOW, urgent=True, waiting=False, count=9)
+    assert isinstance(denial, Wait)
+    assert denial.until == NOW + SECOND
+    nine = take(denial.budget, denial.until, urgent=True, waiting=True, count=9)
+    assert isinstance(nine, Taken)
+    assert nine.budget.tat == denial.until + 9 * SECOND  # whoever comes next waits for all nine
+    assert denied(nine.budget, denial.until + SECOND, urgent=True).until == denial.until + 6 * SECOND
+
+
+@quick
+@given(limit=limits, script=scripts, unused=st.lists(st.tuples(st.integers(0, 39), st.integers(1, 5)), max_size=12))
+def test_what_is_given_back_unused_lets_nobody_exceed_the_limit(
+    limit: Limit, script: Script, unused: list[tuple[int, int]]
+) -> None:
+    """Of all that was taken some is given back, a while later; what is left is as if it alone had been taken."""
+    budget, now, spent, returns = fresh(limit), NOW, list[datetime](), list[tuple[datetime, datetime]]()
+    given = dict(unused)
+    for n, (sevenths, urgent) in enumerate(script):
+        now += limit.every * sevenths / 7
+        for at, since in [each for each in returns if each[0] <= now]:
+            budget = give_back(budget, limit.every, at - since)
+            returns.remove((at, since))
+        answer = take(budget, now, urgent=urgent, waiting=False)
+        if isinstance(answer, Taken):
+            budget = answer.budget
+            if n in given:
+                returns.append((now + limit.every * given[n] / 7, now))
+            else:
+                spent.append(now)
+    for i, start in enumerate(spent):
+        for count, end in enumerate(spent[i:], start=1):
+            assert count <= limit.burst + (end - start) / limit.every + 1e-6
+
+
+def test_what_is_given_back_at_once_is_as_if_it_had_never_been_taken() -> None:
+    assert give_back(taken(fresh()), ORDERS.every, timedelta(0)) == fresh()
+    assert give_back(taken(fresh()), ORDERS.every, HOUR) == taken(fresh())
+    assert give_back(taken(fresh()), ORDERS.every, -HOUR) == fresh()
+
+
+def test_the_turns_of_those_who_want_several_are_as_far_apart_as_they_take() -> None:
+    budget = drained(fresh(Limit(burst=4, every=SECOND)))
+    first = take(budget, NOW, urgent=False, waiting=False, count=2)
+    assert isinstance(first, Wait)
+    second = take(first.budget, NOW, urgent=False, waiting=False, count=2)
+    assert isinstance(second, Wait)
+    assert second.until - first.until == 2 * SECOND
 
 
 # ── Several budgets at once ───────────────────────────────────────────────────────────────────────────────

@@ -13,12 +13,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.keys import T0, Draws, a_kek, a_keyring
+from tests.support.secrets_planted import SEALED
 
 from holdfast.errors import KeyMissing, KeyUnusable, UserError
 from holdfast.keyring import Kek, Keyring, Sealed, check_box, derive, new_kek, opens
 from holdfast.secret import Secret
 
-SENTINEL = b"s3ntinel-7f1c"
+SENTINEL = SEALED
 PLACE = {"table": "secrets", "row": "secret_1", "column": "box"}
 
 

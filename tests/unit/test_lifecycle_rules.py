@@ -13,7 +13,7 @@ from holdfast.core.budget import Limit
 from holdfast.core.ca_limits import LETS_ENCRYPT, CaLimits, budgets_of_order, limits_of, refused_key
 from holdfast.core.certificate import Rule, Wanted, Window
 from holdfast.core.forecast import LETS_ENCRYPT_LIFE, Kept, renewals
-from holdfast.core.issuance import MOVES, OVER, Candidate, State, choose, move
+from holdfast.core.issuance import MOVES, OVER, Candidate, State, choose, move, patience
 from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.core.registered_domain import registered_domain
 from holdfast.errors import IllegalMove
@@ -78,18 +78,43 @@ def test_paused_and_unknown_ones_are_passed_over() -> None:
     assert chosen(Candidate(name="a", paused=True)) is None
 
 
-def test_one_that_is_down_is_waited_for_unless_time_is_short() -> None:
+def test_one_that_is_down_is_passed_over_while_another_can_help() -> None:
     down = Candidate(name="a", down=True)
-    assert chosen(down, B) == "a"
-    assert chosen(down, B, left=DAY) == "b"
+    assert chosen(down, B) == "b"
+    assert chosen(down, B, left=None) == "b"
     assert chosen(down, left=DAY) == "a"  # there is no other
+    assert chosen(down, Candidate(name="b", down=True)) == "a"
 
 
-def test_one_that_wants_to_hear_nothing_until_it_is_too_late_is_passed_over() -> None:
+def test_one_that_was_down_is_tried_again_by_those_that_have_time() -> None:
+    doubtful = Candidate(name="a", doubtful=True)
+    assert chosen(doubtful, B) == "a"
+    assert chosen(doubtful, B, left=DAY) == "b"
+    assert chosen(doubtful, B, left=DAY, failures=2) == "a"  # the other one has failed as well
+    assert chosen(doubtful, left=DAY) == "a"
+
+
+def test_one_that_wants_to_hear_nothing_for_long_is_passed_over() -> None:
     held = Candidate(name="a", held_until=NOW + 40 * DAY)
     assert chosen(held, B) == "b"
     assert chosen(Candidate(name="a", held_until=NOW + HOUR), B) == "a"
+    assert chosen(Candidate(name="a", held_until=NOW + 2 * HOUR), B) == "b"
     assert chosen(held) == "a"
+    assert (
+        chosen(held, Candidate(name="b", held_until=NOW + 2 * HOUR)) == "b"
+    )  # both are away, and this one not for long
+
+
+def test_a_long_line_is_no_reason_to_go_unless_it_takes_a_tenth_of_what_is_left() -> None:
+    assert chosen(Candidate(name="a", turn_at=NOW + 2 * DAY), B) == "a"
+    assert chosen(Candidate(name="a", turn_at=NOW + 4 * DAY), B) == "b"
+    assert chosen(Candidate(name="a", turn_at=NOW + 2 * HOUR), B, left=None) == "b"
+
+
+def test_one_waits_for_an_hour_or_a_tenth_of_what_is_left_and_not_long_for_a_first_certificate() -> None:
+    assert [patience(left) for left in (90 * DAY, 5 * HOUR, -HOUR, None)] == [
+        HOUR, HOUR / 2, timedelta(0), timedelta(minutes=10)
+    ]  # fmt: skip
 
 
 # ── Breakers ──
@@ -132,6 +157,30 @@ def test_a_ca_that_limits_us_again_and_again_is_asked_more_seldom_than_it_says()
     assert waits[:3] == [timedelta(seconds=45), MINUTE, 2 * MINUTE]
     assert waits[-1] == 15 * MINUTE
     assert breaker.limited(Breaker(), NOW, NOW + DAY, "").until == NOW + DAY
+
+
+def test_an_account_that_is_barred_is_tried_by_one_ever_more_seldom_and_at_once_after_a_change() -> None:
+    now, state, waits = NOW, Breaker(), list[timedelta]()
+    for _ in range(6):
+        state = breaker.barred(state, now, "bad key")
+        assert breaker.barred(state, now, "bad key") == state  # the others that were under way say nothing new
+        assert state.until is not None
+        waits.append(state.until - now)
+        now = state.until
+    assert waits == [n * MINUTE for n in (5, 10, 20, 40, 60, 60)]
+    assert (state.barred, state.limited) == (True, False)
+    changed = breaker.another_chance(state, now)
+    assert not changed.shut_at(now)
+    assert breaker.admit(changed, "one", now)[1] is None
+    assert breaker.barred(changed, now, "bad key").until == now + 10 * MINUTE
+    assert breaker.limited(state, now, now + HOUR, "").limits == 1
+
+
+def test_how_long_a_breaker_has_been_shut_is_known_by_the_waits_that_are_over() -> None:
+    assert Breaker(failures=5, until=NOW).lasted == timedelta(0)
+    assert Breaker(failures=8, until=NOW).lasted == 7 * MINUTE
+    assert Breaker(failures=10**6, until=NOW).lasted > 10 * HOUR
+    assert Breaker(limits=-3, until=NOW).lasted == 15 * MINUTE
 
 
 def test_a_success_closes_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from cryptography.hazmat.primitives.serialization import pkcs12
 from tests.support.pki import a_key, a_leaf, intermediate
+from tests.support.secrets_planted import PKCS12_PASSPHRASE
 
 from holdfast.pki import bundle, chain
 from holdfast.pki.keys import KeyKind
@@ -12,7 +13,7 @@ from holdfast.pki.refused import ChainRefused
 from holdfast.secret import Secret
 
 CHAIN = (a_leaf(), intermediate())
-PASSPHRASE = Secret("correct horse battery")
+PASSPHRASE = Secret(PKCS12_PASSPHRASE)
 
 
 def test_a_chain_in_pem_is_read_again_in_its_order():

@@ -11,6 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from tests.support.keys import Draws
 from tests.support.pki import DAY, NOW
+from tests.support.secrets_planted import CEREMONY_INTERMEDIATE, CEREMONY_ROOT
 
 from holdfast.errors import UserError
 from holdfast.pki import ceremony, chain, keys
@@ -21,7 +22,7 @@ from holdfast.pki.refused import PkiRefused
 from holdfast.pki.transcript import transcript
 from holdfast.secret import Secret
 
-PASSPHRASES = Passphrases(root=Secret("r00t-s3ntinel-1"), intermediate=Secret("int-s3ntinel-22"))
+PASSPHRASES = Passphrases(root=Secret(CEREMONY_ROOT), intermediate=Secret(CEREMONY_INTERMEDIATE))
 PLAN = Plan(name="Example", permit=(".example.internal", "10.0.0.0/8"))
 
 

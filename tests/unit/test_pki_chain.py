@@ -56,6 +56,38 @@ def test_names_are_compared_without_regard_to_order():
     assert problem([leaf, MIDDLE], names=["a.example", "b.example"], ips=["192.0.2.1"]) is None
 
 
+@pytest.mark.parametrize(
+    ("asked", "got", "added"),
+    [
+        (["*.a.example"], ["*.a.example", "a.example"], ["a.example"]),
+        (["www.a.example"], ["www.a.example", "a.example"], ["a.example"]),
+        (["a.example"], ["a.example", "www.a.example"], ["www.a.example"]),
+        (["a.example", "www.a.example"], ["a.example", "www.a.example"], []),
+    ],
+    ids=["wildcard", "base", "www", "none"],
+)
+def test_the_names_that_cas_give_along_are_no_problem_and_are_told(
+    asked: list[str], got: list[str], added: list[str]
+) -> None:
+    leaf = a_leaf(names=tuple(got))
+    assert problem([leaf, MIDDLE], names=asked) is None
+    assert chain.added_names(leaf, asked) == added
+
+
+@pytest.mark.parametrize(
+    ("asked", "extra"),
+    [
+        ("*.a.example", "www.a.example"), ("*.b.a.example", "a.example"), ("mail.a.example", "a.example"),
+        ("a.example", "*.a.example"), ("www.example", "example"), ("a.example", "b.example"),
+    ],
+)  # fmt: skip
+def test_any_other_name_more_is_a_problem(asked: str, extra: str) -> None:
+    leaf = a_leaf(names=(asked, extra))
+    assert problem([leaf, MIDDLE], names=[asked]) == (
+        f"The names of the certificate differ from those asked for: it adds {extra}."
+    )
+
+
 # ── What is not ──
 
 

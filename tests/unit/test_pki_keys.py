@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, rsa, x25519
 from tests.support.keys import Draws
 from tests.support.pki import SOUND, a_key, close_primes, next_factor, roca_modulus
+from tests.support.secrets_planted import KEY_PASSPHRASE
 
 from holdfast.pki import encrypted, keys, weak
 from holdfast.pki.keys import EVERYDAY, KeyKind
@@ -20,7 +21,7 @@ from holdfast.secret import Secret
 
 pytestmark = pytest.mark.anyio
 QUICK = [KeyKind.EC_P256, KeyKind.EC_P384, KeyKind.ED25519, KeyKind.RSA_2048]
-PASSPHRASE = Secret("correct horse battery")
+PASSPHRASE = Secret(KEY_PASSPHRASE)
 
 
 # ── Making, writing, reading ──

@@ -14,6 +14,7 @@ class Named:
     """A solver that is only looked at."""
 
     type: str
+    side_by_side: bool = True
 
     async def publish(self, proof: Proof) -> None: ...
 

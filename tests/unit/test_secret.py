@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 import structlog
+from tests.support.secrets_planted import REVEALED
 
 from holdfast.secret import Secret
 
-SENTINEL = "s3ntinel-7f1c"
+SENTINEL = REVEALED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

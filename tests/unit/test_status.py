@@ -203,3 +203,38 @@ def test_a_life_of_an_hour_has_a_safe_moment_too() -> None:
     version = a_version(HOUR)
     assert T0 < safe_until(version) < version.not_after
     assert safe_until(a_version(400 * DAY)) == T0 + 400 * DAY - timedelta(hours=1)
+
+
+# ── since when ──
+
+
+def test_it_says_since_when_it_stands_so() -> None:
+    version = a_version()
+    assert status(a_certificate(), version, None, None, T0 + DAY).since == version.issued_at
+    bad = replace(failing(3, T0 + 61 * DAY), first_at=T0 + 60 * DAY)
+    assert status(a_certificate(failing=bad), version, None, None, T0 + 62 * DAY).since == T0 + 60 * DAY
+    assert status(a_certificate(), version, None, None, T0 + 91 * DAY).since == version.not_after
+    begun = an_issuance(started_at=T0 + 60 * DAY)
+    assert status(a_certificate(), version, begun, Waiting(due_at=T0), T0 + 61 * DAY).since == T0 + 60 * DAY
+    assert status(a_certificate(), None, None, None, T0 + DAY).since == a_certificate().created_at
+    assert status(a_certificate(state=State.PAUSED), version, None, None, T0 + DAY).since is None
+
+
+@given(situations())
+def test_nothing_stands_so_since_a_time_to_come(situation: Any) -> None:
+    certificate, current, now = situation
+    since = status(certificate, current, None, None, now).since
+    assert since is None or since <= max(now, current.issued_at if current else now, certificate.created_at)
+
+
+def test_one_that_was_asked_for_with_others_waits_for_its_turn_and_says_so() -> None:
+    turn, now = T0 + 10 * DAY, T0 + 9 * DAY
+    asked = an_issuance(state=Step.REQUESTED, cause="MANUAL", started_at=turn)
+    found = status(a_certificate(), a_version(), asked, Waiting(due_at=turn), now)
+    assert (found.phase, found.reason_code, found.next_attempt_at) == (Phase.WAITING, Reason.STAGGERED, turn)
+    assert (found.blocked_by, found.since, found.last_attempt_at) == (("STAGGERED",), None, a_version().issued_at)
+    told = explain(a_certificate(), a_version(), asked, Waiting(due_at=turn), now)
+    assert (told.blocking, "holdfast renew" in told.would_change_it) == ("STAGGERED", True)
+    assert [each.rule for each in told.checks if each.blocks] == ["issuance"]
+    its_turn = status(a_certificate(), a_version(), asked, Waiting(due_at=turn), turn)
+    assert (its_turn.phase, its_turn.reason_code) == (Phase.RENEWING, Reason.UNDER_WAY)

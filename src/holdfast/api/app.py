@@ -15,6 +15,7 @@ from holdfast.api import (
     audit,
     certificates,
     channels,
+    cluster,
     documents,
     exports,
     forecast,
@@ -87,6 +88,7 @@ def site(
         audit,
         stats,
         forecast,
+        cluster,
         installation,
     ):
         app.include_router(module.router)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 from fastapi import Depends, Header, Query, Request
 from fastapi.security import HTTPBearer
 
-from holdfast.api.origin import client_address
+from holdfast.api.origin import client_address, traceparent
 from holdfast.api.throttle import Throttle
 from holdfast.errors import StoreUnavailable, UserError
 from holdfast.operations import access, asking, tokens
@@ -29,7 +29,7 @@ bearer: Final = HTTPBearer(auto_error=False, description="A token, as `holdfast 
 
 
 class BadHeader(UserError):
-    code = "bad-header"
+    code, hint = "bad-header", "Send the header as this API gives it, or leave it out."
 
 
 class PreconditionMissing(UserError):
@@ -166,6 +166,7 @@ def _origin(request: Request, principal: Principal) -> dict[str, str]:
         "address": "" if local else _address(request),
         "request": str(request.scope.get("request_id", "")),
         "token": "" if local else principal.id,
+        "trace": traceparent(request.headers.get("traceparent", "")),
         "client": "".join(char for char in request.headers.get("user-agent", "") if " " <= char <= "~")[:80],
     }
     return {name: value for name, value in found.items() if value}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Path, Query, Response
@@ -12,7 +13,7 @@ from holdfast.api.call import Call, Caller, Changer, IfMatch, etag, expected_ver
 from holdfast.core.certificate import Certificate
 from holdfast.core.inventory import Filter, Sort
 from holdfast.errors import UserError
-from holdfast.operations import access, certificates, inventory, watching
+from holdfast.operations import access, certificates, explaining, inventory, watching
 from holdfast.operations.access import Action, Owned
 from holdfast.operations.certificates import found_by, view_of
 from holdfast.operations.inventory import on_certificate
@@ -29,13 +30,13 @@ REASONS: Final = {
 
 
 class BadFilter(UserError):
-    code = "bad-filter"
+    code, hint = "bad-filter", "A label filter is name=value, for example: label=team=web"
 
 
 # ── Looking ──
 
 
-@router.get("")
+@router.get("", response_model=shapes.Page[shapes.Certificate])
 async def listed(
     call: Caller,
     q: Annotated[str | None, Query(max_length=253, description="Part of its name, or of one it is for.")] = None,
@@ -50,7 +51,7 @@ async def listed(
     cursor: Cursor = None,
     limit: Limit = 100,
     total: bool = False,
-) -> shapes.Page[shapes.Certificate]:
+) -> Response:
     """All that the asker may see, filtered and sorted here."""
     call.demand_somewhere(Action.SEE)
     wanted = Filter(
@@ -65,14 +66,13 @@ async def listed(
     by: Sort = sort or ("name" if expires_before is None else "expires")
     after = render.place(cursor, *((str, str) if by == "name" else (int, str)))
     page = await inventory.listed(call.keeper, call.principal, wanted, sort=by, after=after, limit=limit, total=total)
-    items = [render.certificate(each) for each in page.items]
-    return shapes.Page[shapes.Certificate](items=items, next=render.cursor(page.next), total=page.total)
+    return Response(render.certificate_page(page), media_type="application/json")
 
 
 def label_pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise BadFilter("A label filter is name=value.")
+        raise BadFilter(f"{text!r:.60} is no label filter.")
     return name, value
 
 
@@ -94,8 +94,8 @@ async def versions(call: Caller, ref: Ref) -> list[shapes.Version]:
 @router.get("/{ref}/explain")
 async def explain(call: Caller, ref: Ref, at: shapes.Instant | None = None) -> shapes.Explanation:
     """Each rule in order, what it saw and said, which one blocks, and what would change it; also at another time."""
-    view = await certificates.view(call.looking(on_certificate(call.principal, Action.SEE, ref)), ref)
-    return render.explanation(view.explain(at))
+    keeper = call.looking(on_certificate(call.principal, Action.SEE, ref))
+    return render.explanation(await explaining.explained(keeper, ref, at))
 
 
 @router.get("/{ref}/events")
@@ -205,10 +205,20 @@ async def resume(call: Changer, ref: Ref) -> shapes.Certificate:
 
 
 @router.post("/{ref}/renew", status_code=202, responses=FOLLOWED)
-async def renew(call: Changer, ref: Ref, response: Response) -> shapes.Certificate:
-    """An attempt now, whatever the schedule and the back-off say; within the CA's budget."""
+async def renew(
+    call: Changer,
+    ref: Ref,
+    response: Response,
+    delay_s: Annotated[
+        float, Query(ge=0, le=7 * 86400, description="Begin so much later, and never later than it is due anyway.")
+    ] = 0,
+) -> shapes.Certificate:
+    """An attempt now, whatever the schedule and the back-off say; within the CA's budget. delay_s spreads many."""
     reply = await _about_attempt(
-        call, ref, Action.RENEW, lambda keeper: certificates.renew(keeper, ref, actor=call.actor)
+        call,
+        ref,
+        Action.RENEW,
+        lambda keeper: certificates.renew(keeper, ref, actor=call.actor, delay=timedelta(seconds=delay_s)),
     )
     return await _followed(call, reply, response)
 

@@ -30,6 +30,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     # certificates
     "no-such-certificate": "There is no such certificate, or none that the asker may see.",
     "certificate-exists": "There is one of this name already.",
+    "not-there-then": "The certificate did not exist at the time that is asked about.",
     "certificate-state": "It is in a state in which this cannot be done.",
     "wish-refused": "What was asked for cannot be had; the sentence says why.",
     "stale": "It was changed since it was read. Read it again.",
@@ -62,11 +63,13 @@ SENTENCES: Final[Mapping[str, str]] = {
     "no-channel": "There is no channel that it could be sent through.",
     "note-refused": "The note cannot be kept as it is.",
     # jobs
-    "no-such-job": "There is no such job; finished ones are in the history only.",
+    "no-such-job": "There is no such job, or it finished so long ago that it is forgotten.",
     "job-state": "The job is in a state in which this cannot be done.",
     "job-twin": "A newer job does the same work already.",
     "job-waits-for-budget": "The CA's limits decide when it runs; asking again would lose its turn.",
     # the installation
+    "no-such-replica": "There is no such replica, or more than one.",
+    "last-replica": "No other replica is at work: nothing would be done any more.",
     "store-unavailable": "The database does not answer now. Nothing was changed. Try again.",
     "outcome-unknown": "The line to the database broke while it wrote: look, or repeat with the same Idempotency-Key.",
     "unavailable": "The server is starting or leaving. Try again.",

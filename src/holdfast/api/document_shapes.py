@@ -79,6 +79,8 @@ class CertificateImport(Given):
     reuse_key: Flag = False
     preferred_chain: Short | None = None
     profile: Short | None = None
+    paused: Flag = Field(default=False, description="Adopt it, and do not renew it.")
+    renew_before_s: float | None = Field(default=None, gt=0, le=10**9, description="Renew it so long before its end.")
 
 
 class CertificatesImport(Given):

@@ -1,36 +1,21 @@
-"""/cluster, /tokens, /self: the installation as a whole, and who may ask it."""
+"""/tokens, /self: who may ask, and as whom."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path
 
-from holdfast.api import installation_shapes as whole
 from holdfast.api import render, shapes
 from holdfast.api.call import Caller, Repeater
 from holdfast.api.certificates import Cursor, Limit
-from holdfast.operations import inventory, tokens
+from holdfast.operations import tokens
 from holdfast.operations.access import Action, Role
 from holdfast.operations.inventory import anywhere
 from holdfast.operations.tokens import Grant
 
 router = APIRouter()
-
-
-@router.get("/cluster", tags=["cluster"])
-async def cluster(call: Caller) -> whole.Cluster:
-    """The replicas that were seen lately, who holds which lease, and how each loop ended last."""
-    call.demand(Action.SEE_CLUSTER)
-    found = await inventory.cluster(call.keeper)
-    return whole.Cluster(
-        at=found.at,
-        replicas=[whole.ReplicaSeen(**{**asdict(each), "loops": len(each.loops)}) for each in found.replicas],
-        leases=[whole.LeaseHeld(**asdict(each)) for each in found.leases],
-        loops=[whole.LoopSeen(**asdict(each)) for each in found.loops],
-    )
 
 
 @router.get("/self", tags=["tokens"])

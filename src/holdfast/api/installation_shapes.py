@@ -7,6 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from holdfast.api.shapes import Flag, Given, Note
+
 
 class Origin(BaseModel):
     """Where a wish came from."""
@@ -15,6 +17,7 @@ class Origin(BaseModel):
     address: str = ""
     request: str = Field(default="", description="The id that the answer carried, too.")
     token: str = ""
+    trace: str = Field(default="", description="The trace that the request was a part of (W3C traceparent).")
     client: str = Field(default="", description="What the client calls itself.")
 
 
@@ -25,7 +28,7 @@ class AuditEntry(BaseModel):
     actor_kind: str = Field(description="human, robot, agent, local, acme or system.")
     action: str
     subject: str
-    origin: Origin | None = Field(description="null for what the system does by itself, and for ACME accounts.")
+    origin: Origin | None = Field(description="null for what the system does by itself.")
     before: str | None = Field(description="SHA-256 of what was changed, as it was.")
     after: str | None = Field(description="And as it is since.")
     details: dict[str, Any]
@@ -51,6 +54,7 @@ class Summary(BaseModel):
     expired: int
     expiring: dict[str, int] = Field(description="How many end within so many days.")
     jobs: dict[str, int]
+    notifications_dead: int | None = Field(description="Notices that could not be delivered; null: not yours to see.")
 
 
 class Ending(BaseModel):
@@ -90,8 +94,16 @@ class ReplicaSeen(BaseModel):
     version: str
     started_at: datetime
     seen_at: datetime
-    draining: bool
+    draining: bool = Field(description="It is to take no more work: it stops, or somebody asked for it.")
+    drained: bool = Field(description="It was asked to take no more work, and has ended what it had.")
+    running: int = Field(description="Jobs that it has now.")
+    clock_ahead_s: float | None = Field(description="Its clock, of the database's; null: it has not said yet.")
     loops: int = Field(description="How many it did since it began.")
+
+
+class Draining(Given):
+    why: Note = Field(default="", description="For the audit log.")
+    even_last: Flag = Field(default=False, description="Though no other replica is at work: nothing is done then.")
 
 
 class LeaseHeld(BaseModel):

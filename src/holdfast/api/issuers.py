@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, Response
 
 from holdfast.api import render, shapes
 from holdfast.api.call import Call, Caller, Changer, IfMatch, etag, expected_version
+from holdfast.api.certificates import Cursor, Limit
 from holdfast.operations import account_keys, inventory, issuer_removal, issuers
 from holdfast.operations.access import Action
 from holdfast.operations.inventory import anywhere
@@ -19,10 +20,14 @@ Name = Annotated[str, Path(max_length=100)]
 
 
 @router.get("")
-async def listed(call: Caller) -> list[shapes.Issuer]:
+async def listed(call: Caller, cursor: Cursor = None, limit: Limit = 100) -> shapes.Page[shapes.Issuer]:
+    """In the order of their names."""
     call.demand(Action.SEE_ISSUERS)
+    after = render.place(cursor, str)
     now = await inventory.now(call.keeper)
-    return [render.issuer(row, now) for row in await issuers.all_issuers(call.keeper)]
+    found = await issuers.page(call.keeper, after="" if after is None else after[0], limit=limit)
+    end = (found[-1].name,) if len(found) == limit else None
+    return shapes.Page[shapes.Issuer](items=[render.issuer(row, now) for row in found], next=render.cursor(end))
 
 
 @router.get("/{name}")

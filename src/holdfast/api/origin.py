@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
+from typing import Final
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+PARENT: Final = 52  # characters of a traceparent, after its version
+LONGEST: Final = 200
+_PARENT: Final = re.compile(r"(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 def networks(texts: Sequence[str]) -> tuple[Network, ...]:
@@ -42,3 +47,15 @@ def _address(text: str) -> str | None:
         return str(ipaddress.ip_address(host))
     except ValueError:
         return None
+
+
+def traceparent(given: str) -> str:
+    """The trace that a request is a part of (W3C Trace Context §3.2), as version 00 writes it; else nothing.
+
+    It is kept with what the request asks for, and goes to nobody but otel.endpoint.
+    """
+    version, _, rest = given[:LONGEST].partition("-")
+    known, more = rest[:PARENT], rest[PARENT:]
+    if not re.fullmatch(r"(?!ff)[0-9a-f]{2}", version) or (more and (version == "00" or not more.startswith("-"))):
+        return ""
+    return f"00-{known}" if _PARENT.fullmatch(known) else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from math import ceil
 from typing import Any, Final
@@ -13,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
+from holdfast.api import mistakes
 from holdfast.api.codes import doc
 from holdfast.errors import OutcomeUnknown, StoreError, UserError
 from holdfast.operations.certificates import Stale
@@ -100,7 +102,8 @@ def install(app: FastAPI, log: Log) -> None:
             raise error
         headers = {"WWW-Authenticate": 'Bearer realm="holdfast"'} if error.status == 401 else None
         after = getattr(error, "after", SOON) if error.status in (429, 503) else None
-        return problem(request, error.status, error.code, str(error), hint=error.hint, after=after, headers=headers)
+        hint = error.hint or f"What it means, and what to do: {doc(error.code)}"
+        return problem(request, error.status, error.code, str(error), hint=hint, after=after, headers=headers)
 
     async def stale(request: Request, error: Exception) -> Response:
         return problem(request, 412, "stale", str(error), hint=getattr(error, "hint", ""))
@@ -114,9 +117,10 @@ def install(app: FastAPI, log: Log) -> None:
 
     async def of_shape(request: Request, error: Exception) -> Response:
         found = error.errors() if isinstance(error, RequestValidationError) else []
-        errors = [Mistake(pointer=_pointer(each["loc"]), detail=str(each["msg"])) for each in found[:20]]
-        detail = "; ".join(f"{each.pointer}: {each.detail}" for each in errors[:3]) or "The request cannot be read."
-        return problem(request, 422, "invalid-request", detail, errors=errors)
+        errors = [Mistake(pointer=_pointer(each["loc"]), detail=_words(each)) for each in found[:20]]
+        told = " ".join(f"{mistakes.place(each.pointer)}: {each.detail}" for each in errors[:3])
+        detail = told or "The request cannot be read."
+        return problem(request, 422, "invalid-request", detail, hint=mistakes.HINT, errors=errors)
 
     async def of_http(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -136,6 +140,10 @@ def install(app: FastAPI, log: Log) -> None:
     app.add_exception_handler(RequestValidationError, of_shape)
     app.add_exception_handler(HTTPException, of_http)
     app.add_exception_handler(Exception, of_us)
+
+
+def _words(error: Mapping[str, Any]) -> str:
+    return mistakes.words(str(error["type"]), error.get("ctx") or {})
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:

@@ -9,17 +9,20 @@ from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from pydantic_core import to_json
+
 from holdfast.api import installation_shapes as whole
 from holdfast.api import shapes
 from holdfast.core import budget as budgets
 from holdfast.core.budget import Budget
-from holdfast.core.certificate import Version
+from holdfast.core.certificate import Failing, Version
 from holdfast.core.chain import Entry
 from holdfast.core.issuance import Issuance
 from holdfast.core.status import Explanation
 from holdfast.errors import UserError
 from holdfast.operations.access import Principal
 from holdfast.operations.certificates import View
+from holdfast.operations.inventory import Page
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # Rows of the store come through operations; their fields are read, their classes are not named here.
@@ -57,51 +60,78 @@ def place(text: str | None, *kinds: type) -> tuple[Any, ...] | None:
 
 def certificate(view: View, issuance: Issuance | None = None) -> shapes.Certificate:
     """`issuance` is the attempt to show, when it is over; otherwise the one under way."""
+    plain = _certificate(view, issuance)
+    rule, windows = plain.pop("renewal"), plain.pop("windows")
+    return shapes.Certificate(
+        renewal=shapes.RenewalRule.model_construct(**rule),
+        windows=[shapes.MaintenanceWindow.model_construct(**each) for each in windows],
+        **plain,
+    )
+
+
+def certificate_page(page: Page[View]) -> bytes:
+    """As JSON, without a model for each: what was checked when it was written is not checked once more."""
+    items = [_certificate(each) for each in page.items]
+    return to_json({"items": items, "next": cursor(page.next), "total": page.total})
+
+
+def _certificate(view: View, issuance: Issuance | None = None) -> dict[str, Any]:
+    """The fields of shapes.Certificate, in their order; enums by their values, which the encoder is slow to find."""
     row, wanted, held = view.certificate, view.certificate.wanted, view.current
     attempt = issuance or view.issuance
-    return shapes.Certificate(
-        id=row.id,
-        name=row.name,
-        names=[each.value for each in wanted.identifiers],
-        issuers=list(wanted.issuers),
-        key=wanted.key_kind,
-        profile=wanted.profile,
-        preferred_chain=wanted.preferred_chain,
-        lifetime_s=None if wanted.lifetime is None else wanted.lifetime.total_seconds(),
-        reuse_key=wanted.reuse_key,
-        renewal=shapes.RenewalRule.model_construct(**wanted.rule.to_json()),
-        windows=[shapes.MaintenanceWindow.model_construct(**each.to_json()) for each in wanted.windows],
-        owner=wanted.owner,
-        labels=dict(wanted.labels),
-        approval_required=wanted.approval_required,
-        state=row.state,
-        generation=row.generation,
-        version=row.version,
-        created_at=row.created_at,
-        changed_by=row.changed_by,
-        serial=None if held is None else held.serial,
-        not_before=None if held is None else held.not_before,
-        not_after=None if held is None else held.not_after,
-        issuer=None if held is None else held.issuer,
-        status=status(view),
-        operation=None if attempt is None else operation(attempt),
-    )
+    return {
+        "id": row.id,
+        "name": row.name,
+        "names": [each.value for each in wanted.identifiers],
+        "issuers": wanted.issuers,
+        "key": wanted.key_kind,
+        "profile": wanted.profile,
+        "preferred_chain": wanted.preferred_chain,
+        "lifetime_s": None if wanted.lifetime is None else wanted.lifetime.total_seconds(),
+        "reuse_key": wanted.reuse_key,
+        "renewal": wanted.rule.to_json(),
+        "windows": [each.to_json() for each in wanted.windows],
+        "owner": wanted.owner,
+        "labels": wanted.labels,
+        "approval_required": wanted.approval_required,
+        "state": row.state.value,
+        "generation": row.generation,
+        "version": row.version,
+        "created_at": row.created_at,
+        "changed_by": row.changed_by,
+        "serial": None if held is None else held.serial,
+        "not_before": None if held is None else held.not_before,
+        "not_after": None if held is None else held.not_after,
+        "issuer": None if held is None else held.issuer,
+        **_failing(row.failing),
+        "status": _status(view),
+        "operation": None if attempt is None else _operation(attempt),
+    }
 
 
-def status(view: View) -> shapes.StatusBlock:
+def _failing(failing: Failing | None) -> dict[str, Any]:
+    """There only while it is failing; of a row of an older release the count is not known."""
+    if failing is None:
+        return {}
+    counted = {} if failing.attempts is None else {"issuance_attempts": failing.attempts}
+    return {**counted, "last_failure_at": failing.last_at}
+
+
+def _status(view: View) -> dict[str, Any]:
     block = view.status
-    return shapes.StatusBlock(**{name: getattr(block, name) for name in block.__slots__})
+    plain = {name: getattr(block, name) for name in block.__slots__}
+    return plain | {"phase": block.phase.value, "reason_code": block.reason_code.value}
 
 
-def operation(attempt: Issuance) -> shapes.Operation:
-    return shapes.Operation(
-        id=attempt.id,
-        kind="issuance",
-        state=attempt.state,
-        done=attempt.state.over,
-        error=attempt.error,
-        reason_code=attempt.reason,
-    )
+def _operation(attempt: Issuance) -> dict[str, Any]:
+    return {
+        "id": attempt.id,
+        "kind": "issuance",
+        "state": attempt.state.value,
+        "done": attempt.state.over,
+        "error": attempt.error,
+        "reason_code": attempt.reason,
+    }
 
 
 def version(held: Version) -> shapes.Version:
@@ -129,6 +159,7 @@ def explanation(found: Explanation) -> shapes.Explanation:
         checks=[shapes.Check(**asdict(each)) for each in found.checks],
         blocking=found.blocking,
         would_change_it=found.would_change_it,
+        of_today=list(found.of_today),
     )
 
 
@@ -173,6 +204,9 @@ def job(row: Row) -> shapes.Job:
         lease_until=row.lease_until,
         reason_code=row.reason,
         last_error=row.last_error,
+        last_attempt_at=row.started_at,
+        next_attempt_at=row.due_at if row.state in ("ready", "failed") else None,
+        finished_at=row.finished_at,
     )
 
 

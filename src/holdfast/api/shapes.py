@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 T = TypeVar("T")
 Short = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,253}$")]
+HostName = Annotated[str, StringConstraints(min_length=1, max_length=4000)]  # what it may be is for names.py to say
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
 LabelValue = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/@+-]{0,63}$")]
 OwnerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/@+-]{0,100}$")]
@@ -27,6 +28,11 @@ def _instant(given: object) -> object:
 
 def _aware(at: datetime) -> datetime:
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def _absent(value: object) -> bool:
+    """Left out of what is shown, rather than null."""
+    return value is None
 
 
 Flag = Annotated[bool, Strict()]  # true or false, and neither 1 nor "yes"
@@ -54,6 +60,7 @@ class StatusBlock(BaseModel):
     """How a certificate stands: the same block in every face."""
 
     phase: str
+    since: datetime | None = Field(default=None, description="In this phase since then; null: that is not known.")
     reason_code: str
     reason: str
     acts_next: str
@@ -63,6 +70,9 @@ class StatusBlock(BaseModel):
     last_attempt_at: datetime | None
     next_attempt_at: datetime | None
     next_attempt_cause: str | None
+    approval_ends_at: datetime | None = Field(
+        default=None, description="What nobody approves by then is rejected; null: nothing waits for approval."
+    )
     attempts_that_fit: int | None = Field(
         default=None, description="So many more, should all fail, before it is too late; null while it is not failing."
     )
@@ -118,13 +128,19 @@ class Certificate(BaseModel):
     not_before: datetime | None
     not_after: datetime | None
     issuer: str | None = Field(description="The CA that the current version came from.")
+    issuance_attempts: int | None = Field(
+        default=None, exclude_if=_absent, description="Failures in a row; there only while it is failing."
+    )
+    last_failure_at: datetime | None = Field(
+        default=None, exclude_if=_absent, description="When it failed last; there only while it is failing."
+    )
     status: StatusBlock
     operation: Operation | None = Field(default=None, description="What is under way for it, or just ended.")
 
 
 class NewCertificate(Given):
-    names: list[Short] = Field(
-        min_length=1, max_length=100, description="DNS names and addresses; the first is its name."
+    names: list[HostName] = Field(
+        min_length=1, max_length=1000, description="DNS names and addresses, up to 100; the first is its name."
     )
     name: Short | None = Field(default=None, description="Its own name here; the first of its names if left out.")
     issuers: list[Short] | None = Field(default=None, min_length=1, max_length=10, description="CAs, the first first.")
@@ -143,7 +159,7 @@ class NewCertificate(Given):
 class CertificateChange(Given):
     """Only what is given is changed."""
 
-    names: list[Short] | None = Field(default=None, min_length=1, max_length=100)
+    names: list[HostName] | None = Field(default=None, min_length=1, max_length=1000)
     name: Short | None = None
     issuers: list[Short] | None = Field(default=None, min_length=1, max_length=10)
     key: KeyKind | None = None
@@ -187,6 +203,9 @@ class Explanation(BaseModel):
     checks: list[Check]
     blocking: str | None
     would_change_it: str
+    of_today: list[str] = Field(
+        default=[], description="Asked about another time: what the answer takes from today, as it is not known else."
+    )
 
 
 RevocationReason = Literal[
@@ -262,6 +281,9 @@ class Job(BaseModel):
     lease_until: datetime | None
     reason_code: str | None
     last_error: str | None
+    last_attempt_at: datetime | None
+    next_attempt_at: datetime | None = Field(description="null while it runs, and once it is over or given up.")
+    finished_at: datetime | None = Field(description="When it was done or cancelled.")
 
 
 # ── CAs ──

@@ -19,7 +19,7 @@ Number = Annotated[int, Query(ge=1, le=1000, description="How many spans.")]
 
 @router.get("/summary")
 async def summary(call: Caller) -> shapes.Summary:
-    """How many there are, fail, are due, are under way and end soon. Jobs for those who may see everything."""
+    """How many there are, fail, are due, are under way, end soon. Jobs and dead letters: for who may see everything."""
     found = await statistics.summary(call.keeper, call.principal)
     return shapes.Summary(
         at=found.at,
@@ -32,6 +32,7 @@ async def summary(call: Caller) -> shapes.Summary:
         expired=found.expired,
         expiring=dict(found.expiring),
         jobs=dict(found.jobs),
+        notifications_dead=found.notifications_dead,
     )
 
 

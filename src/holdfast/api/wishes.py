@@ -85,7 +85,8 @@ def _built(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except ValueError as error:
-        raise WishRefused(f"This cannot be wished for: {error}.") from None
+        hint = "Correct that, and ask again; docs/guides/certificates.md says what can be asked for."
+        raise WishRefused(f"This cannot be wished for: {error}.", hint) from None
 
 
 def _span(seconds: float | None) -> timedelta | None:

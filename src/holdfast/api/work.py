@@ -110,11 +110,15 @@ def _nothing(tx: Any, result: Any) -> None:
 
 
 @router.get("/approvals", tags=["approvals"])
-async def approval_list(call: Caller, state: ApprovalState = "pending", limit: Limit = 200) -> list[shapes.Approval]:
+async def approval_list(
+    call: Caller, state: ApprovalState = "pending", cursor: Cursor = None, limit: Limit = 100
+) -> shapes.Page[shapes.Approval]:
     """What waits for a second person, the most pressing first; or what was decided, the last first."""
     call.demand_somewhere(Action.SEE)
-    found = await inventory.approval_list(call.keeper, call.principal, state=state, limit=limit)
-    return [render.approval(each) for each in found]
+    after = render.place(cursor, int, str)
+    page = await inventory.approval_list(call.keeper, call.principal, state=state, after=after, limit=limit)
+    items = [render.approval(each) for each in page.items]
+    return shapes.Page[shapes.Approval](items=items, next=render.cursor(page.next))
 
 
 @router.get("/approvals/{approval}", tags=["approvals"])

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
 from holdfast.cli.following import DryRunOption, KeyOption, once
-from holdfast.cli.terminal import Column, FormatOption, emit, say, when
+from holdfast.cli.terminal import Column, FormatOption, LimitOption, emit, say, when
+
+if TYPE_CHECKING:
+    from holdfast.cli.client import Client
 
 app = typer.Typer(name="approvals", help="Approve or deny what waits for a second person.")
-IdArgument = Annotated[str, typer.Argument(metavar="APPROVAL", help="Its id, as 'approvals ls' shows it.")]
+IdArgument = Annotated[
+    str, typer.Argument(metavar="APPROVAL", help="Its id, a unique prefix of it, or the certificate.")
+]
 NoteOption = Annotated[str, typer.Option("--note", help="Why; kept in the audit log.")]
 
 
 @app.command("ls")
-def ls(config: ConfigOption = None, server: ServerOption = None, output: FormatOption = "table") -> None:
+def ls(
+    limit: LimitOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
+) -> None:
     """List what waits, the most pressing first."""
     now = clock().now()
     with connected(config, server) as client:
-        rows = client.get("/approvals")
+        rows = client.pages("/approvals", most=limit, limit=min(limit or 500, 500))
         for row in rows:
             row["name"] = client.get(f"/certificates/{row['certificate']}")["name"]
     columns = [
@@ -32,6 +42,16 @@ def ls(config: ConfigOption = None, server: ServerOption = None, output: FormatO
         Column("ATTEMPT", lambda row: str(row["issuance"]), wide=True),
     ]
     emit(rows, columns, output, name="id", empty="Nothing waits for approval.")
+
+
+def _meant(client: Client, ref: str) -> str:
+    """The one that waits whose id begins so, or that is about this certificate; else as it was given."""
+    about = None if ref.startswith("approval_") else client.maybe(f"/certificates/{ref}")
+    waiting = client.pages("/approvals", limit=500)
+    alike = [
+        each["id"] for each in waiting if each["id"].startswith(ref) or (about and each["certificate"] == about["id"])
+    ]
+    return alike[0] if len(alike) == 1 else ref
 
 
 @app.command("approve")
@@ -45,7 +65,8 @@ def approve(
 ) -> None:
     """Let the attempt go on. Whoever asked for it may not say this."""
     with connected(config, server) as client:
-        client.post(f"/approvals/{approval}/approve", {"note": note}, headers=once(idempotency_key), dry_run=dry_run)
+        path = f"/approvals/{_meant(client, approval)}/approve"
+        client.post(path, {"note": note}, headers=once(idempotency_key), dry_run=dry_run)
     say("It would be approved." if dry_run else "Approved: it is under way now.")
 
 
@@ -60,5 +81,6 @@ def deny(
 ) -> None:
     """End the attempt."""
     with connected(config, server) as client:
-        client.post(f"/approvals/{approval}/reject", {"note": note}, headers=once(idempotency_key), dry_run=dry_run)
+        path = f"/approvals/{_meant(client, approval)}/reject"
+        client.post(path, {"note": note}, headers=once(idempotency_key), dry_run=dry_run)
     say("It would be denied." if dry_run else "Denied.")

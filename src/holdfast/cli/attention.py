@@ -22,20 +22,22 @@ def of_all(client: Client, now: datetime) -> dict[str, Any]:
     failing = client.pages("/certificates", failing=True, limit=500)
     ending = client.pages("/certificates", expires_before=(now + SOON).isoformat(), limit=500)
     rows = {row["id"]: row for row in [*failing, *ending] if needs_somebody(row)}
-    jobs = client.maybe("/jobs", state="dead", limit=100)
-    notices = client.maybe("/notifications", state="dead", limit=100)
     found = {
         "attention": list(rows.values()),
-        "approvals": client.maybe("/approvals"),
-        "dead_jobs": None if jobs is None else jobs["items"],
-        "dead_notifications": None if notices is None else notices["items"],
-        "cas": _troubled(client.maybe("/issuers")),
+        "approvals": _items(client.maybe("/approvals", limit=500)),
+        "dead_jobs": _items(client.maybe("/jobs", state="dead", limit=100)),
+        "dead_notifications": _items(client.maybe("/notifications", state="dead", limit=100)),
+        "cas": _troubled(_items(client.maybe("/issuers", limit=500))),
     }
     return found | {"not_shown": [name for name, each in found.items() if each is None]}
 
 
 def needs_somebody(row: Found) -> bool:
     return row["status"]["phase"] in shown.BAD or row["status"]["acts_next"] in PEOPLE
+
+
+def _items(page: Any) -> Any:
+    return None if page is None else page["items"]
 
 
 def _troubled(issuers: Any) -> Any:

@@ -9,7 +9,7 @@ import typer
 
 from holdfast.cli.calling import ServerOption, connected
 from holdfast.cli.config import ConfigOption, settings
-from holdfast.cli.terminal import Column, FormatOption, emit, say
+from holdfast.cli.terminal import Column, FormatOption, emit, harmless, say
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
@@ -73,7 +73,7 @@ def export(
     with connected(config, server) as client:
         wanted = {"actor": actor, "action": action, "subject": subject, "since": since, "until": until}
         for line in client.lines("/audit/export", **wanted):
-            print(line)
+            print(harmless(line))
 
 
 @app.command()

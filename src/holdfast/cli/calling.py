@@ -32,6 +32,6 @@ def connected(config: Path | None, server: str | None) -> Iterator[Client]:
 
 
 def clock() -> Clock:
-    from holdfast.world import SystemClock
+    from holdfast.system_clock import SystemClock
 
     return SystemClock()

@@ -15,7 +15,7 @@ import httpx2
 from holdfast.cli import contexts
 from holdfast.cli.reaching import user_name
 from holdfast.config import CONTEXT_VARIABLE, SERVER_VARIABLE, SOCKET_NAME, TOKEN_VARIABLE, Settings
-from holdfast.errors import UserError
+from holdfast.errors import Usage, UserError
 
 PATIENCE: Final = 60.0  # seconds for one answer
 
@@ -50,6 +50,11 @@ class Client:
 
     def get(self, path: str, **query: Any) -> Any:
         return self._ask("GET", path, query=query)
+
+    def when_over(self, path: str, within: float) -> Any:
+        """An operation, once it is over or so many seconds have passed."""
+        seconds = max(1, min(int(within), int(PATIENCE / 2)))
+        return self._ask("GET", path, headers={"Prefer": f"wait={seconds}"})
 
     def post(self, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None, **query: Any) -> Any:
         return self._ask("POST", path, body, headers, query)
@@ -132,6 +137,8 @@ class Client:
             if self.local:
                 raise _no_local_server() from error
             raise NoServer(f"The server cannot be reached: {error}.", "Check its address and the network.") from error
+        except (httpx2.InvalidURL, UnicodeEncodeError) as error:
+            raise Usage("What was given is too long, or is no text: nothing has such a name.") from error
         except httpx2.HTTPError as error:
             raise NoServer(f"The line to the server broke: {error}.", "Look whether it was done; try again.") from error
 

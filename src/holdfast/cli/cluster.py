@@ -4,15 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from holdfast.cli.calling import ServerOption, connected
+from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
-from holdfast.cli.terminal import Column, ColumnsOption, FormatOption, Row, as_table, emit, emit_one, instant, when
+from holdfast.cli.following import DryRunOption, KeyOption, TimeoutOption, WaitOption, Watched, once, watch
+from holdfast.cli.terminal import (
+    Column,
+    ColumnsOption,
+    FormatOption,
+    Row,
+    as_table,
+    emit,
+    emit_one,
+    instant,
+    say,
+    when,
+)  # fmt: skip
 
-app = typer.Typer(name="cluster", help="Show the replicas, their leases and their loops.")
+if TYPE_CHECKING:
+    from holdfast.cli.client import Client
+
+app = typer.Typer(name="cluster", help="Show the replicas, their leases and their loops; drain a replica.")
 SILENT_AFTER: Final = timedelta(seconds=30)
 
 
@@ -73,6 +88,88 @@ def _found(config: Any, server: str | None) -> Any:
         return client.get("/cluster")
 
 
+# ── Taking a replica out of work ──
+
+ReplicaArgument = Annotated[
+    str,
+    typer.Argument(metavar="[REPLICA]", help="Its name, or its id; without one, the replica that answers."),
+]
+
+
+@app.command("drain")
+def drain(
+    replica: ReplicaArgument = "self",
+    why: Annotated[str, typer.Option("--why", help="For the audit log.")] = "",
+    even_last: Annotated[bool, typer.Option("--even-last", help="Though no other replica is at work.")] = False,
+    wait: WaitOption = False,
+    timeout: TimeoutOption = 300,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
+) -> None:
+    """Let a replica take no more work and end what it has. It goes on when it is resumed, or restarted."""
+    asked = {"why": why, "even_last": even_last}
+    with connected(config, server) as client:
+        path = f"/cluster/replicas/{replica}/drain"
+        row = client.post(path, asked, headers=once(idempotency_key), dry_run=dry_run)
+        code = 0
+        if wait and not dry_run:
+            code = watch(client, _draining(client, row), _drained, timeout=timeout, clock=clock())
+            row = _one(client, row)
+    now = clock().now()
+    emit_one(row, output, text=lambda each: _part([each], _replicas(now)))
+    if dry_run:
+        say("Nothing was changed: it would take no more work.")
+    elif not wait:
+        say(f"It ends what it has. Follow it: holdfast cluster drain {row['name']} --wait")
+    elif code == 0:
+        say(f"{row['name']} has nothing left to do, and can be stopped. Or: holdfast cluster resume {row['name']}")
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command("resume")
+def resume(
+    replica: ReplicaArgument = "self",
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
+) -> None:
+    """Let a drained replica take work again."""
+    with connected(config, server) as client:
+        path = f"/cluster/replicas/{replica}/resume"
+        row = client.post(path, headers=once(idempotency_key), dry_run=dry_run)
+    now = clock().now()
+    emit_one(row, output, text=lambda each: _part([each], _replicas(now)))
+    say("Nothing was changed." if dry_run else "It takes work again with its next heartbeat.")
+
+
+def _draining(client: Client, row: Row) -> Watched:
+    return Watched(
+        look=lambda: _one(client, row),
+        line=lambda each: f"{each['name']}: {_working(each)}, {each['running']} of its jobs run",
+        subject=row["holder"],
+        next_at=lambda each: None,
+        again=f"holdfast cluster drain {row['name']} --wait",
+        later="holdfast cluster replicas",
+    )
+
+
+def _one(client: Client, was: Row) -> Row:
+    """How it stands now. A replica that is gone has nothing left to do."""
+    found: Sequence[Row] = client.get("/cluster")["replicas"]
+    gone = {**was, "drained": True, "running": 0}
+    return next((each for each in found if each["holder"] == was["holder"]), gone)
+
+
+def _drained(row: Row) -> int | None:
+    return 0 if row["drained"] else None
+
+
 # ── How it is written ──
 
 
@@ -96,6 +193,8 @@ def _replicas(now: datetime) -> list[Column]:
         Column("VERSION", lambda row: str(row["version"])),
         Column("SEEN", lambda row: when(row["seen_at"], now)),
         Column("STARTED", lambda row: when(row["started_at"], now)),
+        Column("JOBS", lambda row: str(row.get("running", "-"))),
+        Column("CLOCK", _ahead),
         Column("HOLDER", lambda row: str(row["holder"]), wide=True),
     ]
 
@@ -103,7 +202,19 @@ def _replicas(now: datetime) -> list[Column]:
 def _state(row: Row, now: datetime) -> str:
     if now - instant(row["seen_at"]) > SILENT_AFTER:
         return "silent"
+    return _working(row)
+
+
+def _working(row: Row) -> str:
+    if row.get("drained"):
+        return "drained"
     return "draining" if row["draining"] else "alive"
+
+
+def _ahead(row: Row) -> str:
+    """An older server does not say."""
+    ahead = row.get("clock_ahead_s")
+    return "-" if ahead is None else f"{ahead:+.1f} s"
 
 
 def _leases(found: Mapping[str, Any]) -> list[Column]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from typer._click import Command
 
 app = typer.Typer()
+_SAFE: Final = re.compile(r"[\w.@:/+*%,=-]+")
 NAMES: Final = 200  # live ones, at most: more is no help
 
 SCRIPTS: Final = {
@@ -107,10 +109,12 @@ def _names(path: str, prefix: str) -> list[str]:
 
     with client.here(settings(None)) as line:
         if path == "/issuers":
-            return [str(row["name"]) for row in line.get(path)]
+            return [str(row["name"]) for row in line.get(path, limit=500)["items"]]
         page = line.get(path, q=prefix or None, limit=NAMES)
         return [str(row["name"]) for row in page["items"]]
 
 
 def _fitting(prefix: str, words: Iterable[str]) -> list[str]:
-    return sorted(word for word in words if word.startswith(prefix) and not word.startswith("__"))
+    """Names are other people's text, and bash puts them on the line as they are: what it would run is left out."""
+    fit = (word for word in words if word.startswith(prefix) and not word.startswith("__"))
+    return sorted(word for word in fit if _SAFE.fullmatch(word))

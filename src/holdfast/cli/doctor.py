@@ -148,7 +148,7 @@ def _of_server(client: Client) -> list[Finding]:
     cluster = client.maybe("/cluster")
     took = clock.monotonic() - began
     me = client.get("/self")
-    rows = client.get("/issuers")
+    rows = client.pages("/issuers", limit=500)
     probed = {row["name"]: answer for row in rows if (answer := _probe(client, row, me)) is not None}
     notices = client.maybe("/notifications/summary")
     there = [] if cluster is None else [diagnosis.apart("the server's", _apart(clock.now(), cluster["at"]) - took)]

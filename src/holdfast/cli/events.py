@@ -10,7 +10,7 @@ import typer
 from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
 from holdfast.cli.following import DETACHED
-from holdfast.cli.terminal import Column, ColumnsOption, FormatOption, emit, say, when
+from holdfast.cli.terminal import Column, ColumnsOption, FormatOption, emit, say, tame, when
 
 app = typer.Typer()
 _COLUMNS = [
@@ -43,7 +43,11 @@ def events(
         try:
             for event in client.events(after=after, subject=certificate):
                 last = event["id"]
-                line = json.dumps(event) if output in ("json", "jsonl") else "  ".join(c.cell(event) for c in _COLUMNS)
+                line = (
+                    json.dumps(event)
+                    if output in ("json", "jsonl")
+                    else "  ".join(c.cell(tame(event)) for c in _COLUMNS)
+                )
                 print(line, flush=True)
             say(f"The server ended the stream. Go on from here: holdfast events -f --after {last or 0}")
             raise typer.Exit(1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from holdfast.cli.terminal import duration, instant, live, say, say_over
+from holdfast.cli.terminal import Row, duration, instant, live, say, say_over
 
 if TYPE_CHECKING:
     from holdfast.cli.client import Client
@@ -20,6 +21,7 @@ DETACHED: Final = 130
 LOOK_EVERY: Final = 2.0  # seconds, though nothing was heard: it may have happened before we listened
 LOOK_FIRST: Final = 0.1  # seconds; then twice as long each time: what is quick is told quickly
 TICK: Final = 1.0  # seconds of a countdown that somebody watches
+EVERY_SO_OFTEN: Final = "SCHEDULED"  # the reason of jobs that never end: they have run, and will again
 SPINNER: Final = "|/-\\"
 WaitOption = Annotated[bool, typer.Option("--wait", "-w", help="Wait until it is over, and say how it goes.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, metavar="SECONDS", help="How long to wait.")]
@@ -34,7 +36,19 @@ def once(key: str | None, what: str = "") -> dict[str, str]:
     return {} if key is None else {"Idempotency-Key": f"{key}/{what}" if what else key}
 
 
-Verdict = Callable[[Mapping[str, Any]], int | None]  # an exit code, or None to go on
+Verdict = Callable[[Row], int | None]  # an exit code, or None to go on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """Something that takes its time: how to look at it, how to say it, and what to type to look again."""
+
+    look: Callable[[], Row]
+    line: Callable[[Row], str]
+    subject: str  # whose events tell that something happened
+    next_at: Callable[[Row], str | None]
+    again: str  # the command that goes on waiting
+    later: str  # the command that shows how it stands
 
 
 def follow(
@@ -44,54 +58,67 @@ def follow(
     *,
     timeout: float,
     clock: Clock,
-    known: Mapping[str, Any] | None = None,
+    known: Row | None = None,
 ) -> int:
-    """Look, and look again whenever something happens, until there is a verdict or the time is over.
+    """A certificate. `known`: how it stood when it was asked for, which may be over before the first look."""
+    first = known or client.get(f"/certificates/{ref}")
+    watched = Watched(
+        look=lambda: client.get(f"/certificates/{ref}"),
+        line=standing,
+        subject=first["id"],
+        next_at=lambda found: found["status"]["next_attempt_at"],
+        again=f"holdfast wait {ref}",
+        later=f"holdfast status {ref}",
+    )
+    return watch(client, watched, verdict, timeout=timeout, clock=clock, known=known)
 
-    `known`: how it stood when it was asked for, which may be over before the first look.
-    """
-    deadline, teller, pace = clock.monotonic() + timeout, Teller(clock), LOOK_FIRST
+
+def watch(
+    client: Client, watched: Watched, verdict: Verdict, *, timeout: float, clock: Clock, known: Row | None = None
+) -> int:
+    """Look, and look again whenever something happens, until there is a verdict or the time is over."""
+    deadline, teller, pace = clock.monotonic() + timeout, Teller(clock, watched), LOOK_FIRST
     try:
         if known is not None:
             teller.tell(known)
         while True:
-            found = client.get(f"/certificates/{ref}")
+            found = watched.look()
             teller.tell(found)
             if (code := verdict(found)) is not None:
-                teller.tell(client.get(f"/certificates/{ref}"))  # it may have ended after that look
+                teller.tell(watched.look())  # it may have ended after that look
                 teller.end()
                 return code
             left = deadline - clock.monotonic()
             if left <= 0:
                 teller.end()
-                say(f"It is still under way. Go on waiting: holdfast wait {ref}")
+                say(f"It is still under way. Go on waiting: {watched.again}")
                 return IN_PROGRESS
             quiet_for, pace = min(left, pace), min(2 * pace, TICK if teller.live else LOOK_EVERY)
-            with closing(client.events(after=None, subject=found["id"], quiet_for=quiet_for)) as news:
+            with closing(client.events(after=None, subject=watched.subject, quiet_for=quiet_for)) as news:
                 next(news, None)
     except KeyboardInterrupt:
         teller.end()
-        say(f"You left; it goes on. Look again: holdfast status {ref}")
+        say(f"You left; it goes on. Look again: {watched.later}")
         return DETACHED
 
 
 class Teller:
     """Says how it stands: on a terminal in one line that is written over, elsewhere a line for each news."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, watched: Watched) -> None:
         self.live = live()
-        self._clock = clock
+        self._clock, self._watched = clock, watched
         self._told = ""
         self._turn = 0
 
-    def tell(self, found: Mapping[str, Any]) -> None:
-        line, left = standing(found), countdown(found["status"], self._clock.now())
+    def tell(self, found: Row) -> None:
+        line, left = self._watched.line(found), countdown(self._watched.next_at(found), self._clock.now())
+        before, self._told = self._told, line  # first: whoever leaves now leaves a line behind
         if self.live:
             self._turn += 1
             say_over(f"{SPINNER[self._turn % len(SPINNER)]} {line}{left}")
-        elif line != self._told:
+        elif line != before:
             say(f"{line}{left}")
-        self._told = line
 
     def end(self) -> None:
         if self.live and self._told:
@@ -108,11 +135,11 @@ def standing(found: Mapping[str, Any]) -> str:
     return f"{found['name']}: {block['phase']}{step}{number}: {block['reason_code']} {block['reason']}"
 
 
-def countdown(block: Mapping[str, Any], now: datetime) -> str:
+def countdown(next_at: str | None, now: datetime) -> str:
     """Until the next step; once its time has come, it waits for a worker, and never for less than nothing."""
-    if block["next_attempt_at"] is None:
+    if next_at is None:
         return ""
-    span = instant(block["next_attempt_at"]) - now
+    span = instant(next_at) - now
     return f" Next in {duration(span)}." if span.total_seconds() > 1 else ""
 
 
@@ -131,3 +158,35 @@ def issued(found: Mapping[str, Any]) -> int | None:
     return (
         0 if found["serial"] is not None and found["operation"] is None and found["status"]["phase"] == "ok" else None
     )
+
+
+# ── Jobs ──
+
+
+def job_over(asked: Row) -> Verdict:
+    """0 once it is done, 1 once this attempt failed, or it was cancelled or given up; `asked`: how it stood before."""
+
+    def verdict(found: Row) -> int | None:
+        over = {"done": 0, "cancelled": 1, "failed": 1, "dead": 1}.get(found["state"])
+        ran = found["state"] == "ready" and found["last_attempt_at"] != asked["last_attempt_at"]
+        return 0 if over is None and ran and found["reason_code"] == EVERY_SO_OFTEN else over
+
+    return verdict
+
+
+def a_job(client: Client, row: Row) -> Watched:
+    job = row["id"]
+    return Watched(
+        look=lambda: client.get(f"/jobs/{job}"),
+        line=_job_standing,
+        subject=row["subject"],
+        next_at=lambda found: found["next_attempt_at"],
+        again=f"holdfast retry {job} --wait",
+        later=f"holdfast jobs show {job}",
+    )
+
+
+def _job_standing(found: Row) -> str:
+    why = " ".join(each for each in (found["reason_code"], found["last_error"]) if each)
+    number = f", attempt {found['attempt']}/{found['max_attempts']}" if found["attempt"] else ""
+    return f"{found['id']}: {found['kind']}, {found['state']}{number}{': ' if why else ''}{why}"

@@ -16,7 +16,7 @@ class NotGiven(UserError):
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem)
-        self.hint = hint
+        self.hint = hint or "Check what was given, and who may read it."
 
 
 def content(file: Path, limit: int, *, hint: str = "Check the path.") -> bytes:

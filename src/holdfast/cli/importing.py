@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
-from holdfast.cli.calling import ServerOption
-from holdfast.cli.config import ConfigOption
+from holdfast.cli.calling import ServerOption, clock
+from holdfast.cli.config import ConfigOption, settings
+from holdfast.cli.following import DETACHED
 from holdfast.cli.given import content
 from holdfast.cli.given import label as label_of
+from holdfast.cli.importing_notes import by_nobody, solvers_of, unproved
 from holdfast.cli.showing import OutputOption, table
-from holdfast.cli.terminal import Format, as_data, exact, progress, say
+from holdfast.cli.terminal import Format, as_data, exact, instant, progress, say
 from holdfast.errors import UserError
 
 if TYPE_CHECKING:
@@ -181,9 +183,11 @@ class _Import:
                 {"file": each.file, "problem": each.problem, "next_step": each.next_step} for each in found.problems
             ]
             + [_refused(each, outcomes[each.name]) for each in found.certificates if _is_refused(outcomes[each.name])],
-            "notes": [*found.notes, *_notes(found.certificates)],
+            "notes": [*found.notes, *_notes(found.certificates), *self._unproved(found.certificates)],
+            "meanwhile": _meanwhile(),
             "old_timer": _timer(self._tool),
         }
+        report["renewed_by_nobody"] = by_nobody(report)
         _show(report, self._output, planned=self._plan)
         raise typer.Exit(self._exit_code(report))
 
@@ -192,16 +196,24 @@ class _Import:
             return CHANGES
         return FAILED if report["problems"] else 0
 
+    def _unproved(self, found: Sequence[FoundCertificate]) -> list[str]:
+        here = self._server is None
+        return unproved(found, solvers_of(settings(self._config).keeping.solvers_file) if here else None)
+
     # ── Asking ──
 
     def _certificates(self, found: Sequence[FoundCertificate], *, dry_run: bool) -> dict[str, Any]:
         outcomes: dict[str, Any] = {}
-        with progress("Planning" if dry_run else "Adopting", len(found)) as step:
-            for at in range(0, len(found), _BATCH):
-                offered = [_offer(each) for each in found[at : at + _BATCH]]
-                answer = self._ask("import.certificates", certificates=offered, dry_run=dry_run, **self._wishes)
-                outcomes |= {each["name"]: each for each in answer}
-                step(len(offered))
+        try:
+            with progress("Planning" if dry_run else "Adopting", len(found)) as step:
+                for at in range(0, len(found), _BATCH):
+                    offered = [_offer(each) for each in found[at : at + _BATCH]]
+                    answer = self._ask("import.certificates", certificates=offered, dry_run=dry_run, **self._wishes)
+                    outcomes |= {each["name"]: each for each in answer}
+                    step(len(offered))
+        except KeyboardInterrupt:
+            say(_left(0 if dry_run else len(outcomes), len(found)))
+            raise typer.Exit(DETACHED) from None
         return outcomes
 
     def _accounts(self, found: Sequence[FoundCertificate]) -> list[dict[str, Any]]:
@@ -227,6 +239,12 @@ class _Import:
         return carried_out(self._config, self._server, verb, **args)
 
 
+def _left(done: int, total: int) -> str:
+    if not done:
+        return "You left; nothing was changed. Look first: the same command with --plan"
+    return f"You left; {done} of {total} were adopted. The same command goes on: none is adopted twice."
+
+
 def _offer(found: FoundCertificate) -> dict[str, Any]:
     """For the socket in the data folder, which only its owner may open, or for a server elsewhere that is trusted."""
     return {
@@ -240,6 +258,8 @@ def _offer(found: FoundCertificate) -> dict[str, Any]:
         "reuse_key": found.reuse_key,
         "preferred_chain": found.preferred_chain,
         "profile": found.profile,
+        "paused": found.paused,
+        "renew_before_s": None if found.renew_before is None else found.renew_before.total_seconds(),
     }
 
 
@@ -281,6 +301,12 @@ def _notes(found: Iterable[FoundCertificate]) -> list[str]:
     return [f"{each.name}: {note}." for each in found for note in each.notes]
 
 
+def _meanwhile() -> list[str]:
+    from holdfast.importing.timers import MEANWHILE
+
+    return list(MEANWHILE)
+
+
 def _timer(tool: Tool) -> list[str]:
     from holdfast.importing.timers import STEPS
 
@@ -317,6 +343,8 @@ def _renewal(told: Mapping[str, Any], *, planned: bool) -> str:
     """Before it is here, only the day is near the truth: the moment is spread by an id that it does not have yet."""
     if told["renewal_at"] is None:
         return "-"
+    if instant(told["renewal_at"]) <= clock().now():
+        return "at once"
     at = exact(told["renewal_at"])
     return f"about {at.partition('T')[0]}" if planned and told["verdict"] == "adopt" else at
 
@@ -338,11 +366,12 @@ def _show_end(report: Mapping[str, Any], *, planned: bool) -> None:
     count = sum(each["verdict"] in ("adopt", "adopted") for each in report["certificates"])
     if planned:
         say(f"\n{count} would be adopted; nothing was changed, here or there. Without --plan it is done.")
-        say("Then switch off what renews them now:" if count else "")
     elif count:
         say(f"\n{count} adopted; nothing was issued, and the files are as they were. See them: holdfast ls")
-        say("Now switch off what renewed them until now:")
     if count:
+        for line in ("", *report["meanwhile"], "", *report["renewed_by_nobody"]):
+            say(line)
+        say("When that is arranged, switch off what renewed them until now:")
         for line in report["old_timer"]:
             say(f"  {line}")
         say("To undo it: holdfast archive NAME, and switch the timer on again.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -11,9 +12,9 @@ from holdfast.cli import following, wishing
 from holdfast.cli import showing_certificates as shown
 from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
-from holdfast.cli.following import DryRunOption, KeyOption, TimeoutOption, WaitOption, once
+from holdfast.cli.following import DryRunOption, KeyOption, TimeoutOption, WaitOption, a_job, job_over, once
 from holdfast.cli.given import label as label_of
-from holdfast.cli.ls import CertArgument, LabelOption
+from holdfast.cli.ls import CertArgument, LabelOption, span
 from holdfast.cli.terminal import Format, FormatOption, asked_for, emit_one, say
 from holdfast.errors import Usage, UserError
 
@@ -25,6 +26,7 @@ Reason = Literal[
     "unspecified", "key-compromise", "affiliation-changed", "superseded", "cessation-of-operation",
     "privilege-withdrawn",
 ]  # fmt: skip
+LONGEST_STAGGER: Final = timedelta(days=7)
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask back.")]
 
 
@@ -33,10 +35,28 @@ class NotNamed(Usage):
     hint = "For example: holdfast renew www.example.com, or: holdfast renew --label team=web"
 
 
+class NothingToSpread(Usage):
+    code = "nothing-to-spread"
+    hint = "Name them by --label or --all, with a span of at most 7 days: holdfast renew --label team=web --stagger 6h"
+
+
+def spread_over(text: str | None) -> timedelta:
+    found = timedelta(0) if text is None else span(text)
+    if found > LONGEST_STAGGER:
+        raise NothingToSpread("Renewals are spread over 7 days at most.")
+    return found
+
+
+class NotDeployed(Usage):
+    code = "not-deployed"
+    hint = "Wait until it is issued, then fetch it: holdfast wait NAME && holdfast fetch NAME --to FOLDER"
+
+
 @app.command("issue")
 def issue(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="DNS names and addresses; the first names it.")],
     ca: wishing.CaOption = None,
+    staging: wishing.StagingOption = False,
     key: wishing.KeyKindOption = None,
     reuse_key: wishing.ReuseOption = None,
     profile: wishing.ProfileOption = None,
@@ -64,6 +84,9 @@ def issue(
     wish |= {"names": names, "labels": dict(map(label_of, label or ()))}
     wish |= wishing.rule({}, after=renew_after, before=renew_before, ari=ari)
     with connected(config, server) as client:
+        if staging:
+            known = [each["name"] for each in client.pages("/issuers", limit=500)]
+            wish["issuers"] = wishing.staged(ca or (), known)
         made = _made(client, wish, idempotency_key, dry_run=dry_run)
         finish(client, made, output, wait=wait and not dry_run, timeout=timeout, dry_run=dry_run)
 
@@ -106,6 +129,9 @@ def renew(
     label: LabelOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All that you may see.")] = False,
     if_due: Annotated[bool, typer.Option("--if-due", help="Only if its time has come, or it is failing.")] = False,
+    stagger: Annotated[
+        str | None, typer.Option("--stagger", metavar="SPAN", help="Spread many over a time, such as 6h.")
+    ] = None,
     yes: YesOption = False,
     wait: WaitOption = False,
     timeout: TimeoutOption = 300,
@@ -120,10 +146,21 @@ def renew(
 
     if (certificate is None) == (not label and not everything):
         raise NotNamed("Name one certificate, or many by --label or --all.")
+    if stagger is not None and certificate is not None:
+        raise NothingToSpread("--stagger spreads many certificates, and this is one.")
+    over = spread_over(stagger)
     with connected(config, server) as client:
         if certificate is None:
-            manner = bulk.Manner(key=idempotency_key, dry_run=dry_run, if_due=if_due, yes=yes)
-            raise typer.Exit(bulk.renew(client, label or (), manner, output, clock().now()))
+            manner = bulk.Manner(
+                key=idempotency_key,
+                dry_run=dry_run,
+                if_due=if_due,
+                yes=yes,
+                stagger=over,
+                wait=wait,
+                timeout=timeout,
+            )
+            raise typer.Exit(bulk.renew(client, label or (), manner, output, clock()))
         if if_due and not bulk.is_due(client.get(f"/certificates/{certificate}"), clock().now()):
             say(f"{certificate} is not due: nothing to do.")
             return
@@ -134,12 +171,17 @@ def renew(
 @app.command("wait")
 def wait_for(
     certificate: CertArgument,
-    goal: Annotated[Literal["issued"], typer.Option("--for", help="What to wait for.")] = "issued",
+    goal: Annotated[
+        Literal["issued", "deployed", "serving"],
+        typer.Option("--for", help="What to wait for; what is installed where is not known here yet."),
+    ] = "issued",
     timeout: TimeoutOption = 300,
     config: ConfigOption = None,
     server: ServerOption = None,
 ) -> None:
     """Wait until a certificate is issued and nothing is under way. Exit code 3 if that takes longer."""
+    if goal != "issued":
+        raise NotDeployed(f"This version deploys nothing, so nobody can say when {certificate} is {goal}.")
     with connected(config, server) as client:
         code = following.follow(client, certificate, following.issued, timeout=timeout, clock=clock())
     raise typer.Exit(code)
@@ -163,7 +205,9 @@ def cancel(
 
 @app.command("retry")
 def retry(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Its id, as 'jobs ls' shows it.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Its id, as 'jobs ls' shows it, or a unique prefix.")],
+    wait: WaitOption = False,
+    timeout: TimeoutOption = 300,
     dry_run: DryRunOption = False,
     idempotency_key: KeyOption = None,
     config: ConfigOption = None,
@@ -171,8 +215,13 @@ def retry(
 ) -> None:
     """Run a job now: one that waits, without waiting longer; one that was given up, with all its attempts."""
     with connected(config, server) as client:
-        client.post(f"/jobs/{job}/retry", headers=once(idempotency_key), dry_run=dry_run)
-    say(f"{'It would be' if dry_run else 'It is'} due now: {job}. See how it does: holdfast jobs show {job}")
+        row = client.post(f"/jobs/{job}/retry", headers=once(idempotency_key), dry_run=dry_run)
+        if wait and not dry_run:
+            code = following.watch(client, a_job(client, row), job_over(row), timeout=timeout, clock=clock())
+            raise typer.Exit(code)
+    say(
+        f"{'It would be' if dry_run else 'It is'} due now: {row['id']}. See how it does: holdfast jobs show {row['id']}"
+    )
 
 
 @app.command("revoke")

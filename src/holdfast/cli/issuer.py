@@ -15,7 +15,19 @@ from holdfast.cli.following import DryRunOption, KeyOption, once
 from holdfast.cli.given import NotGiven, content
 from holdfast.cli.given import label as label_of
 from holdfast.cli.issue import YesOption
-from holdfast.cli.terminal import Column, Format, FormatOption, asked_for, emit, emit_one, exact, pairs, say
+from holdfast.cli.terminal import (
+    Column,
+    Format,
+    FormatOption,
+    LimitOption,
+    asked_for,
+    emit,
+    emit_one,
+    exact,
+    pairs,
+    say,
+    tame,
+)
 
 app = typer.Typer(name="issuer", help="Add, test and pause the CAs that certificates come from.")
 NameArgument = Annotated[str, typer.Argument(metavar="CA", help="Its name.")]
@@ -43,10 +55,15 @@ MOST = 64 * 1024  # bytes of a credential
 
 
 @app.command("ls")
-def ls(config: ConfigOption = None, server: ServerOption = None, output: FormatOption = "table") -> None:
+def ls(
+    limit: LimitOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+    output: FormatOption = "table",
+) -> None:
     """List the CAs that certificates may come from."""
     with connected(config, server) as client:
-        rows = client.get("/issuers")
+        rows = client.pages("/issuers", most=limit, limit=min(limit or 500, 500))
     columns = [
         Column("NAME", lambda row: str(row["name"])),
         Column("KIND", lambda row: str(row["kind"])),
@@ -170,7 +187,19 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def _text(row: Any) -> str:
     facts = [("name", row["name"]), ("kind", row["kind"]), ("state", row["state"])]
+    facts += [("approval", "a second person must approve each attempt")] * bool(
+        row["settings"].get("approval_required")
+    )
     return pairs([*facts, *((name, json.dumps(value)) for name, value in row["settings"].items())])
+
+
+@app.command("show")
+def show(
+    name: NameArgument, config: ConfigOption = None, server: ServerOption = None, output: FormatOption = "table"
+) -> None:
+    """Show a CA that certificates come from, with its settings."""
+    with connected(config, server) as client:
+        emit_one(client.get(f"/issuers/{name}"), output, text=_text)
 
 
 @app.command("test")
@@ -178,7 +207,7 @@ def probe(name: NameArgument, config: ConfigOption = None, server: ServerOption 
     """See whether a CA answers and knows us. Nothing is ordered."""
     with connected(config, server) as client:
         found = client.post(f"/issuers/{name}/test")
-    print(found["detail"])
+    print(tame(found["detail"]))
     if not found["ok"]:
         raise typer.Exit(FAILED)
 

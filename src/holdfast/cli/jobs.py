@@ -56,13 +56,16 @@ def show(
 
 def _text(row: Any) -> str:
     now = clock().now()
+    waits = row["next_attempt_at"] is not None
     facts = [
         ("id", str(row["id"])),
         ("kind", str(row["kind"])),
         ("about", str(row["subject"])),
         ("state", str(row["state"])),
         ("attempt", f"{row['attempt']}/{row['max_attempts']}"),
-        ("due", when(row["due_at"], now)),
+        ("due", when(row["due_at"], now) if waits else ""),
+        ("began", "" if row["last_attempt_at"] is None else when(row["last_attempt_at"], now)),
+        ("ended", "" if row["finished_at"] is None else when(row["finished_at"], now)),
         ("holder", str(row["holder"] or "")),
         ("reason", str(row["reason_code"] or "")),
         ("error", str(row["last_error"] or "")),

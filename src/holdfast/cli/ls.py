@@ -132,7 +132,8 @@ def explain(
 
 def _explained(found: Any) -> str:
     checks = pairs((each["rule"], _check(each)) for each in found["checks"])
-    return f"{found['verdict']}   (at {exact(found['at'])})\n{checks}\nwould change it: {found['would_change_it']}"
+    told = [f"{found['verdict']}   (at {exact(found['at'])})", checks, f"would change it: {found['would_change_it']}"]
+    return "\n".join([*told, *(f"note: {each}" for each in found.get("of_today", ()))])
 
 
 def _check(check: Any) -> str:

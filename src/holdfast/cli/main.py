@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from holdfast import __version__
+from holdfast.cli.quick import QUICK, hasten
 from holdfast.errors import SettingRefused, Usage, UserError
 
 if TYPE_CHECKING:
@@ -69,9 +70,6 @@ HIDDEN: Final = {"__complete": ("holdfast.cli.completion", "What shells ask.")}
 # 0 done or nothing to do; 1 failed; 2 usage; 3 still in progress at timeout; 4 authentication; 5 conflict or
 # stale; 6 not found; 10 findings or changes; 130 interrupted.
 EXIT_OF_STATUS: Final = {401: 4, 403: 4, 404: 6, 409: 5, 412: 5}
-# Typer 0.29 imports pydantic (0.1 s) to convert any option that is not a bool, even a --help nobody gave.
-# With this default it is a bool, so that every help page and every command without options stays quick.
-QUICK: Final = {"default_map": {"help": False}}
 
 
 class LazyGroup(TyperGroup):
@@ -88,9 +86,7 @@ def load(name: str) -> Command:
     """The real command of this name."""
     loaded = typer.Typer(rich_markup_mode=None)
     loaded.add_typer(import_module((COMMANDS | HIDDEN)[name][0]).app)
-    command = get_group(loaded).commands[name]
-    command.context_settings = {**QUICK, **command.context_settings}
-    return command
+    return hasten(get_group(loaded).commands[name])
 
 
 # Rich help and rich tracebacks would cost more than everything else at start; the latter also print locals.
@@ -141,9 +137,11 @@ def main() -> None:
     try:
         app(prog_name="holdfast")
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        from holdfast.cli.terminal import tame_lines  # the words may be a server's, or a CA's
+
+        print(tame_lines(f"error: {error}"), file=sys.stderr)
         if error.hint:
-            print(f"hint: {error.hint}", file=sys.stderr)
+            print(tame_lines(f"hint: {error.hint}"), file=sys.stderr)
         sys.exit(exit_code(error))
 
 

@@ -18,7 +18,7 @@ from holdfast.cli.following import DryRunOption
 from holdfast.cli.given import STDIN, content
 from holdfast.cli.given import label as label_of
 from holdfast.cli.showing import OutputOption
-from holdfast.cli.terminal import Format, as_data, say
+from holdfast.cli.terminal import Format, as_data, say, tame
 from holdfast.errors import UserError
 
 app = typer.Typer()
@@ -191,7 +191,7 @@ def _save(out: Path, source: Source, planned: Mapping[str, Any], *, prune: bool)
 
 def _show(planned: Mapping[str, Any]) -> None:
     for step in planned["steps"]:
-        print(_line(step))
+        print(_line(tame(step)))
     counts = Counter(step["action"] for step in planned["steps"])
     if planned["steps"]:
         parts = [f"{counts[action]} to {action}" for action in _SIGNS if counts[action]]
@@ -222,7 +222,7 @@ def _shown(value: Any) -> str:
 
 def _show_done(done: list[dict[str, Any]]) -> None:
     words = {"create": "created", "change": "changed", "archive": "archived"}
-    for each in done:
+    for each in tame(done):
         print(f"{_SIGNS[each['action']]} {'FAILED' if each['error'] else words[each['action']]:<8} {each['name']}")
         if each["error"]:
             say(f"  {each['error']}\n  next: {each['hint']}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.cli.terminal import Format, FormatOption, as_data, say
+from holdfast.cli.terminal import Format, FormatOption, as_data, say, tame
 
 OutputOption = FormatOption  # the same for every command
 
@@ -17,14 +17,14 @@ def show_rows(rows: Sequence[Mapping[str, Any]], output: Format, *, empty: str) 
             as_data(row, output)
     elif output == "name":
         for row in rows:
-            print(next(iter(row.values())))
+            print(tame(next(iter(row.values()))))
     elif not as_data(list(rows), output):
         print(table(rows)) if rows else say(empty)
 
 
 def show_one(row: Mapping[str, Any], output: Format) -> None:
     if output == "name":
-        print(next(iter(row.values())))
+        print(tame(next(iter(row.values()))))
     elif not as_data(row, output):
         _show_facts(row)
 
@@ -34,7 +34,7 @@ def _show_facts(row: Mapping[str, Any]) -> None:
     flat |= {key: value for nested in row.values() if isinstance(nested, Mapping) for key, value in nested.items()}
     width = max(map(len, flat))
     for name, value in flat.items():
-        print(f"{name.replace('_', ' ').ljust(width)}  {cell(value)}".rstrip())
+        print(f"{cell(name).replace('_', ' ').ljust(width)}  {cell(value)}".rstrip())
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -54,6 +54,6 @@ def cell(value: Any) -> str:
         case list() if value and all(isinstance(each, Mapping) for each in value):
             return "; ".join(", ".join(f"{name}={cell(inner)}" for name, inner in each.items()) for each in value)
         case list():
-            return ", ".join(map(str, value)) or "-"
+            return ", ".join(tame(str(each)) for each in value) or "-"
         case _:
-            return str(value)
+            return str(tame(str(value)))

@@ -20,7 +20,7 @@ def columns(now: datetime) -> list[Column]:
         Column("NAME", lambda row: str(row["name"])),
         Column("PHASE", lambda row: str(row["status"]["phase"]).upper()),
         Column("EXPIRES", lambda row: when(row["not_after"], now)),
-        Column("NEXT", lambda row: "now" if row["operation"] else when(row["status"]["next_attempt_at"], now)),
+        Column("NEXT", lambda row: _next_in_short(row, now)),
         Column("REASON", lambda row: str(row["status"]["reason_code"])),
         Column("OWNER", lambda row: row["owner"] or "-", wide=True),
         Column("CA", lambda row: ", ".join(row["issuers"]), wide=True),
@@ -30,6 +30,13 @@ def columns(now: datetime) -> list[Column]:
     ]
 
 
+def _next_in_short(row: Certificate, now: datetime) -> str:
+    """What is under way is at it now, unless its turn is still to come."""
+    at = row["status"]["next_attempt_at"]
+    to_come = at is not None and instant(at) > now and row["status"]["blocked_by"]
+    return "now" if row["operation"] and not to_come else when(at, now)
+
+
 def block(row: Certificate, now: datetime, budget: Sequence[Mapping[str, Any]] = ()) -> str:
     """The status block: what, why, when next, and what to type. `budget`: what the CA's limits leave."""
     status = row["status"]
@@ -37,7 +44,7 @@ def block(row: Certificate, now: datetime, budget: Sequence[Mapping[str, Any]] =
     head = f"{row['name']}   {painted(phase.upper(), phase)}   {_expires(row, now)}{_safe(row, now)}"
     facts = [
         ("phase", f"{_phase(row)}   owner {row['owner'] or '-'}   CA {', '.join(row['issuers'])}"),
-        ("reason", f"{status['reason_code']}  {_why(status)}{_last(status, now)}  ({status['acts_next']} acts next)"),
+        ("reason", f"{status['reason_code']}  {_why(status)}{_times(row, now)}  ({_acts(status)} next)"),
         ("next", f"{_next(row, now)}{_budget(budget)}"),
         ("now", f"{_look(row)}   |   {_do(row)}"),
     ]
@@ -76,8 +83,18 @@ def _why(status: Mapping[str, Any]) -> str:
     return str(status["last_error"] or status["reason"])
 
 
-def _last(status: Mapping[str, Any], now: datetime) -> str:
-    return f"  last failure {when(status['last_attempt_at'], now)}" if status["last_error"] else ""
+def _acts(status: Mapping[str, Any]) -> str:
+    who = str(status["acts_next"])
+    return f"{who} act{'' if who == 'you' else 's'}"
+
+
+def _times(row: Certificate, now: datetime) -> str:
+    """Since when it stands so, and when it last failed; an older server says neither."""
+    status = row["status"]
+    since = f"since {when(status['since'], now)}" if status.get("since") else ""
+    last = f"last failure {when(row['last_failure_at'], now)}" if row.get("last_failure_at") else ""
+    told = ", ".join(each for each in (since, last) if each)
+    return f"  {told}" if told else ""
 
 
 def _budget(left: Sequence[Mapping[str, Any]]) -> str:
@@ -95,8 +112,22 @@ def _next(row: Certificate, now: datetime) -> str:
         return f"nothing is planned{': ' + ', '.join(status['blocked_by']) if status['blocked_by'] else ''}"
     if _past(status, now):
         return f"due, waiting for a worker: {status['next_attempt_cause']}"
-    blocked = f"; held by {', '.join(status['blocked_by'])}" if status["blocked_by"] else ""
-    return f"{when(status['next_attempt_at'], now)}: {status['next_attempt_cause']}{blocked}"
+    if status.get("approval_ends_at"):
+        again = when(status["next_attempt_at"], now)
+        return f"rejected {when(status['approval_ends_at'], now)} unless approved, and then asked for again {again}"
+    held = ", ".join(_held(row, each) for each in status["blocked_by"])
+    return (
+        f"{when(status['next_attempt_at'], now)}: {status['next_attempt_cause']}{f'; held by {held}' if held else ''}"
+    )
+
+
+def _held(row: Certificate, by: str) -> str:
+    """A back-off with its length, and after which failure."""
+    status = row["status"]
+    if by != "BACKOFF" or not row.get("last_failure_at"):
+        return by
+    span = instant(status["next_attempt_at"]) - instant(row["last_failure_at"])
+    return f"back-off {duration(span)} after failure {status['attempt']}"
 
 
 def _past(status: Mapping[str, Any], now: datetime) -> bool:

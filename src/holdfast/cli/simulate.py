@@ -48,7 +48,7 @@ def simulate(
     query = {"months": months, "lifetime_days": None if lifetime is None else span(lifetime).total_seconds() / 86400}
     query |= _allowed(ca, orders)
     with connected(config, server) as client:
-        names = [ca] if ca is not None else [each["name"] for each in client.get("/issuers")]
+        names = [ca] if ca is not None else [each["name"] for each in client.pages("/issuers", limit=500)]
         found = []
         with progress("reckoning", len(names)) as step:
             for n, name in enumerate(names):

@@ -21,6 +21,7 @@ FormatOption = Annotated[Format, typer.Option("--output", "-o", help="How to wri
 ColumnsOption = Annotated[
     str | None, typer.Option("--columns", metavar="A,B", help="Only these columns of the table, in this order.")
 ]
+LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many; all, if left out.")]
 Row = Mapping[str, Any]
 BAR: Final = 30  # characters
 _COLOURS: Final = {
@@ -55,21 +56,21 @@ def emit(
     shown = _chosen(columns, output, only)
     if output == "jsonl":
         for row in rows:
-            print(json.dumps(row, ensure_ascii=False))
+            as_data(row, output)
     elif output == "name":
         for row in rows:
-            print(row[name])
+            print(tame(row[name]))
     elif not as_data(list(rows), output):
-        print(as_table(rows, shown)) if rows else say(empty or "There is nothing.")
+        print(as_table(tame(list(rows)), shown)) if rows else say(empty or "There is nothing.")
 
 
 def as_data(value: Any, output: Format) -> bool:
     """Write it for programs, if that is what was asked for; whether it was."""
     match output:
         case "json":
-            print(json.dumps(value, indent=2, ensure_ascii=False))
+            print(harmless(json.dumps(value, indent=2, ensure_ascii=False)))
         case "jsonl":
-            print(json.dumps(value, ensure_ascii=False))
+            print(harmless(json.dumps(value, ensure_ascii=False)))
         case "yaml":
             print("\n".join(_yaml(value)))
         case _:
@@ -91,9 +92,9 @@ def _chosen(columns: Sequence[Column], output: Format, only: str | None) -> list
 
 def emit_one(row: Row, output: Format, *, text: Callable[[Row], str], name: str = "name") -> None:
     if output == "name":
-        print(row[name])
+        print(tame(row[name]))
     elif not as_data(row, output):
-        print(text(row))
+        print(text(tame(row)))
 
 
 def as_table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
@@ -155,7 +156,39 @@ def _scalar(value: Any) -> str:
     plain = isinstance(value, str) and value.replace("-", "a").replace("_", "a").isalnum() and value[0].isalpha()
     if plain and value.isascii() and value.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n"):
         return str(value)
-    return json.dumps(value, ensure_ascii=False)
+    return harmless(json.dumps(value, ensure_ascii=False), lambda char: f"\\U{ord(char):08x}")
+
+
+# ── Other people's text ──
+
+
+def tame(value: Any) -> Any:
+    """The same with nothing in it that a terminal obeys: on one line, and all of it to be seen."""
+    match value:
+        case str():
+            return value if value.isprintable() else "".join(map(_tamed, value))
+        case Mapping():
+            return {tame(name): tame(each) for name, each in value.items()}
+        case list():
+            return [tame(each) for each in value]
+        case _:
+            return value
+
+
+def _tamed(char: str) -> str:
+    return char if char.isprintable() else " " if char.isspace() else f"\\x{ord(char):02x}"
+
+
+def tame_lines(text: str) -> str:
+    """Of ours, with words of others in it."""
+    return "\n".join(map(tame, text.split("\n")))
+
+
+def harmless(text: str, written: Callable[[str], str] = lambda char: json.dumps(char)[1:-1]) -> str:
+    """JSON that means the same to a program: it may be read on a screen, too, where bidi marks and C1 are orders."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else written(char) for char in text)
 
 
 # ── Talk ──
@@ -164,7 +197,7 @@ def _scalar(value: Any) -> str:
 def say(text: str) -> None:
     """Talk, which --quiet silences; errors are not talk."""
     if text and not asked("quiet"):
-        print(text, file=sys.stderr)
+        print(tame_lines(text), file=sys.stderr)
 
 
 def asked(option: str) -> bool:
@@ -181,6 +214,7 @@ def live() -> bool:
 def say_over(text: str) -> None:
     """In place of the line before; only where that can be: see live()."""
     width = shutil.get_terminal_size().columns - 1
+    text = tame(text)
     cut = text if len(text) <= width else text[: max(1, width - 1)] + "…"
     print(f"\r\x1b[2K{cut}", end="", file=sys.stderr, flush=True)
 
@@ -211,7 +245,13 @@ def asked_for(question: str, *, yes: bool, word: str) -> bool:
     if not sys.stdin.isatty() or asked("no_input"):
         say(f"{question}\nThis needs --yes where nobody can be asked.")
         return False
-    return bool(typer.prompt(f"{question}\nType {word!r} to go on", default="", show_default=False, err=True) == word)
+    question = tame_lines(question)
+    try:
+        typed = typer.prompt(f"{question}\nType {word!r} to go on", default="", show_default=False, err=True)
+    except typer.Abort:
+        say("\nYou left; nothing was changed.")
+        raise typer.Exit(130) from None
+    return bool(typed == word)
 
 
 # ── Times ──

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from holdfast.cli.ls import span
 from holdfast.errors import Usage
 
+STAGING: Final = "-staging"  # how the names of CAs end that issue for tests
 KeyKind = Literal["ec-p256", "ec-p384", "rsa-2048", "rsa-3072", "rsa-4096", "ed25519"]
 CaOption = Annotated[
     list[str] | None, typer.Option("--ca", help="A CA; may be repeated, the first is asked first.", show_default=False)
+]
+StagingOption = Annotated[
+    bool, typer.Option("--staging", help="Of the CA's test endpoint: the CA that is called like it, and -staging.")
 ]
 KeyKindOption = Annotated[KeyKind | None, typer.Option("--key", help="Kind of its key; ec-p256 if nothing is said.")]
 ReuseOption = Annotated[bool | None, typer.Option("--reuse-key/--new-key", help="Renew with the same key.")]
@@ -36,6 +40,23 @@ OwnerOption = Annotated[str | None, typer.Option("--owner", help="Whose it is.")
 ApprovalOption = Annotated[
     bool | None, typer.Option("--approval/--no-approval", help="A second person must approve each attempt.")
 ]
+
+
+class NoStaging(Usage):
+    code = "no-staging"
+    hint = "Add it, then name the CA: holdfast ca add acme letsencrypt-staging --preset letsencrypt-staging"
+
+
+def staged(chosen: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The test endpoints of these CAs; if none is named, the only one there is."""
+    wanted = [each if each.endswith(STAGING) else f"{each}{STAGING}" for each in chosen]
+    found = wanted or [each for each in known if each.endswith(STAGING)]
+    missing = [each for each in found if each not in known]
+    if missing:
+        raise NoStaging(f"There is no CA {missing[0]!r:.60}.")
+    if not wanted and len(found) != 1:
+        raise NoStaging(f"There are {len(found)} CAs for tests: say which by --ca." if found else "There is none.")
+    return found
 
 
 class TwoRules(Usage):

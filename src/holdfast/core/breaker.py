@@ -11,6 +11,7 @@ from holdfast.core.backoff import Ladder, spread
 OPENS_AFTER: Final = 5  # failures in a row, of whatever certificate
 LADDER: Final = Ladder(first=timedelta(minutes=1), factor=2, cap=timedelta(minutes=15))
 LIMITED: Final = Ladder(first=timedelta(seconds=30), factor=2, cap=timedelta(minutes=15))
+REFUSED: Final = Ladder(first=timedelta(minutes=5), factor=2, cap=timedelta(hours=1))
 PROBE_FOR: Final = timedelta(minutes=5)  # a probe that was not heard of for so long has died
 
 
@@ -23,10 +24,35 @@ class Breaker:
     probe: str | None = None  # who tries for all, once `until` has passed
     probe_until: datetime | None = None
     error: str | None = None
-    limits: int = 0  # times in a row that it said "too many requests", and nothing else
+    limits: int = 0  # times in a row that it said "too many requests", and nothing else; below 0: that it barred us
 
     def open_at(self, now: datetime) -> bool:
         return self.until is not None and now < self.until
+
+    def shut_at(self, now: datetime) -> bool:
+        """Whether there is nothing that a newcomer could do there: it is open, or somebody is trying for all."""
+        probed = self.probe is not None and self.probe_until is not None and now < self.probe_until
+        return self.open_at(now) or (self.until is not None and probed)
+
+    @property
+    def limited(self) -> bool:
+        return self.limits > 0
+
+    @property
+    def barred(self) -> bool:
+        """Our account is not let in: what is wrong is wrong for all certificates alike."""
+        return self.limits < 0 and self.until is not None
+
+    @property
+    def lasted(self) -> timedelta:
+        """For how long it has been shut, at least: the waits that are over."""
+        return (
+            _sum(LADDER, self.failures - OPENS_AFTER) + _sum(LIMITED, self.limits - 1) + _sum(REFUSED, -self.limits - 1)
+        )
+
+
+def _sum(ladder: Ladder, rungs: int) -> timedelta:
+    return sum((ladder.rung(n) for n in range(1, min(rungs, 50) + 1)), timedelta(0))
 
 
 def failed(breaker: Breaker, now: datetime, error: str, *, opens_after: int = OPENS_AFTER) -> Breaker:
@@ -45,9 +71,24 @@ def succeeded(breaker: Breaker) -> Breaker:
 
 def limited(breaker: Breaker, now: datetime, until: datetime, error: str) -> Breaker:
     """It named a time; when that is over, one asks for all. If it says so again and again, we come more seldom."""
-    limits = breaker.limits + 1
+    limits = max(breaker.limits, 0) + 1
     until = max(until, now + LIMITED.rung(limits))
     return replace(breaker, limits=limits, until=until, error=error, probe=None, probe_until=None)
+
+
+def barred(breaker: Breaker, now: datetime, error: str) -> Breaker:
+    """It does not let us in: now and then one asks for all, until it does or somebody changes what is wrong."""
+    if breaker.barred and breaker.open_at(now):
+        return replace(breaker, error=error)  # asked before that: no news
+    times = max(-breaker.limits, 0) + 1
+    until = now + REFUSED.rung(times)
+    return replace(breaker, limits=-times, until=until, error=error, probe=None, probe_until=None)
+
+
+def another_chance(breaker: Breaker, now: datetime) -> Breaker:
+    """Somebody changed what may have been wrong: one asks now, for all, and the waits begin anew if it was not that."""
+    failures, limits = min(breaker.failures, OPENS_AFTER), max(min(breaker.limits, 1), -1)
+    return replace(breaker, failures=failures, limits=limits, until=now, probe=None, probe_until=None)
 
 
 def admit(breaker: Breaker, who: str, now: datetime) -> tuple[Breaker, datetime | None]:

@@ -15,7 +15,7 @@ reservation: new or urgent work may find the budget free and go first. A job tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
@@ -26,7 +26,8 @@ _LINES: Final = {  # (urgent, waiting)
     (False, True): "lost_tail",
     (True, True): "urgent_lost_tail",
 }
-_SKEW: Final = timedelta(minutes=1)  # transactions do not commit in the order in which they read the clock
+# Transactions do not commit in the order in which they read the clock, and who pays for many owes more than a burst.
+_SKEW: Final = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """Go: one request was paid for."""
+    """Go: it was paid for."""
 
     budget: Budget
 
@@ -81,7 +82,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakenAll:
-    """Go: one request was paid for in each."""
+    """Go: it was paid for in each."""
 
     budgets: tuple[Budget, ...]
 
@@ -97,31 +98,50 @@ class WaitAll:
         return max(self.waits, key=lambda wait: wait.until)
 
 
-def take(budget: Budget, now: datetime, *, urgent: bool, waiting: bool) -> Taken | Wait:
-    """Pay for one request now, or learn when to ask again; `waiting` if this job had been promised a turn."""
-    budget = _forgiven(budget, now)
-    if remaining(budget, now, urgent=urgent):
-        return Taken(budget=replace(budget, tat=max(budget.tat, now) + budget.limit.every))
+def take(budget: Budget, now: datetime, *, urgent: bool, waiting: bool, count: int = 1) -> Taken | Wait:
+    """Pay for so many requests now, or learn when to ask again; `waiting` if this job had been promised a turn.
 
-    until = budget.tat - budget.limit.every * (budget.limit.depth(urgent=urgent) - 1)
+    More than may ever be outstanding at once waits for all of that to be free, and owes the rest: who comes next waits.
+    """
+    budget, depth = _forgiven(budget, now), budget.limit.depth(urgent=urgent)
+    free = min(count, depth)
+    if remaining(budget, now, urgent=urgent) >= free:
+        return Taken(budget=replace(budget, tat=max(budget.tat, now) + budget.limit.every * count))
+
+    until = budget.tat - budget.limit.every * (depth - free)
     cause: Literal["BUDGET", "NOT_BEFORE"] = "BUDGET"
     if budget.not_before is not None and budget.not_before >= until:
         until, cause = budget.not_before, "NOT_BEFORE"
     line = _LINES[urgent, waiting]
     last: datetime | None = getattr(budget, line)
-    until = until if last is None else max(until, last + budget.limit.every)
+    until = until if last is None else max(until, last + budget.limit.every * count)
     moved: dict[str, Any] = {line: until}
     return Wait(until=until, cause=cause, budget=replace(budget, **moved))
 
 
-def take_all(budgets: Iterable[Budget], now: datetime, *, urgent: bool, waiting: bool) -> TakenAll | WaitAll:
-    """Pay for one request in each budget, or in none: one half paid for would cost others their turn."""
-    budgets = tuple(budgets)
+def take_all(
+    budgets: Iterable[Budget], now: datetime, *, urgent: bool, waiting: bool, counts: Mapping[str, int] | None = None
+) -> TakenAll | WaitAll:
+    """Pay for one request in each budget, or in none: one half paid for would cost others their turn.
+
+    `counts`: for how many, by key, where it is not one.
+    """
+    budgets, many = tuple(budgets), counts or {}
     if len({budget.key for budget in budgets}) < len(budgets):
         raise ValueError("a budget was given twice")  # the second state stored would undo the first
-    answers = [take(budget, now, urgent=urgent, waiting=waiting) for budget in budgets]
+    answers = [take(each, now, urgent=urgent, waiting=waiting, count=many.get(each.key, 1)) for each in budgets]
     waits = tuple(answer for answer in answers if isinstance(answer, Wait))
     return WaitAll(waits=waits) if waits else TakenAll(budgets=tuple(answer.budget for answer in answers))
+
+
+def give_back(budget: Budget, amount: timedelta, held_for: timedelta) -> Budget:
+    """What was taken and has not been used, less the time for which it was held.
+
+    Whoever went meanwhile may have found the budget idle for that long, had this not been taken: with all of it given
+    back, more could go than the remote allows.
+    """
+    unused = amount - max(held_for, timedelta(0))
+    return replace(budget, tat=budget.tat - unused) if unused > timedelta(0) else budget
 
 
 def hold(budget: Budget, until: datetime) -> Budget:

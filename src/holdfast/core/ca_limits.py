@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from holdfast.core.acme import Identifier
@@ -28,6 +28,7 @@ class CaLimits:
     renewals_exempt: bool = False  # the same names again: only per_set and failures count
     ari_exempt: bool = False  # in its ARI window: no limit counts
     counted_at: str | None = None  # the host that counts domains and sets for all accounts together; None: by account
+    answers: int | None = None  # proofs that it may be told of in one go
     max_names: int = 100  # in one certificate
     fewer_names: Mapping[str, int] = field(default_factory=dict)  # by profile, where it allows fewer
 
@@ -60,16 +61,17 @@ LETS_ENCRYPT_STAGING: Final = CaLimits(
     fewer_names=_SHORT_PROFILES,
 )
 GOOGLE: Final = CaLimits(
-    requests=Limit(burst=10, every=timedelta(seconds=1)), orders=Limit(burst=30, every=timedelta(seconds=2))
+    requests=Limit(burst=10, every=timedelta(seconds=1)),
+    orders=Limit(burst=30, every=timedelta(seconds=2)),
+    answers=20,  # of 30 challenge calls in a minute
 )
 ZEROSSL: Final = CaLimits(
     requests=Limit(burst=10, every=timedelta(milliseconds=500)), orders=Limit(burst=30, every=timedelta(seconds=10))
 )
 DIGICERT: Final = CaLimits(requests=Limit(burst=100, every=timedelta(milliseconds=180)))
-# By key 1000 requests in 3 minutes and 100 in 5 seconds, rolling. One charge may stand for two requests (a look at an
-# order, and the download), so half of it: 2 * 35 + 2 * 180 / 0.4 < 1000, and 2 * 35 + 2 * 5 / 0.4 < 100.
-CERTCENTRAL: Final = CaLimits(requests=Limit(burst=35, every=timedelta(milliseconds=400)))
-BY_CONTRACT: Final = CaLimits(requests=Limit(burst=10, every=timedelta(milliseconds=500)))  # none is published
+# By key 1000 requests in 3 minutes and 100 in 5 seconds, rolling: 60 + 180 / 0.2 < 1000, and 60 + 5 / 0.2 < 100.
+CERTCENTRAL: Final = CaLimits(requests=Limit(burst=60, every=timedelta(milliseconds=200)))
+BY_CONTRACT: Final = CaLimits(requests=Limit(burst=40, every=timedelta(milliseconds=500)))  # none is published
 UNKNOWN: Final = CaLimits(
     requests=Limit(burst=10, every=timedelta(milliseconds=500)), orders=Limit(burst=50, every=timedelta(seconds=2))
 )
@@ -95,6 +97,36 @@ _BY_HOST: Final[Mapping[str, CaLimits]] = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reckoned:
+    """How many requests one claim of a job makes at most, by what it is for: so many are paid for beforehand."""
+
+    order: int = 1  # what is read before it, the order, and the first look at it
+    look: int = 1  # also a revocation, a cancellation and a test
+    lookup: int = 0  # of an order that may be there: on top of the order that may follow
+
+
+_REISSUES: Final = Reckoned(order=6, look=3, lookup=9)
+_RECKONED: Final[Mapping[str, Reckoned]] = {
+    "digicert": Reckoned(order=3, look=2, lookup=7),
+    "sectigo": Reckoned(order=4, look=2, lookup=9),
+    "entrust": Reckoned(order=4, look=4, lookup=8),
+    "globalsign": Reckoned(order=6, look=3, lookup=12),
+}
+
+
+def reckoned(kind: str, settings: Mapping[str, object], names: int = 1) -> Reckoned:
+    """Where nothing is known, a claim pays for one request, whatever it makes.
+
+    At ACME the few of every claim count as one; each further name is an authorization to read, and a proof to tell of.
+    """
+    if kind == "acme":
+        return Reckoned(order=1 + 2 * (names - 1), look=1 + (names - 1))
+    if kind == "digicert" and settings.get("renewals") == "reissue":
+        return _REISSUES
+    return _RECKONED.get(kind, Reckoned())
+
+
 def known_limits(kind: str, directory: str | None) -> CaLimits:
     """What holds for a CA where its operator's settings say nothing."""
     return _BY_KIND.get(kind) or _BY_HOST.get(urlsplit(directory or "").hostname or "", UNKNOWN)
@@ -109,6 +141,8 @@ def limits_of(kind: str, settings: Mapping[str, object]) -> CaLimits:
     said: dict[str, Any] = {name: _limit(own[name]) for name in BY_KEY if name in own}
     if "max_names" in own:
         said |= {"max_names": int(own["max_names"]), "fewer_names": {}}
+    if own.get("answers") is not None:
+        said["answers"] = max(int(own["answers"]), 1)
     return replace(known, **said)
 
 
@@ -175,6 +209,25 @@ def budgets_of_order(
     if limits.per_domain is not None:
         keys |= {domain_key(place, each.base): limits.per_domain for each in identifiers}
     return keys
+
+
+Used = Literal["nothing", "requests", "an order perhaps", "an order"]
+
+
+def unused(paid: Mapping[str, timedelta], issuer: str, used: Used, *, binding: bool) -> dict[str, timedelta]:
+    """What a claim took from its budgets and the CA cannot have counted, by how far the claim came.
+
+    Certificates are counted when they are made. An order that was perhaps placed can only become one by a second step,
+    unless it is binding.
+    """
+    if used == "an order" or (used == "an order perhaps" and binding):
+        return {}
+    spent = {
+        "nothing": (),
+        "requests": (request_key(issuer),),
+        "an order perhaps": (request_key(issuer), order_key(issuer)),
+    }[used]
+    return {key: taken for key, taken in paid.items() if key not in spent}
 
 
 def refused_key(

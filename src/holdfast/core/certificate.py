@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -136,6 +136,24 @@ class Wanted:
             [self.key_kind, self.profile, self.preferred_chain, life],
         ]
         return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:32]
+
+
+def in_common(ours: Iterable[Identifier], theirs: Iterable[Identifier]) -> str | None:
+    """A name of ours that certificates with their names are good for, or the other way round; None: there is none."""
+    known = {(each.type, each.value) for each in theirs}
+    below = {_above(value) for type_, value in known if type_ == "dns"}
+    for each in ours:
+        wider = f"*.{_above(each.value)}"
+        if (each.type, each.value) in known or (each.type, wider) in known:
+            return each.value
+        if each.value == wider and _above(wider) in below:
+            return each.value
+    return None
+
+
+def _above(name: str) -> str:
+    """The name without its first label: a wildcard is good for those that have this in common with it."""
+    return name.partition(".")[2]
 
 
 # ── What we hold ──

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,12 @@ class Verdict:
         return self.bad_seq is None
 
 
+_CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical(details: Mapping[str, Any]) -> str:
     """One text for one meaning: sorted keys, no white space; ASCII, so that no store refuses what a remote said."""
-    return json.dumps(details, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _CANONICAL.encode(details)
 
 
 def digest(value: object) -> str:

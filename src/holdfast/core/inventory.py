@@ -49,6 +49,7 @@ class Summary:
     expired: int
     expiring: Mapping[str, int]  # within so many days
     jobs: Mapping[str, int]
+    notifications_dead: int | None  # None: whoever asks does not see them all
 
 
 EXPIRING_WITHIN: Final = (1, 7, 14, 30, 90)  # days

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from holdfast.core.acme import Identifier
+from holdfast.core.renewal import PATIENT_SHARE
 from holdfast.errors import IllegalMove
 
 FALLBACK_AFTER: Final = 3  # failures in a row at one CA, before the next one is asked
@@ -113,7 +114,9 @@ class Candidate:
     known: bool = True
     paused: bool = False
     down: bool = False  # its breaker is open
+    doubtful: bool = False  # it was down, and nobody knows yet whether it still is
     held_until: datetime | None = None  # it named a time before which it wants to hear nothing
+    turn_at: datetime | None = None  # when its budgets would let another order go
 
 
 def choose(
@@ -122,7 +125,7 @@ def choose(
     """The CA for the next attempt; None if there is none that may be asked.
 
     The first of the list, and the next one after some failures in a row; the list is a ring, so that the first gets
-    another chance. With little time left every failure moves on, and a CA that cannot help in time is passed over.
+    another chance. With little time left every failure moves on. One that cannot help is passed over while another can.
     """
     usable = [each for each in candidates if each.known and not each.paused]
     if not usable:
@@ -130,12 +133,32 @@ def choose(
     little = left is not None and left < short
     turn = failures if little else failures // FALLBACK_AFTER
     ring = [usable[(turn + n) % len(usable)] for n in range(len(usable))]
-    deadline = None if left is None else now + left
-    return next((each for each in ring if not _hopeless(each, now, deadline, little=little)), ring[0])
+    timid = little and not failures  # else it is its turn
+    sound = [each for each in ring if can_help(each, left=left, now=now) and not (timid and each.doubtful)]
+    in_time = [each for each in ring if left is None or each.held_until is None or each.held_until < now + left]
+    return next(iter([*sound, *in_time, *ring]))
 
 
-def _hopeless(candidate: Candidate, now: datetime, deadline: datetime | None, *, little: bool) -> bool:
-    if candidate.down:
-        return little
-    held = candidate.held_until
-    return held is not None and held > now and deadline is not None and (little or held >= deadline)
+def can_help(candidate: Candidate, *, left: timedelta | None, now: datetime) -> bool:
+    """Whether a CA that may be asked takes an order soon; `left` is the time that the certificate in use has."""
+    if not candidate.known or candidate.paused or candidate.down:
+        return False
+    held = timedelta(0) if candidate.held_until is None else candidate.held_until - now
+    turn = timedelta(0) if candidate.turn_at is None else candidate.turn_at - now
+    return held <= patience(left) and turn <= patience_in_line(left)
+
+
+# ── How long one waits for it ──
+
+PATIENCE: Final = timedelta(hours=1)
+PATIENCE_AT_FIRST: Final = timedelta(minutes=10)  # there is no certificate yet, and somebody waits for it
+
+
+def patience(left: timedelta | None) -> timedelta:
+    """How long an attempt without an order waits for a CA that is away, if there are others."""
+    return PATIENCE_AT_FIRST if left is None else min(PATIENCE, patience_in_line(left))
+
+
+def patience_in_line(left: timedelta | None) -> timedelta:
+    """Likewise for its turn where many share what the CA allows: that the line goes on is not in doubt."""
+    return PATIENCE if left is None else max(left, timedelta(0)) * PATIENT_SHARE

@@ -98,6 +98,8 @@ class Claim:
     priority: Priority
     budgets: tuple[str, ...]
     recheck: bool  # the database may have lost commits: ask the remote before doing anything again
+    paid: Mapping[str, timedelta] = field(default_factory=dict, compare=False)  # what this claim took from its budgets
+    paid_at: datetime | None = None
     known: Any = field(default=None, compare=False, repr=False)  # what whoever caused it, in this process, just wrote
 
 

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     BACKOFF = "BACKOFF"
     BUDGET = "BUDGET"
     WINDOW = "WINDOW"
+    STAGGERED = "STAGGERED"
     PAUSED = "PAUSED"
     ARCHIVED = "ARCHIVED"
     AWAITING_APPROVAL = "AWAITING_APPROVAL"
@@ -51,6 +52,7 @@ class Reason(StrEnum):
     EAB_REQUIRED = "EAB_REQUIRED"
     DIRECTORY_UNSAFE = "DIRECTORY_UNSAFE"
     ANSWER_MALFORMED = "ANSWER_MALFORMED"
+    NONCES_REFUSED = "NONCES_REFUSED"
     PROFILE_UNKNOWN = "PROFILE_UNKNOWN"
     REPLACES_REJECTED = "REPLACES_REJECTED"
     WRONG_CERTIFICATE = "WRONG_CERTIFICATE"
@@ -84,6 +86,7 @@ MEANINGS: Final = {
     Reason.BACKOFF: Meaning("The last attempt failed; the next one waits, longer after each failure.", "holdfast"),
     Reason.BUDGET: Meaning("The CA allows no more requests for now; this one has its turn later.", "holdfast"),
     Reason.WINDOW: Meaning("It waits for its maintenance window, as long as that is safe.", "holdfast"),
+    Reason.STAGGERED: Meaning("It is renewed together with others, spread over time: its turn comes.", "holdfast"),
     Reason.PAUSED: Meaning("Somebody paused it: nothing is done, and it will expire.", "you"),
     Reason.ARCHIVED: Meaning("It is archived: nothing is done about it any more.", "nobody"),
     Reason.AWAITING_APPROVAL: Meaning("A second person must approve it.", "approver"),
@@ -107,9 +110,10 @@ MEANINGS: Final = {
     Reason.EAB_REQUIRED: Meaning("The CA wants an external account binding.", "operator", alert=True),
     Reason.DIRECTORY_UNSAFE: Meaning("The CA's directory names addresses of others.", "operator", alert=True),
     Reason.ANSWER_MALFORMED: Meaning("The CA's answer cannot be understood.", "ca"),
+    Reason.NONCES_REFUSED: Meaning("The CA refused one nonce after another; the next try gets others.", "holdfast"),
     Reason.PROFILE_UNKNOWN: Meaning("The CA does not offer this profile.", "you", alert=True),
     Reason.REPLACES_REJECTED: Meaning("The CA did not want to hear what is replaced; it is not told.", "holdfast"),
-    Reason.WRONG_CERTIFICATE: Meaning("The CA sent something else than was asked for.", "ca", alert=True),
+    Reason.WRONG_CERTIFICATE: Meaning("The CA sent something else than was asked for.", "operator", alert=True),
     Reason.UNKNOWN_ISSUER: Meaning("The CA that it should come from is not configured here.", "operator", alert=True),
     Reason.KEY_MISSING: Meaning("A secret that is needed cannot be opened here.", "operator", alert=True),
     Reason.APPROVAL_REJECTED: Meaning("The second person said no.", "approver", alert=True),

@@ -7,7 +7,7 @@ Everything that decides comes in as values, and every spread is derived from an 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -22,6 +22,7 @@ SPREAD: Final = 1 / 15  # of its life: those issued together are renewed over th
 EMERGENCY: Final = 1 / 20  # of its life left: nothing but back-off holds it any more
 WINDOWS_END: Final = 1 / 6  # of its life left: maintenance windows do not count any more
 ATTEMPT_FOR: Final = timedelta(hours=1)  # what an attempt may take, with polls and slow DNS
+PATIENT_SHARE: Final = 0.1  # of the time that is left
 LOOP_GUARD: Final = timedelta(hours=24)  # between two renewals that a CA asks for early
 
 
@@ -76,11 +77,16 @@ def decide(certificate: Certificate, current: Version | None, now: datetime) -> 
         if opens > max(at, now):
             at, waits_for = opens, Reason.WINDOW
     blocker = (_BLOCKERS[waits_for] if waits_for else by) if at > now else ""
-    trace = tuple(replace(each, blocks=True) if each.rule == blocker else each for each in checks)
+    trace = tuple(_blocking(each) if each.rule == blocker else each for each in checks)
     return Decision(at=at, cause=due.cause, waits_for=waits_for, urgent=due.urgent, checks=trace)
 
 
 _BLOCKERS: Final = {Reason.BACKOFF: "back-off", Reason.WINDOW: "windows"}
+
+
+def _blocking(check: Check) -> Check:
+    """As `replace` would make it, which is slow, and asked for with each status."""
+    return Check(rule=check.rule, saw=check.saw, verdict=check.verdict, blocks=True)
 
 
 # ── Why it is due ──
@@ -109,6 +115,11 @@ def _due(certificate: Certificate, current: Version | None, now: datetime, check
 
 def emergency_at(current: Version) -> datetime:
     return current.not_after - current.life * EMERGENCY
+
+
+def patience_at_the_end(current: Version, now: datetime) -> timedelta:
+    """How long an order may take when its certificate is in an emergency, and another CA could be asked."""
+    return (current.not_after - now) * PATIENT_SHARE if now >= emergency_at(current) else timedelta.max
 
 
 def _by_lifetime(certificate: Certificate, current: Version, checks: list[Check]) -> _Due:
@@ -210,7 +221,11 @@ def attempts_that_fit(failing: Failing, current: Version, at: datetime) -> int:
 
 def safe_until(current: Version) -> datetime:
     """The last moment at which an attempt still fits before the certificate ends."""
-    return current.not_after - min(ATTEMPT_FOR, current.life * EMERGENCY)
+    return last_moment(current.not_before, current.not_after)
+
+
+def last_moment(begins: datetime, ends: datetime) -> datetime:
+    return ends - min(ATTEMPT_FOR, (ends - begins) * EMERGENCY)
 
 
 def _in_window(windows: Sequence[Window], at: datetime, current: Version, checks: list[Check]) -> datetime:
@@ -244,4 +259,4 @@ def _opening(window: Window, at: datetime) -> datetime:
 
 
 def _shown(at: datetime) -> str:
-    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
+    return at.isoformat()[:19] + "Z"  # strftime is slow, and this is done for every decision

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
 from holdfast.core import reasons, renewal
-from holdfast.core.certificate import Certificate, State, Version
+from holdfast.core.certificate import Certificate, State, Version, failed
 from holdfast.core.issuance import Issuance
 from holdfast.core.issuance import State as Step
 from holdfast.core.reasons import Reason
@@ -32,18 +32,25 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """What is known of the job of an issuance under way."""
+    """What is known of the job of an issuance under way; or, of one to be approved, when that ends."""
 
     due_at: datetime
     running: bool = False
+    failed: bool = False  # it is tried again
     dead: bool = False
     reason: str | None = None
     last_error: str | None = None
+
+    @property
+    def trouble(self) -> bool:
+        """Its last attempt did not end as it should: what the issuance says is older."""
+        return self.failed or self.dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     phase: Phase
+    since: datetime | None  # it is in this phase; None: nobody wrote that down
     reason_code: Reason
     reason: str
     acts_next: str
@@ -53,6 +60,7 @@ class Status:
     last_attempt_at: datetime | None
     next_attempt_at: datetime | None
     next_attempt_cause: str | None
+    approval_ends_at: datetime | None  # what nobody has decided by then is rejected; None: nothing is to be decided
     attempts_that_fit: int | None  # before it is too late; None while it is not failing
     safe_until: datetime | None
     expires_at: datetime | None
@@ -74,19 +82,22 @@ def status(
     decision = renewal.decide(certificate, current, now)
     failing = certificate.failing
     reason, words = _reason(certificate, current, issuance, job, decision, now)
-    error = (issuance.error if issuance else None) or (failing.error if failing else None)
-    next_at = _next_at(certificate, issuance, job, decision, now)
+    error = _error(certificate, issuance, job)
+    next_at = _next_at(certificate, current, issuance, job, decision, now)
+    phase = _phase(certificate, current, issuance, decision, now)
     return Status(
-        phase=_phase(certificate, current, issuance, decision, now),
+        phase=phase,
+        since=_since(certificate, current, issuance, phase),
         reason_code=reason,
         reason=words or reasons.MEANINGS[reason].sentence,
         acts_next=reasons.MEANINGS[reason].acts_next,
         attempt=0 if failing is None else failing.attempts or 1,
         max_attempts=None,
         last_error=error or None,
-        last_attempt_at=issuance.started_at if issuance else failing.last_at if failing else _issued_at(current),
+        last_attempt_at=_last_at(certificate, current, issuance, now),
         next_attempt_at=next_at,
         next_attempt_cause=_next_cause(issuance, job, decision),
+        approval_ends_at=job.due_at if job is not None and _undecided(issuance) else None,
         attempts_that_fit=_fit(certificate, current, next_at, now),
         safe_until=None if current is None else renewal.safe_until(current),
         expires_at=None if current is None else current.not_after,
@@ -94,8 +105,43 @@ def status(
     )
 
 
-def _issued_at(current: Version | None) -> datetime | None:
+def _error(certificate: Certificate, issuance: Issuance | None, job: Waiting | None) -> str | None:
+    """What was said last: by the job, by the attempt, by the one before it."""
+    said = None if job is None or not job.trouble else job.last_error
+    failing = certificate.failing
+    return said or (issuance.error if issuance else None) or (failing.error if failing else None)
+
+
+def _last_at(
+    certificate: Certificate, current: Version | None, issuance: Issuance | None, now: datetime
+) -> datetime | None:
+    if issuance is not None and not _to_begin(issuance, now):
+        return issuance.started_at
+    if certificate.failing is not None:
+        return certificate.failing.last_at
     return None if current is None else current.issued_at
+
+
+def _since(
+    certificate: Certificate, current: Version | None, issuance: Issuance | None, phase: Phase
+) -> datetime | None:
+    """Since when it is in this phase; None where nobody wrote that down."""
+    failing = certificate.failing
+    match phase:
+        case Phase.FAILING:
+            return None if failing is None else failing.first_at or failing.last_at
+        case Phase.EXPIRED:
+            return None if current is None else current.not_after
+        case Phase.REVOKED:
+            return None if current is None else current.revoked_at or current.revoke_asked_at
+        case Phase.OK:
+            return None if current is None else current.issued_at
+        case Phase.PENDING if issuance is None:
+            return certificate.created_at
+        case Phase.PENDING | Phase.RENEWING | Phase.AWAITING_APPROVAL:
+            return None if issuance is None else issuance.started_at
+        case _:
+            return None
 
 
 def _fit(certificate: Certificate, current: Version | None, next_at: datetime | None, now: datetime) -> int | None:
@@ -119,8 +165,8 @@ def _phase(
         return Phase.PAUSED
     if current is not None and current.revoked:
         return Phase.REVOKED
-    if issuance is not None:
-        return Phase.PENDING if current is None else Phase.RENEWING
+    if issuance is not None and current is not None:
+        return Phase.WAITING if _to_begin(issuance, now) else Phase.RENEWING
     if current is None:
         return Phase.PENDING
     return Phase.WAITING if decision.waits_for is not None or _held(certificate, now) else Phase.OK
@@ -136,7 +182,7 @@ def _reason(
 ) -> tuple[Reason, str]:
     """The one thing to know: what is wrong before what is waited for, and that before what is planned."""
     if issuance is not None:
-        return _of_issuance(issuance, job)
+        return _of_issuance(issuance, job, now)
     if certificate.state is not State.ACTIVE:
         return decision.cause, ""
     if certificate.failing is not None and certificate.failing.reason:
@@ -149,7 +195,7 @@ def _reason(
     return decision.waits_for or Reason.NOT_DUE, ""
 
 
-HELD: Final = frozenset({Reason.ISSUER_PAUSED, Reason.UNKNOWN_ISSUER, Reason.CANCELLED})
+HELD: Final = frozenset({Reason.ISSUER_PAUSED, Reason.UNKNOWN_ISSUER, Reason.CANCELLED, Reason.STAGGERED})
 
 
 def _held(certificate: Certificate, now: datetime) -> Reason | None:
@@ -159,22 +205,48 @@ def _held(certificate: Certificate, now: datetime) -> Reason | None:
     return reason if later and reason in HELD else None
 
 
-def _of_issuance(issuance: Issuance, job: Waiting | None) -> tuple[Reason, str]:
+def _to_begin(issuance: Issuance, now: datetime) -> bool:
+    """Whether it was asked for with a time to begin that has not come."""
+    return issuance.state is Step.REQUESTED and issuance.started_at > now
+
+
+def _of_issuance(issuance: Issuance, job: Waiting | None, now: datetime) -> tuple[Reason, str]:
     if issuance.state is Step.AWAITING_APPROVAL:
         return Reason.AWAITING_APPROVAL, ""
-    if job is not None and job.dead:
-        return Reason.INTERNAL, job.last_error or ""
+    if job is not None and job.trouble:
+        return Reason(job.reason) if job.reason in set(Reason) else Reason.INTERNAL, job.last_error or ""
     if job is not None and job.reason in ("BUDGET", "NOT_BEFORE"):
         return Reason.BUDGET if job.reason == "BUDGET" else Reason.CA_RATE_LIMITED, ""
+    if _to_begin(issuance, now) and (job is None or job.due_at > now):
+        return Reason.STAGGERED, ""
     return (reasons.of(issuance.reason), "") if issuance.reason else (Reason.UNDER_WAY, "")
 
 
 def _next_at(
-    certificate: Certificate, issuance: Issuance | None, job: Waiting | None, decision: Decision, now: datetime
+    certificate: Certificate,
+    current: Version | None,
+    issuance: Issuance | None,
+    job: Waiting | None,
+    decision: Decision,
+    now: datetime,
 ) -> datetime | None:
-    if issuance is not None:
-        return None if job is None or job.dead else job.due_at
+    if issuance is not None and job is None:  # as long as the transaction that asked for it has not ended
+        return issuance.started_at if _to_begin(issuance, now) else None
+    if issuance is not None and job is not None:
+        if _undecided(issuance):
+            return _unless_approved(certificate, current, job.due_at)
+        return None if job.dead else job.due_at
     return certificate.next_action_at if _held(certificate, now) else decision.at
+
+
+def _undecided(issuance: Issuance | None) -> bool:
+    return issuance is not None and issuance.state is Step.AWAITING_APPROVAL
+
+
+def _unless_approved(certificate: Certificate, current: Version | None, ends_at: datetime) -> datetime | None:
+    """When it is tried again, should nobody decide: that counts as a failure."""
+    after = failed(certificate.failing, ends_at, error="", reason=Reason.APPROVAL_TIMED_OUT.value)
+    return renewal.decide(replace(certificate, failing=after), current, ends_at).at
 
 
 def _next_cause(issuance: Issuance | None, job: Waiting | None, decision: Decision) -> str | None:
@@ -187,7 +259,7 @@ def _blocked(
     certificate: Certificate, issuance: Issuance | None, job: Waiting | None, decision: Decision, now: datetime
 ) -> tuple[str, ...]:
     if issuance is not None:
-        code, _ = _of_issuance(issuance, job)
+        code, _ = _of_issuance(issuance, job, now)
         return () if code is Reason.UNDER_WAY else (code.value,)
     blocker = _held(certificate, now) if decision.due(now) else decision.waits_for
     return () if blocker is None else (blocker.value,)
@@ -205,18 +277,29 @@ class Explanation:
     checks: tuple[Check, ...]
     blocking: str | None
     would_change_it: str
+    of_today: tuple[str, ...] = ()  # about another time: what is taken from today all the same
 
 
 _CHANGES = {
     Reason.NOT_DUE: "Time. To renew now: holdfast renew {name}",
     Reason.BACKOFF: "Time, or a changed input. To try now: holdfast renew {name}",
     Reason.WINDOW: "Time, or another maintenance window. To renew now: holdfast renew {name}",
+    Reason.STAGGERED: "Time. To renew now: holdfast renew {name}",
     Reason.PAUSED: "Resuming it: holdfast resume {name}",
     Reason.ARCHIVED: "Nothing: ask for it again under this or another name.",
     Reason.AWAITING_APPROVAL: "A second person's word: holdfast approvals ls",
     Reason.ISSUER_PAUSED: "A CA that goes on: holdfast ca resume {ca}. Or another: holdfast change {name} --ca CA",
     Reason.UNKNOWN_ISSUER: "A CA of this name: holdfast ca add {ca}. Or another: holdfast change {name} --ca CA",
     Reason.CANCELLED: "Time. To try now: holdfast renew {name}",
+    Reason.WRONG_CERTIFICATE: "The CA, by putting it right. To order anew, which may cost: holdfast renew {name}",
+    Reason.ORDER_UNCERTAIN: "A look for the order at the CA. To order anew, which may cost: holdfast renew {name}",
+}
+
+
+_WHO = {  # whose turn it is while an attempt is under way
+    "ca": "The CA: it is asked again by itself.",
+    "you": "You, by putting right what is said above. It is tried again by itself.",
+    "operator": "An operator of Holdfast, by putting right what is said above. It is tried again by itself.",
 }
 
 
@@ -224,15 +307,30 @@ def explain(
     certificate: Certificate, current: Version | None, issuance: Issuance | None, job: Waiting | None, now: datetime
 ) -> Explanation:
     """Why what happens happens, and why nothing else does. `now` may be any time: the rules do not care."""
+    found = _explanation(certificate, current, issuance, job, now)
+    if current is None or now < current.not_after:
+        return found
+    check = Check(rule="expired", saw=f"it ended at {current.not_after:%Y-%m-%dT%H:%M:%SZ}", verdict="no longer valid")
+    return replace(
+        found, verdict=f"{reasons.MEANINGS[Reason.EXPIRED].sentence} {found.verdict}", checks=(*found.checks, check)
+    )
+
+
+def _explanation(
+    certificate: Certificate, current: Version | None, issuance: Issuance | None, job: Waiting | None, now: datetime
+) -> Explanation:
     decision = renewal.decide(certificate, current, now)
     held = _held(certificate, now) if decision.due(now) else None
     if issuance is not None:
-        code, words = _of_issuance(issuance, job)
+        code, words = _of_issuance(issuance, job, now)
         saw = f"{issuance.id}, {issuance.state.value}, at {issuance.issuer}, because of {issuance.cause}"
+        saw += f"; last error: {issuance.error}" if issuance.error and not words else ""
         blocking = None if code is Reason.UNDER_WAY else code
         verdict = words or reasons.MEANINGS[code].sentence
         check = Check(rule="issuance", saw=saw, verdict=verdict, blocks=blocking is not None)
-        return _explained(certificate, now, verdict, (*decision.checks, check), blocking, "It goes on by itself.")
+        who = _WHO.get(reasons.MEANINGS[code].acts_next, "It goes on by itself.")
+        others = tuple(replace(each, blocks=False) for each in decision.checks)  # those ask about the next one
+        return _explained(certificate, now, verdict, (*others, check), blocking, who)
     if held is not None:
         rule, saw = (
             ("cancelled", "by hand") if held is Reason.CANCELLED else ("ca", ", ".join(certificate.wanted.issuers))
@@ -241,7 +339,8 @@ def explain(
         check = Check(rule=rule, saw=saw, verdict=reasons.MEANINGS[held].sentence, blocks=True)
         return _explained(certificate, now, verdict, (*decision.checks, check), held, "Time.")
     if decision.due(now):
-        verdict = f"Due: {reasons.MEANINGS[decision.cause].sentence}"
+        late = decision.cause is Reason.EMERGENCY and current is not None and now >= current.not_after
+        verdict = "Due at once." if late else f"Due: {reasons.MEANINGS[decision.cause].sentence}"
         return _explained(certificate, now, verdict, decision.checks, None, "Nothing: the next sweep begins it.")
     waits = decision.waits_for or Reason.NOT_DUE
     verdict = f"{reasons.MEANINGS[waits].sentence}{_next_words(decision.at)}"

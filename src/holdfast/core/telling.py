@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from typing import Final
 
-from holdfast.core import reasons
+from holdfast.core import reasons, telling_orders
 from holdfast.core.notice import Severity, doubling, severity_of_crossing
+from holdfast.core.telling_orders import ca_approval_key as ca_approval_key
+from holdfast.core.telling_orders import order_key as order_key
+from holdfast.core.told import SHOWN, Details, Tell, clear, said
+from holdfast.core.told import About as About
+from holdfast.core.told import Told as Told
 
-Mode = Literal[
-    "plain",  # one word, about nothing that lasts
-    "opens",  # something lasts: told once, however many suffer from it
-    "continues",  # something lasts, and there is news of it
-    "clears",  # it is over; told if its beginning was
-]
-Details = Mapping[str, Any]
 _DOWN: Final = frozenset({"CA_DOWN", "ANSWER_MALFORMED"})  # told once for the CA, not once for each certificate
-_SHOWN: Final = 500  # characters of what somebody else said
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class About:
-    """What the store knows about the subject of an event."""
-
-    subject: str
-    name: str
-    owner: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    safe_until: datetime | None = None  # None: there is no certificate yet that could end
-    issuer: str = ""  # the CA that an event of it is about
-    ca_down: bool = False  # people know that its CA is down
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    severity: Severity
-    title: str
-    text: str
-    mode: Mode
-    key: str = ""  # of the outage; without one, each word is for itself
-    gate: str = ""  # a part of it that has a first word of its own
-    next: str = ""
-    reason: str = ""
-    facts: Mapping[str, str] = field(default_factory=dict)
-    not_to: str = ""  # a channel that need not be told, since it is the one that is spoken of
-    of: str = ""  # the CA that it is about in truth; what it was noticed by is then only an example
-
-
-Tell = Callable[[Details, About], Told | None]
 
 
 def tell(event: str, details: Details, about: About) -> Told | None:
@@ -76,14 +41,6 @@ def account_key(issuer: str) -> str:
 
 def windows_key(issuer: str) -> str:
     return f"ca-windows/{issuer}"
-
-
-def order_key(certificate: str) -> str:
-    return f"order/{certificate}"
-
-
-def ca_approval_key(issuance: str) -> str:
-    return f"ca-approval/{issuance}"
 
 
 # ── Certificates ──
@@ -125,7 +82,7 @@ def _failed(details: Details, about: About) -> Told | None:
         return None
     meaning = reasons.MEANINGS[reasons.of(reason)]
     next_at = str(details.get("next") or "")
-    text = f"{meaning.sentence} {_said(details)}"
+    text = f"{meaning.sentence} {said(details)}"
     text += " The next attempt is the last that can be in time, or comes too late: act now." if unsafe else ""
     return Told(
         severity=Severity.CRITICAL if unsafe else Severity.WARNING,
@@ -145,7 +102,7 @@ def _account_refused(details: Details, about: About) -> Told:
     return Told(
         severity=Severity.WARNING,
         title=f"CA {about.issuer} does not let us in",
-        text=f"{_said(details)} {about.name} is the first to notice; if others follow, they are not told until it is "
+        text=f"{said(details)} {about.name} is the first to notice; if others follow, they are not told until it is "
         "urgent for them. Orders that are placed are kept.".strip(),
         mode="opens",
         key=account_key(about.issuer),
@@ -157,7 +114,7 @@ def _account_refused(details: Details, about: About) -> Told:
 
 
 def _account_well(details: Details, about: About) -> Told:
-    return _clear(f"CA {about.name} lets us in again", "What waited for it goes on.", account_key(about.subject))
+    return clear(f"CA {about.name} lets us in again", "What waited for it goes on.", account_key(about.subject))
 
 
 def _earlier(at: object, than: datetime) -> bool:
@@ -167,7 +124,7 @@ def _earlier(at: object, than: datetime) -> bool:
 
 def _well(details: Details, about: About) -> Told:
     title = f"{about.name} is well again"
-    return _clear(title, "It holds a valid certificate, and its renewal is planned.", str(details["key"]))
+    return clear(title, "It holds a valid certificate, and its renewal is planned.", str(details["key"]))
 
 
 def _approval(details: Details, about: About) -> Told:
@@ -184,7 +141,7 @@ def _approval(details: Details, about: About) -> Told:
 
 
 def _approval_settled(details: Details, about: About) -> Told:
-    return _clear(f"{about.name} waits for no approval any more", "It was decided.", str(details["key"]))
+    return clear(f"{about.name} waits for no approval any more", "It was decided.", str(details["key"]))
 
 
 def _ari_moved(details: Details, about: About) -> Told:
@@ -194,7 +151,7 @@ def _ari_moved(details: Details, about: About) -> Told:
         severity=Severity.WARNING,
         title=f"CA {about.issuer or 'of it'} wants {about.name} renewed earlier",
         text="Its renewal follows the CA's new window, which often means a revocation to come. If the CA asks for more "
-        "of its certificates, they are not told." + (f" See {explained[:_SHOWN]}" if explained else ""),
+        "of its certificates, they are not told." + (f" See {explained[:SHOWN]}" if explained else ""),
         mode="opens",
         key=windows_key(about.issuer),
         next=f"holdfast explain {about.name}",
@@ -206,7 +163,7 @@ def _ari_moved(details: Details, about: About) -> Told:
 
 def _windows_calm(details: Details, about: About) -> Told:
     text = "For a day it has asked for no certificate earlier than planned."
-    return _clear(f"CA {about.name} hurries nobody any more", text, windows_key(about.subject))
+    return clear(f"CA {about.name} hurries nobody any more", text, windows_key(about.subject))
 
 
 def _uncollected(details: Details, about: About) -> Told:
@@ -222,92 +179,17 @@ def _uncollected(details: Details, about: About) -> Told:
     )
 
 
-def _uncertain(details: Details, about: About) -> Told:
-    return Told(
-        severity=Severity.WARNING,
-        title=f"Nobody can tell whether {about.name} was ordered",
-        text=f"The CA's answer was lost, and it cannot be asked: {_in_doubt(details, about)} {_said(details)}",
-        mode="opens",
-        key=order_key(about.subject),
-        next=f"holdfast explain {about.name}",
-    )
-
-
-def _in_doubt(details: Details, about: About) -> str:
-    if details.get("for_a_person"):
-        return f"it is not ordered again by itself. Look at the CA first; then: holdfast renew {about.name}"
-    return "it is ordered again after a day."
-
-
-def _ordered_again(details: Details, about: About) -> Told:
-    return Told(
-        severity=Severity.WARNING,
-        title=f"{about.name} may have been ordered twice",
-        text=f"See at the CA whether there is an order too many, and withdraw it there. {_said(details)}",
-        mode="plain",
-        next=f"holdfast explain {about.name}",
-    )
-
-
 def _barred(details: Details, about: About) -> Told:
     if details.get("why") == "ACCOUNT_REFUSED" and about.issuer:
         return _account_refused(details, about)
     return Told(
         severity=Severity.WARNING,
         title=f"The CA does not let us look at the order of {about.name}",
-        text=f"A key was changed, or a right taken; the order may be well, and is kept. {_said(details)}",
+        text=f"A key was changed, or a right taken; the order may be well, and is kept. {said(details)}",
         mode="opens",
         key=order_key(about.subject),
         next=f"holdfast explain {about.name}",
         reason=str(details.get("why") or ""),
-    )
-
-
-def _not_as_asked(details: Details, about: About) -> Told:
-    return Told(
-        severity=Severity.WARNING,
-        title=f"The CA issued something else than was asked for {about.name}",
-        text=f"{_said(details)} The order is paid for, so no other is placed by itself: have the CA correct it, or "
-        f"order anew with: holdfast renew {about.name}",
-        mode="opens",
-        key=order_key(about.subject),
-        next=f"holdfast explain {about.name}",
-        reason=str(details.get("why") or ""),
-    )
-
-
-def _needs_approval(details: Details, about: About) -> Told:
-    return Told(
-        severity=Severity.WARNING,
-        title=f"The order of {about.name} waits for somebody to approve it at the CA",
-        text=f"{_said(details)} Nothing goes on before that.",
-        mode="opens",
-        key=ca_approval_key(str(details["issuance"])),
-        next=f"holdfast explain {about.name}",
-        reason="CA_STILL_PENDING",
-        facts={"ca": str(details.get("issuer") or ""), "word": str(details.get("word") or "")},
-    )
-
-
-def _goes_on(details: Details, about: About) -> Told:
-    key = str(details.get("key") or ca_approval_key(str(details.get("issuance"))))
-    return _clear(f"The order of {about.name} waits for no approval any more", "It goes on, or has ended.", key)
-
-
-def _order_goes_on(details: Details, about: About) -> Told:
-    return _clear(f"The order of {about.name} is clear again", "It goes on, or has ended.", order_key(about.subject))
-
-
-def _withdrawn(details: Details, about: About) -> Told | None:
-    if not details.get("alert"):
-        return None
-    return Told(
-        severity=Severity.WARNING,
-        title=f"An order of {about.name} could not be withdrawn",
-        text=f"It goes on at the CA, and may cost money: end it there. {str(details.get('why') or '')[:_SHOWN]}",
-        mode="plain",
-        next=f"holdfast explain {about.name}",
-        facts={"ca": str(details.get("issuer") or "")},
     )
 
 
@@ -326,7 +208,7 @@ def _deploy_failed(details: Details, about: About) -> Told:
     return Told(
         severity=Severity.WARNING,
         title=f"{about.name} could not be deployed to {target}",
-        text=_said(details),
+        text=said(details),
         mode="opens",
         key=f"deployment/{details['deployment']}",
         next=f"holdfast explain {about.name}",
@@ -336,7 +218,7 @@ def _deploy_failed(details: Details, about: About) -> Told:
 
 
 def _deploy_served(details: Details, about: About) -> Told:
-    return _clear(f"{about.name} is deployed again", "The target serves it.", f"deployment/{details['deployment']}")
+    return clear(f"{about.name} is deployed again", "The target serves it.", f"deployment/{details['deployment']}")
 
 
 # ── What certificates depend on ──
@@ -346,7 +228,7 @@ def _issuer_down(details: Details, about: About) -> Told:
     return Told(
         severity=Severity.WARNING,
         title=f"CA {about.name} is down",
-        text=f"{_said(details)} One probes it now and then; all that want to go there wait, or go to their next CA.",
+        text=f"{said(details)} One probes it now and then; all that want to go there wait, or go to their next CA.",
         mode="opens",
         key=issuer_key(about.subject),
         next=f"holdfast issuer test {about.name}",
@@ -356,7 +238,7 @@ def _issuer_down(details: Details, about: About) -> Told:
 
 
 def _issuer_up(details: Details, about: About) -> Told:
-    return _clear(f"CA {about.name} answers again", "What waited for it goes on.", issuer_key(about.subject))
+    return clear(f"CA {about.name} answers again", "What waited for it goes on.", issuer_key(about.subject))
 
 
 def _job_dead(details: Details, about: About) -> Told:
@@ -376,14 +258,14 @@ def _job_dead(details: Details, about: About) -> Told:
 def _jobs_well(details: Details, about: About) -> Told:
     key = str(details["key"])
     title = f"No dead jobs of kind {key.partition('/')[2]} are left"
-    return _clear(title, "They were requeued or cancelled.", key)
+    return clear(title, "They were requeued or cancelled.", key)
 
 
 def _chain_broken(details: Details, about: About) -> Told:
     return Told(
         severity=Severity.CRITICAL,
         title="The audit log does not verify",
-        text=f"{str(details.get('problem') or '')[:_SHOWN]} A row was changed, removed or damaged.",
+        text=f"{str(details.get('problem') or '')[:SHOWN]} A row was changed, removed or damaged.",
         mode="opens",
         key="audit",
         next="holdfast audit verify",
@@ -391,7 +273,7 @@ def _chain_broken(details: Details, about: About) -> Told:
 
 
 def _chain_whole(details: Details, about: About) -> Told:
-    return _clear("The audit log verifies again", "Its chain is whole.", "audit")
+    return clear("The audit log verifies again", "Its chain is whole.", "audit")
 
 
 def _failover(details: Details, about: About) -> Told:
@@ -416,7 +298,7 @@ def _replica_lost(details: Details, about: About) -> Told:
 
 
 def _replica_back(details: Details, about: About) -> Told:
-    return _clear(f"Replica {about.name} is back", "It works again.", f"replica/{about.subject}")
+    return clear(f"Replica {about.name} is back", "It works again.", f"replica/{about.subject}")
 
 
 # ── Channels ──
@@ -426,7 +308,7 @@ def _channel_down(details: Details, about: About) -> Told:
     return Told(
         severity=Severity.WARNING,
         title=f"Channel {about.name} is down",
-        text=f"{_said(details)} What it is owed waits, for 72 hours at most.",
+        text=f"{said(details)} What it is owed waits, for 72 hours at most.",
         mode="opens",
         key=f"channel/{about.name}",
         next=f"holdfast notify test {about.name}",
@@ -437,14 +319,14 @@ def _channel_down(details: Details, about: About) -> Told:
 
 def _channel_up(details: Details, about: About) -> Told:
     title = f"Channel {about.name} works again"
-    return _clear(title, "What waited for it is sent.", f"channel/{about.name}", not_to=about.name)
+    return clear(title, "What waited for it is sent.", f"channel/{about.name}", not_to=about.name)
 
 
 def _recipients_missed(details: Details, about: About) -> Told:
     return Told(
         severity=Severity.WARNING,
         title=f"Channel {about.name} does not reach everybody",
-        text=f"{_said(details)} The others behind it have it.",
+        text=f"{said(details)} The others behind it have it.",
         mode="opens",
         key=f"recipients/{about.name}",
         next=f"holdfast notify channel show {about.name}",
@@ -455,7 +337,7 @@ def _dead_letters(details: Details, about: About) -> Told:
     return Told(
         severity=Severity.WARNING,
         title=f"There are dead letters of channel {about.name}",
-        text=f"Notices could not be delivered, and are not tried again by themselves. {_said(details)}",
+        text=f"Notices could not be delivered, and are not tried again by themselves. {said(details)}",
         mode="opens",
         key=f"dead-letters/{about.name}",
         next="holdfast notify ls --state dead",
@@ -466,7 +348,7 @@ def _dead_letters(details: Details, about: About) -> Told:
 
 def _letters_gone(details: Details, about: About) -> Told:
     title = f"No dead letters of channel {about.name} are left"
-    return _clear(title, "They were requeued or resolved.", str(details["key"]), not_to=about.name)
+    return clear(title, "They were requeued or resolved.", str(details["key"]), not_to=about.name)
 
 
 TOLD: Final[Mapping[str, Tell]] = {
@@ -475,14 +357,14 @@ TOLD: Final[Mapping[str, Tell]] = {
     "certificate.uncollected": _uncollected,
     "certificate.stranded": _stranded,
     "issuance.failed": _failed,
-    "issuance.uncertain": _uncertain,
-    "issuance.ordered_again": _ordered_again,
+    "issuance.uncertain": telling_orders.uncertain,
+    "issuance.ordered_again": telling_orders.ordered_again,
     "issuance.barred": _barred,
-    "issuance.not_as_asked": _not_as_asked,
-    "issuance.needs_approval": _needs_approval,
-    "issuance.goes_on": _goes_on,
-    "order.goes_on": _order_goes_on,
-    "order.withdrawn": _withdrawn,
+    "issuance.not_as_asked": telling_orders.not_as_asked,
+    "issuance.needs_approval": telling_orders.needs_approval,
+    "issuance.goes_on": telling_orders.goes_on,
+    "order.goes_on": telling_orders.order_goes_on,
+    "order.withdrawn": telling_orders.withdrawn,
     "approval.asked": _approval,
     "approval.settled": _approval_settled,
     "ari.moved": _ari_moved,
@@ -511,7 +393,8 @@ OF_CERTIFICATE: Final = frozenset(
     {
         "certificate.expires", "certificate.well", "certificate.stranded", "issuance.failed", "approval.asked",
         "ari.moved", "deployment.failed", "deployment.served", "issuance.uncertain", "issuance.ordered_again",
-        "issuance.barred", "issuance.not_as_asked", "issuance.needs_approval", "issuance.goes_on", "order.withdrawn", "order.goes_on", "approval.settled",
+        "issuance.barred", "issuance.not_as_asked", "issuance.needs_approval", "issuance.goes_on", "order.withdrawn",
+        "order.goes_on", "approval.settled",
     }
 )  # fmt: skip
 
@@ -521,20 +404,11 @@ def _other(event: str, details: Details, about: About) -> Told:
     return Told(
         severity=Severity.WARNING,
         title=f"{about.name}: {event.replace('.', ' ').replace('_', ' ')}",
-        text=_said(details) or "See the events of it.",
+        text=said(details) or "See the events of it.",
         mode="plain",
         next="holdfast events",
         reason=str(details.get("reason") or ""),
     )
-
-
-def _clear(title: str, text: str, key: str, *, not_to: str = "") -> Told:
-    """As severe as what it clears, so that it goes where that went."""
-    return Told(severity=Severity.INFO, title=title, text=text, mode="clears", key=key, not_to=not_to)
-
-
-def _said(details: Details) -> str:
-    return str(details.get("error") or "")[:_SHOWN]
 
 
 def in_words(left: timedelta) -> str:

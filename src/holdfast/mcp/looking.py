@@ -29,10 +29,10 @@ async def needs_attention(line: Caller) -> dict[str, Any]:
     rows = {row["id"]: row for row in [*failing["items"], *ending["items"]] if _needs_somebody(row)}
     found: dict[str, Any] = {"certificates": sorted(map(brief, rows.values()), key=_pressing)}
     others = {
-        "approvals": await line.maybe("/approvals"),
+        "approvals": _items(await line.maybe("/approvals", limit=500)),
         "dead_jobs": _items(await line.maybe("/jobs", state="dead", limit=100)),
         "dead_notifications": _items(await line.maybe("/notifications", state="dead", limit=100)),
-        "cas": _troubled(await line.maybe("/issuers")),
+        "cas": _troubled(_items(await line.maybe("/issuers", limit=500))),
     }
     found |= {name: each for name, each in others.items() if each is not None}
     found["not_shown"] = [name for name, each in others.items() if each is None]  # not for this token, or not there
@@ -134,7 +134,7 @@ async def forecast(
 ) -> dict[str, Any]:
     """What is to come: orders that each CA will be asked for in each of the next months, and the first limit that they
     break; certificates that end and renewals that are planned on each of the next days; what each CA allows now."""
-    rows = await line.get("/issuers")
+    rows = _items(await line.get("/issuers", limit=500))
     return {
         "months": await line.maybe("/forecast", months=months, issuer=ca),
         "days": await line.maybe("/stats/expiry", by="day", number=days),
@@ -145,7 +145,7 @@ async def forecast(
 
 async def list_cas(line: Caller) -> dict[str, Any]:
     """The CAs that certificates come from: state, whether they answer, and what their limits leave for now."""
-    rows = await line.get("/issuers")
+    rows = _items(await line.get("/issuers", limit=500))
     return {"cas": [{**_ca(row), "budget": await _budget(line, row["name"])} for row in rows]}
 
 
@@ -165,9 +165,10 @@ async def dead_letters(line: Caller, limit: Limit = 100) -> dict[str, Any]:
     }
 
 
-async def approvals(line: Caller) -> dict[str, Any]:
+async def approvals(line: Caller, limit: Limit = 100, cursor: str | None = None) -> dict[str, Any]:
     """What waits for a second person. Only a person can approve it: holdfast approvals approve ID."""
-    return {"approvals": await line.get("/approvals")}
+    page = await line.get("/approvals", limit=limit, cursor=cursor)
+    return {"approvals": page["items"], "next": page["next"]}
 
 
 async def search_audit(
@@ -193,7 +194,7 @@ async def doctor(line: Caller) -> dict[str, Any]:
         "you": await line.get("/self"),
         "summary": await line.maybe("/stats/summary"),
         "cluster": await line.maybe("/cluster"),
-        "cas_in_trouble": _troubled(await line.maybe("/issuers")),
+        "cas_in_trouble": _troubled(_items(await line.maybe("/issuers", limit=500))),
         "channels_in_trouble": None if channels is None else [row for row in channels if row.get("breaker_open")],
         "notifications": await line.maybe("/notifications/summary"),
     }

@@ -107,7 +107,9 @@ class AppriseSender:
             raise ValueError(f"cannot be used: {EXTRA}")
         from apprise import Apprise, AppriseAsset, NotifyBase
 
-        logging.getLogger("apprise").propagate = False  # at its lower levels it writes down what it sends
+        for name in ("apprise", "urllib3"):  # below that level they write down what is sent, and to which address
+            logging.getLogger(name).setLevel(logging.WARNING)
+        logging.getLogger("apprise").propagate = False  # what went wrong is in its result
         asset = AppriseAsset(
             app_id="Holdfast",
             app_desc="Holdfast",

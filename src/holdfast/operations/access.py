@@ -38,6 +38,7 @@ class Action(StrEnum):
     CHANGE_CHANNELS = "change channels"
     SEE_AUDIT = "see the audit log"
     SEE_CLUSTER = "see the cluster"
+    CHANGE_CLUSTER = "take replicas out of work"
     SEE_TOKENS = "see tokens"
     MAKE_TOKENS = "make tokens"
     REVOKE_TOKENS = "revoke tokens"

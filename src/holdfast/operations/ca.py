@@ -59,7 +59,7 @@ class CaRefused(UserError):
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem)
-        self.hint = hint
+        self.hint = hint or "See: holdfast ca set --help"
 
 
 # ── Making one ──

@@ -39,7 +39,7 @@ class NotFound(UserError):
 
 
 class AlreadySo(UserError):
-    status, code = 409, "already-so"
+    status, code, hint = 409, "already-so", "There is nothing left to do."
 
 
 # ── Keys that let accounts in ──

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from holdfast.core import ca_limits
+from holdfast.core import ca_limits, renewal
 from holdfast.core import certificate as rules
 from holdfast.core import status as block
 from holdfast.core.acme import Identifier
 from holdfast.core.certificate import MAX_NAMES, Certificate, State, Version, Wanted
 from holdfast.core.issuance import Issuance
+from holdfast.core.issuance import State as Step
 from holdfast.core.job import Priority, Spec
 from holdfast.core.job import State as JobState
 from holdfast.core.reasons import Reason
@@ -23,7 +24,7 @@ from holdfast.operations import issuing, paying
 from holdfast.operations.issuing import ISSUE, Keeper
 from holdfast.pki import names
 from holdfast.pki.keys import KeyKind
-from holdfast.store import certificates, issuances, issuers, jobs, journal, versions
+from holdfast.store import approvals, certificates, issuances, issuers, jobs, journal, versions
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
@@ -65,7 +66,7 @@ class WishRefused(UserError):
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem)
-        self.hint = hint
+        self.hint = hint or "See: holdfast issue --help"
 
 
 class NotNow(UserError):
@@ -90,9 +91,12 @@ def identifiers_of(texts: Sequence[str]) -> tuple[Identifier, ...]:
         raise WishRefused(
             "A certificate needs at least one name.", "Name what it is for: holdfast issue www.example.com"
         )
-    found = dict.fromkeys(_identifier(text.strip()) for text in texts[: MAX_NAMES + 1])
-    if len(texts) > MAX_NAMES and len(found) > MAX_NAMES:
-        raise WishRefused(f"A certificate has at most {MAX_NAMES} names; these are {len(texts)}.", "Ask for several.")
+    found = dict.fromkeys(_identifier(text.strip()) for text in texts)
+    if len(found) > MAX_NAMES:
+        raise WishRefused(
+            f"A certificate has at most {MAX_NAMES} names; these are {len(found)}.",
+            "Ask for several certificates, each with some of the names.",
+        )
     return tuple(found)
 
 
@@ -109,7 +113,9 @@ def check(tx: Tx, wanted: Wanted) -> None:
     if wanted.key_kind not in set(KeyKind):
         raise WishRefused(f"There is no key type {wanted.key_kind!r:.40}.", f"There are: {', '.join(KeyKind)}.")
     if not wanted.name or len(wanted.name) > 253 or any(char.isspace() for char in wanted.name):
-        raise WishRefused("A certificate's own name has 1 to 253 characters and no spaces.")
+        raise WishRefused(
+            "A certificate's own name has 1 to 253 characters and no spaces.", "For example: www-example-com"
+        )
     known = {row.name: row for row in issuers.all_issuers(tx)}
     for name in wanted.issuers:
         if name not in known:
@@ -275,25 +281,44 @@ def _not_archived(found: Certificate) -> None:
 # ── Renewing now, cancelling ──
 
 
-async def renew(keeper: Keeper, ref: str, *, actor: str) -> Issuance:
-    """An attempt now: it skips the wait, not the budget; if it fails, that is one failure more."""
+async def renew(keeper: Keeper, ref: str, *, actor: str, delay: timedelta = timedelta(0)) -> Issuance:
+    """An attempt now: it skips the wait, not the budget; if it fails, that is one failure more.
+
+    `delay` is for many that are spread over time: it begins so much later, and never later than it would have anyway.
+    An attempt under way is hastened. One whose order only a person may give up is given up by this very word.
+    """
     ids = keeper.ids()
 
     def write(tx: Tx) -> Issuance:
         found = found_by(tx, ref, lock=True)
         if found.state is not State.ACTIVE:
             raise NotNow(found.name, found.state.value, f"Resume it first: holdfast resume {found.name}")
-        under_way = issuances.under_way(tx, found.id)
+        now, under_way = tx.now(), issuances.under_way(tx, found.id)
+        if under_way is not None and under_way.reason in ORDERED_ANEW and not delay:
+            issuing.cancel(tx, under_way, actor=actor, reason=Reason.MANUAL, why="somebody asked for a new order")
+            under_way = None
         if under_way is not None:
-            jobs.bring_forward(tx, ISSUE, under_way.id, tx.now())
+            jobs.bring_forward(tx, ISSUE, under_way.id, now + delay)
             return under_way
         current = versions.get(tx, found.current_version)
-        begun = issuing.begin(tx, found, current, ids, cause=Reason.MANUAL, urgent=False, requested_by=actor)
+        at = _no_later(found, current, now + delay, now) if delay else None
+        begun = issuing.begin(
+            tx, found, current, ids, cause=Reason.MANUAL, urgent=False, requested_by=actor, not_before=at
+        )
         if begun is None:
             raise NotNow(found.name, "without a CA that may be asked", "Resume one of its CAs: holdfast issuer ls")
         return begun
 
     return await keeper.db.write(write)
+
+
+# What an order rests for that is paid for, and of no use, or perhaps not there: a second one is a person's decision.
+ORDERED_ANEW: Final = frozenset({Reason.WRONG_CERTIFICATE.value, Reason.ORDER_UNCERTAIN.value})
+
+
+def _no_later(found: Certificate, current: Version | None, wish: datetime, now: datetime) -> datetime:
+    planned = renewal.decide(found, current, now).at
+    return min(wish, max(planned or now, now))
 
 
 async def cancel(keeper: Keeper, ref: str, *, actor: str, why: str) -> Issuance:
@@ -357,8 +382,11 @@ async def revoke(keeper: Keeper, ref: str, *, reason: int, actor: str, version: 
 
 def _replace(tx: Tx, found: Certificate, ids: issuing.Ids, actor: str) -> None:
     current = versions.get(tx, found.current_version)
-    if issuances.under_way(tx, found.id) is None:
+    under_way = issuances.under_way(tx, found.id)
+    if under_way is None:
         issuing.begin(tx, found, current, ids, cause=Reason.REVOKED, urgent=True, requested_by=actor)
+    else:
+        issuing.hasten(tx, under_way, tx.now())
 
 
 # ── Looking ──
@@ -392,17 +420,36 @@ def view_of(tx: Tx, found: Certificate) -> View:
         certificate=found,
         current=versions.get(tx, found.current_version),
         issuance=issuance,
-        job=None if issuance is None else _waiting(tx, issuance.id),
+        job=None if issuance is None else _waits(tx, issuance),
         now=tx.now(),
     )
 
 
-def _waiting(tx: Tx, issuance: str) -> Waiting | None:
-    job = jobs.live(tx, ISSUE, issuance)
+def _waits(tx: Tx, issuance: Issuance) -> Waiting | None:
+    """For its job; or, without one yet, for a second person, who has so long."""
+    if issuance.state is not Step.AWAITING_APPROVAL:
+        return waiting(_job_of(tx, issuance))
+    approval = approvals.of_issuance(tx, issuance.id)
+    return None if approval is None else Waiting(due_at=approval.expires_at)
+
+
+def _job_of(tx: Tx, issuance: Issuance) -> jobs.Job | None:
+    """The one that lives; or else the one that was given up, until its attempt is as well."""
+    return jobs.live(tx, ISSUE, issuance.id) or jobs.dead(tx, ISSUE, issuance.id)
+
+
+def waiting(job: jobs.Job | None) -> Waiting | None:
+    """What the status is to know of the job of an attempt."""
     if job is None:
         return None
-    running = job.state is JobState.RUNNING
-    return Waiting(due_at=job.due_at, running=running, reason=job.reason, last_error=job.last_error)
+    return Waiting(
+        due_at=job.due_at,
+        running=job.state is JobState.RUNNING,
+        failed=job.state is JobState.FAILED or job.reason == jobs.RETRY,
+        dead=job.state is JobState.DEAD,
+        reason=job.reason,
+        last_error=job.last_error,
+    )
 
 
 async def timeline(keeper: Keeper, ref: str, *, after: int = 0, limit: int = 200) -> list[journal.Event]:

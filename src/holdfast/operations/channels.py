@@ -69,7 +69,7 @@ class ChannelRefused(UserError):
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem)
-        self.hint = hint
+        self.hint = hint or "See: holdfast notify channel add --help"
 
 
 class ChannelChanged(UserError):

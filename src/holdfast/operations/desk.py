@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from holdfast.core.acme import AccountState
 from holdfast.core.ca import Policy
@@ -14,10 +14,12 @@ from holdfast.core.problem import AcmeError
 from holdfast.operations.authorities import Authorities
 from holdfast.operations.handover import Handover
 from holdfast.ports import Random
-from holdfast.store import acme_accounts
+from holdfast.store import acme_accounts, journal
 from holdfast.store.acme_accounts import Standing
 from holdfast.store.database import Store
 from holdfast.store.tx import Tx
+
+T = TypeVar("T")
 
 
 class Requester(NamedTuple):
@@ -65,6 +67,27 @@ class Desk:
     changes: Changes
     delivered: Wants
     handover: Handover
+
+
+class _Told:
+    """A store of which every change says where the wish came from, in the audit log."""
+
+    def __init__(self, db: Store, origin: Mapping[str, str]) -> None:
+        self._db, self._origin, self.wake = db, origin, db.wake
+
+    async def read(self, fn: Callable[[Tx], T]) -> T:
+        return await self._db.read(fn)
+
+    async def write(self, fn: Callable[[Tx], T], *, key: str | None = None) -> T:
+        def told(tx: Tx) -> T:
+            with journal.coming_from(tx, self._origin):
+                return fn(tx)
+
+        return await self._db.write(told, key=key)
+
+
+def coming_from(desk: Desk, origin: Mapping[str, str]) -> Desk:
+    return replace(desk, db=_Told(desk.db, origin))
 
 
 def require(tx: Tx, who: Requester) -> Standing:

@@ -16,6 +16,7 @@ class Front:
     issuer_kinds: frozenset[str]  # kinds of CAs that this process can talk to
     probe: Probe
     post: Post  # how channels are reached
+    holder: str = ""  # which replica this is
     leaving: Callable[[], bool] = lambda: False  # the process is about to end: nobody begins a long wait
     fit: Fit = any_fit  # whether a CA can be made of what it is given
     default_issuers: tuple[str, ...] = ()  # where a certificate comes from if its owner does not say

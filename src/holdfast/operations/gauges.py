@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 from prometheus_client import Gauge
 
 from holdfast.core import budget, ca_limits, renewal
-from holdfast.core.inventory import EXPIRING_WITHIN
 from holdfast.errors import StoreError
 from holdfast.operations.certificates import View
 from holdfast.operations.inventory import views_of
@@ -21,12 +20,11 @@ from holdfast.store.database import Store
 from holdfast.store.gauges import Ended
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
-from holdfast.telemetry import Metrics
+from holdfast.telemetry import Metrics, labelled
 
 DEADLINE: Final = 8.0  # seconds; a scraper waits ten
 SHARE: Final = 20  # looking takes a twentieth of the time at most, however large the inventory is
 PAGE: Final = 250  # certificates whose status is read at once
-LABELS: Final = ("certificate", "ca", "owner")
 MOST_ENDED: Final = 5000  # attempts that are counted in one look; the rest are for the next one
 
 
@@ -108,17 +106,17 @@ def look(tx: Tx, *, series: int, last_event: int | None) -> Seen:
     watched = _watched(tx, series)
     last = gauges.newest_event(tx) if last_event is None else last_event
     ended, last = gauges.ended_after(tx, last, MOST_ENDED)
-    rows = issuers.all_issuers(tx)
+    rows, states = issuers.all_issuers(tx), gauges.states(tx)
     return Seen(
         now=now,
-        phases=gauges.phases(tx),
-        ends=gauges.ends(tx, now, EXPIRING_WITHIN),
+        phases=gauges.phases(tx, states),
+        ends=gauges.ends(tx, now),
         under_way=gauges.under_way(tx),
         approvals=gauges.approvals_pending(tx),
         issuers=rows,
         budgets=_left(tx, [each.name for each in rows], now),
         watched=watched,
-        left_out=max(0, gauges.kept(tx) - len(watched)),
+        left_out=max(0, sum(states.values()) - states.get("archived", 0) - len(watched)),
         ended=ended,
         last_event=last,
     )
@@ -132,9 +130,15 @@ def _left(tx: Tx, names: Iterable[str], now: datetime) -> dict[tuple[str, str], 
 
 
 def _watched(tx: Tx, limit: int) -> list[Watched]:
+    """Most are well, and their rows tell when they are next looked at; of the others, all is looked at."""
     ids = gauges.pressing(tx, limit)
-    pages = [gauges.some(tx, ids[start : start + PAGE]) for start in range(0, len(ids), PAGE)]
-    return [_watch(view) for page in pages for view in views_of(tx, page)]
+    plain = gauges.planned(tx, ids)
+    others = [each for each in ids if each not in plain]
+    pages = [gauges.some(tx, others[start : start + PAGE]) for start in range(0, len(others), PAGE)]
+    return [
+        *(Watched(*each, each.next_at) for each in plain.values()),
+        *(_watch(view) for page in pages for view in views_of(tx, page)),
+    ]
 
 
 def _watch(view: View) -> Watched:
@@ -166,13 +170,10 @@ def show(seen: Seen, metrics: Metrics) -> None:
 
 
 def _show_watched(watched: Sequence[Watched], metrics: Metrics) -> None:
-    times: dict[Gauge, dict[tuple[str, str, str], datetime | None]] = {
-        metrics.not_after: {each[:3]: each.not_after for each in watched},
-        metrics.renewal_due: {each[:3]: each.renewal_due for each in watched},
-        metrics.next_attempt: {each[:3]: each.next_attempt for each in watched},
-    }
-    for gauge, known in times.items():
-        _set(gauge, LABELS, {place: at.timestamp() for place, at in known.items() if at is not None})
+    known = [(labelled(ca=each.ca, certificate=each.name, owner=each.owner), each) for each in watched]
+    metrics.not_after.show((at, each.not_after.timestamp()) for at, each in known if each.not_after)
+    metrics.renewal_due.show((at, each.renewal_due.timestamp()) for at, each in known if each.renewal_due)
+    metrics.next_attempt.show((at, each.next_attempt.timestamp()) for at, each in known if each.next_attempt)
 
 
 def _set(gauge: Gauge, labels: Sequence[str], values: Mapping[Any, float]) -> None:

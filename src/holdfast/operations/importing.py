@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from holdfast.core.certificate import Certificate, Wanted
+from holdfast.core.certificate import Certificate, Rule, Wanted
 from holdfast.core.desired_fields import Bad, read_field
 from holdfast.errors import UserError
 from holdfast.operations import keeping
@@ -55,6 +56,8 @@ class CertificateOffer:
     reuse_key: bool = False
     preferred_chain: str | None = None
     profile: str | None = None
+    paused: bool = False
+    renew_before: timedelta | None = None
     owner: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
@@ -186,7 +189,13 @@ async def _adopt_one(keeper: Keeper, offer: CertificateOffer, *, actor: str, man
 
     async def verb(asked: Keeper) -> Certificate:
         return await keeping.adopt(
-            asked, wanted, key_pem=offer.key, chain_pem=offer.chain, account=offer.account_url, actor=actor
+            asked,
+            wanted,
+            key_pem=offer.key,
+            chain_pem=offer.chain,
+            account=offer.account_url,
+            paused=offer.paused,
+            actor=actor,
         )
 
     when = await carry_out(keeper, verb, check=_anybody, render=_next_renewal, manner=manner)
@@ -211,6 +220,8 @@ def _issuer(tx: Tx, offer: CertificateOffer, *, dry_run: bool) -> str:
     names = {row.name for row in every}
     if offer.directory is not None:
         row = by_directory(every, offer.directory)
+        if row is None:
+            _check_address(offer.directory)
         if row is None and not dry_run:
             raise UnknownIssuer(offer.directory, names)
         return row.name if row is not None else new_name(offer.directory, names)
@@ -242,6 +253,7 @@ def _wanted(offer: CertificateOffer, issuer: str) -> Wanted:
             profile=offer.profile,
             preferred_chain=offer.preferred_chain,
             reuse_key=offer.reuse_key,
+            rule=Rule(before=offer.renew_before),
             owner=offer.owner,
             labels=dict(offer.labels),
         )
@@ -281,6 +293,8 @@ def read_offers(
             reuse_key=bool(row.get("reuse_key")),
             preferred_chain=row.get("preferred_chain"),
             profile=row.get("profile"),
+            paused=bool(row.get("paused")),
+            renew_before=None if row.get("renew_before_s") is None else timedelta(seconds=row["renew_before_s"]),
         )
         for row in rows
     ]

@@ -10,16 +10,26 @@ from typing import Any, Generic, TypeVar
 from holdfast.core.certificate import Certificate, Version
 from holdfast.core.inventory import Filter, Sort
 from holdfast.core.issuance import Issuance
-from holdfast.core.job import State as JobState
+from holdfast.core.issuance import State as Step
 from holdfast.core.status import Waiting
 from holdfast.errors import UserError
 from holdfast.operations.access import Action, Forbidden, Owned, Principal, Verdict, allow, demand
 from holdfast.operations.approvals import NoSuchApproval
 from holdfast.operations.asking import Check
-from holdfast.operations.certificates import NoSuchCertificate, View, found_by
+from holdfast.operations.certificates import NoSuchCertificate, View, found_by, waiting
 from holdfast.operations.issuing import ISSUE, Keeper
 from holdfast.operations.jobs import NoSuchJob
-from holdfast.store import approvals, certificates, inventory, issuances, jobs, journal, leases, replicas, versions
+from holdfast.store import (
+    approvals,
+    certificates,
+    inventory,
+    issuances,
+    job_lookup,
+    journal,
+    leases,
+    replicas,
+    versions,
+)
 from holdfast.store.approvals import Approval
 from holdfast.store.inventory import Place
 from holdfast.store.jobs import Job
@@ -144,28 +154,24 @@ def _end(tx: Tx, found: Sequence[Certificate], sort: Sort) -> Place:
 
 
 def views_of(tx: Tx, found: Sequence[Certificate]) -> list[View]:
-    """With all that their status is computed from, in four statements however many they are."""
-    held = versions.many(tx, [each.current_version for each in found if each.current_version is not None])
+    """With all that their status is computed from, in a few statements however many they are; without their chains."""
+    held = versions.many(tx, [each.current_version for each in found if each.current_version is not None], chains=False)
     attempts = inventory.under_way(tx, [each.id for each in found])
-    waiting = inventory.live_jobs(tx, ISSUE, [each.id for each in attempts.values()])
+    known = inventory.jobs_of(tx, ISSUE, [each.id for each in attempts.values()])
+    waits = {each: waiting(job) for each, job in known.items()}
+    undecided = [each.id for each in attempts.values() if each.state is Step.AWAITING_APPROVAL]
+    waits |= {each: Waiting(due_at=at) for each, at in approvals.ends(tx, undecided).items()}
     now = tx.now()
     return [
         View(
             certificate=each,
             current=held.get(each.current_version or ""),
             issuance=attempts.get(each.id),
-            job=_waiting(waiting.get(attempts[each.id].id)) if each.id in attempts else None,
+            job=waits.get(attempts[each.id].id) if each.id in attempts else None,
             now=now,
         )
         for each in found
     ]
-
-
-def _waiting(job: Job | None) -> Waiting | None:
-    if job is None:
-        return None
-    running = job.state is JobState.RUNNING
-    return Waiting(due_at=job.due_at, running=running, reason=job.reason, last_error=job.last_error)
 
 
 async def versions_of(keeper: Keeper, ref: str) -> list[Version]:
@@ -221,10 +227,11 @@ def _visible(tx: Tx, principal: Principal, items: Sequence[T], subjects: Iterabl
 
 
 async def approval_list(
-    keeper: Keeper, principal: Principal, *, state: str = "pending", limit: int = 200
-) -> list[Approval]:
+    keeper: Keeper, principal: Principal, *, state: str = "pending", after: Place | None = None, limit: int = 100
+) -> Page[Approval]:
     seen = Filter(owners=principal.owners, labels=principal.labels, whatever_state=True)
-    return await keeper.db.read(lambda tx: inventory.approval_page(tx, seen, state, limit))
+    found = await keeper.db.read(lambda tx: inventory.approval_page(tx, seen, state=state, after=after, limit=limit))
+    return Page(found, inventory.place_of_approval(found[-1]) if len(found) == limit else None)
 
 
 async def approval(keeper: Keeper, principal: Principal, approval_id: str) -> Approval:
@@ -284,7 +291,7 @@ async def job_list(
 
 
 async def job(keeper: Keeper, job_id: str) -> Job:
-    found = await keeper.db.read(lambda tx: jobs.get(tx, job_id))
+    found = await keeper.db.read(lambda tx: job_lookup.found(tx, job_id) or job_lookup.ended(tx, job_id))
     if found is None:
         raise NoSuchJob(job_id)
     return found
@@ -308,12 +315,13 @@ class Cluster:
     replicas: Sequence[Replica]
     leases: Sequence[Lease]
     loops: Sequence[LoopSeen]
+    at_work: Mapping[str, int]  # jobs that each holder has
 
 
 async def cluster(keeper: Keeper) -> Cluster:
     def read(tx: Tx) -> Cluster:
         everyone = replicas.everyone(tx)
-        return Cluster(tx.now(), everyone, leases.held(tx), _loops(everyone))
+        return Cluster(tx.now(), everyone, leases.held(tx), _loops(everyone), replicas.at_work(tx))
 
     return await keeper.db.read(read)
 

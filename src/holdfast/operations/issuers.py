@@ -9,6 +9,7 @@ from typing import Any, Final
 from holdfast.core import ca_limits
 from holdfast.core.budget import Budget
 from holdfast.errors import Refused, TryLater, UserError
+from holdfast.operations import epochs, second_person
 from holdfast.operations.issuing import Keeper
 from holdfast.secret import Secret
 from holdfast.store import budgets, certificates, issuers, journal, secrets
@@ -64,7 +65,7 @@ class IssuerRefused(UserError):
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem)
-        self.hint = hint
+        self.hint = hint or "See: holdfast ca add --help"
 
 
 async def add(
@@ -106,6 +107,10 @@ def _check(kind: str, settings: Mapping[str, Any], credentials: Collection[str],
         raise IssuerRefused(
             f"poll_max_wait_seconds is {window!r:.40}.", "It is a number of seconds from 0 to 86400; 0: the default."
         )
+    if not isinstance(settings.get(second_person.SETTING, False), bool):
+        raise IssuerRefused(
+            f"{second_person.SETTING} is {settings[second_person.SETTING]!r:.40}.", "It is true or false."
+        )
     _limits(kind, settings)
     try:
         fit(kind, settings, credentials)
@@ -143,9 +148,10 @@ async def change(
             raise IssuerChanged(row)
         _check(row.kind, settings, row.credentials, fit)
         after = issuers.save(tx, row, settings=settings)
+        anew = epochs.of_issuer(tx, after) if dict(settings) != dict(row.settings) else 0
         states = {"before": _decided(row), "after": _decided(after)}
-        journal.audit(tx, "issuer_changed", name, actor=actor, **states, settings=dict(settings))
-        journal.event(tx, "issuer.changed", name, by=actor)
+        journal.audit(tx, "issuer_changed", name, actor=actor, **states, settings=dict(settings), begun_anew=anew)
+        journal.event(tx, "issuer.changed", name, by=actor, begun_anew=anew)
         return after
 
     return await keeper.db.write(write)
@@ -165,9 +171,11 @@ async def set_credentials(
         for purpose in purposes:
             if purpose in row.credentials:
                 secrets.delete(tx, row.credentials[purpose])
-        states = {"before": _decided(row), "after": _decided(after)}
-        journal.audit(tx, "issuer_credentials_set", name, actor=actor, **states, credentials=purposes)
-        journal.event(tx, "issuer.credentials_set", name, by=actor, credentials=purposes)
+        told: dict[str, Any] = {"credentials": purposes, "begun_anew": epochs.of_issuer(tx, after)}
+        journal.audit(
+            tx, "issuer_credentials_set", name, actor=actor, before=_decided(row), after=_decided(after), **told
+        )
+        journal.event(tx, "issuer.credentials_set", name, by=actor, **told)
         return after
 
     return await keeper.vault.keep(list(credentials.values()), write)
@@ -206,7 +214,7 @@ async def _set(keeper: Keeper, name: str, state: issuers.State, actor: str) -> I
 
 async def test(keeper: Keeper, name: str, probe: Probe) -> str:
     """Whether it can be reached and knows us, in words; nothing is ordered."""
-    row = await keeper.db.read(lambda tx: _found(tx, name))
+    row = await keeper.db.write(lambda tx: _paid_for(tx, name))
     try:
         return await probe(row)
     except TryLater as why:
@@ -215,8 +223,26 @@ async def test(keeper: Keeper, name: str, probe: Probe) -> str:
         raise IssuerRefused(f"{name} refused: {why}", "Check its settings and credentials.") from None
 
 
+def _paid_for(tx: Tx, name: str) -> IssuerRow:
+    """A test is made of requests like any other, and pays for them."""
+    row = _found(tx, name)
+    limit = ca_limits.limits_of(row.kind, row.settings).requests
+    if limit is None:
+        return row
+    many = ca_limits.reckoned(row.kind, row.settings).look
+    paid, until = budgets.take_some(tx, ca_limits.request_key(name), limit, many)
+    if not paid:
+        why = f"{name} was not asked: it allows no more requests before {until:%F %T}Z."
+        raise IssuerRefused(why, f"Wait until then. See its budgets: holdfast issuer budget {name}")
+    return row
+
+
 async def all_issuers(keeper: Keeper) -> list[IssuerRow]:
     return await keeper.db.read(issuers.all_issuers)
+
+
+async def page(keeper: Keeper, *, after: str = "", limit: int = 100) -> list[IssuerRow]:
+    return await keeper.db.read(lambda tx: issuers.page(tx, after=after, limit=limit))
 
 
 async def get(keeper: Keeper, name: str) -> IssuerRow:

@@ -5,7 +5,7 @@ Sweep, people and workers all come through here: there is no second path that co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -15,10 +15,10 @@ from cryptography import x509
 from holdfast.core import ca_limits, certificate, reasons, renewal
 from holdfast.core.backoff import FailureClass, counts_against_certificate
 from holdfast.core.certificate import Certificate, Version
-from holdfast.core.issuance import Candidate, Event, Issuance, State, choose, move
+from holdfast.core.issuance import Event, Issuance, State, move
 from holdfast.core.job import Priority, Spec
 from holdfast.core.reasons import Reason
-from holdfast.operations import paying
+from holdfast.operations import choosing, paying, second_person
 from holdfast.operations.vault import Vault
 from holdfast.pki import ari
 from holdfast.pki.chain import parse_bundle
@@ -44,11 +44,15 @@ from holdfast.store.tx import Tx
 ISSUE: Final = "issue"  # the job of an issuance
 WITHDRAW: Final = "withdraw"  # the job that tells a CA that an order is given up
 WITHDRAW_TRIES: Final = 10
+CLEAN: Final = "clean"  # the job that takes away the proofs of an attempt that is over
+CLEAN_TRIES: Final = 10
 NO_CA_FOR: Final = timedelta(hours=1)  # how long a certificate waits whose CAs are all paused, unless one is resumed
 HEAD_START: Final = timedelta(minutes=1)
 LONG_LEFT: Final = timedelta(days=90)
 NOT_HANDED_IN: Final = frozenset({State.KEY_STORED, State.ORDERED, State.PROVING})
-SHORT_SHARE: Final = 1 / 6  # of its life left: every failure goes on to the next CA
+
+
+Proofs = Sequence[Mapping[str, Any]]  # of an issuance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,29 +82,42 @@ class Ids:
 
 
 def begin(
-    tx: Tx, found: Certificate, current: Version | None, ids: Ids, *, cause: Reason, urgent: bool, requested_by: str
+    tx: Tx,
+    found: Certificate,
+    current: Version | None,
+    ids: Ids,
+    *,
+    cause: Reason,
+    urgent: bool,
+    requested_by: str,
+    not_before: datetime | None = None,
+    to: IssuerRow | None = None,
 ) -> Issuance | None:
-    """Begin an attempt, with its job and its budgets; None if no CA may be asked now: it then waits, with a reason."""
+    """Begin an attempt, with its job and its budgets; None if no CA may be asked now: it then waits, with a reason.
+
+    `not_before`: it is under way from now on, and its job waits for that time. `to`: an attempt goes on at this CA of
+    the list, and what a second person said about it holds.
+    """
     now = tx.now()
     rows = issuers.named(tx, found.wanted.issuers)
-    chosen = _choose(tx, found, current, rows, now)
+    chosen = to or choosing.chosen(tx, found, current, rows, now)
     if chosen is None:
         reason = Reason.ISSUER_PAUSED if rows else Reason.UNKNOWN_ISSUER
         certificates.save(tx, found, next_action_at=now + NO_CA_FOR, next_cause=reason.value)
         return None
-    approval = found.wanted.approval_required
+    approval = second_person.why_needed(tx, found, rows) if to is None else None
     issuance = Issuance(
         id=ids.issuance,
         certificate=found.id,
         generation=found.generation,
-        state=State.AWAITING_APPROVAL if approval else State.REQUESTED,
+        state=State.REQUESTED if approval is None else State.AWAITING_APPROVAL,
         issuer=chosen.name,
         cause=cause.value,
         urgent=urgent,
         identifiers=found.wanted.identifiers,
         replaces=_replaces(tx, current, chosen),
         requested_by=requested_by,
-        started_at=now,
+        started_at=now if not_before is None else max(not_before, now),
     )
     if not issuances.insert(tx, issuance):
         certificates.save(tx, found, next_action_at=None, next_cause=None)
@@ -113,40 +130,11 @@ def begin(
         tx, "issuance_begun", found.id, actor=requested_by, issuance=issuance.id, cause=cause.value, issuer=chosen.name
     )
     journal.event(tx, "issuance.begun", found.id, issuance=issuance.id, cause=cause.value, issuer=chosen.name)
-    if approval:
-        _ask_approval(tx, issuance, ids, now)
-    else:
+    if approval is None:
         start(tx, issuance, ids.job, current=current, chosen=chosen, found=found)
+    else:
+        _ask_approval(tx, issuance, ids, now, approval)
     return issuance
-
-
-def _choose(
-    tx: Tx, found: Certificate, current: Version | None, rows: dict[str, IssuerRow], now: datetime
-) -> IssuerRow | None:
-    names = found.wanted.issuers
-    held: dict[str, datetime] = {}
-    if len(names) > 1:
-        keys = {key: name for name in names for key in (ca_limits.request_key(name), ca_limits.order_key(name))}
-        for key, until in budgets.holds(tx, keys, now).items():
-            held[keys[key]] = max(until, held.get(keys[key], until))
-    candidates = [
-        Candidate(
-            name=name,
-            known=name in rows,
-            paused=name in rows and rows[name].state == "paused",
-            down=name in rows and rows[name].breaker.open_at(now),
-            held_until=held.get(name),
-        )
-        for name in names
-    ]
-    chosen = choose(
-        candidates,
-        failures=0 if found.failing is None else found.failing.attempts or 1,
-        left=None if current is None else renewal.safe_until(current) - now,
-        now=now,
-        short=timedelta(0) if current is None else current.life * SHORT_SHARE,
-    )
-    return None if chosen is None else rows[chosen.name]
 
 
 def _replaces(tx: Tx, current: Version | None, chosen: IssuerRow) -> str | None:
@@ -173,7 +161,7 @@ def start(
     """Ask for the job. What its first claim pays for is the order."""
     now, keys = tx.now(), paying.for_order(tx, issuance, chosen, found, current)
     priority = Priority.URGENT if issuance.urgent else Priority.NORMAL
-    due_at = now - _head_start(current, now)
+    due_at = issuance.started_at if issuance.started_at > now else now - _head_start(current, now)
     jobs.owe(tx, Spec(id=job, kind=ISSUE, subject=issuance.id, due_at=due_at, priority=priority, budgets=keys))
 
 
@@ -185,7 +173,7 @@ def _head_start(current: Version | None, now: datetime) -> timedelta:
     return HEAD_START * max(0.0, 1 - left / LONG_LEFT)
 
 
-def _ask_approval(tx: Tx, issuance: Issuance, ids: Ids, now: datetime) -> None:
+def _ask_approval(tx: Tx, issuance: Issuance, ids: Ids, now: datetime, why: str) -> None:
     approvals.insert(
         tx,
         Approval(
@@ -197,7 +185,33 @@ def _ask_approval(tx: Tx, issuance: Issuance, ids: Ids, now: datetime) -> None:
             expires_at=now + ids.approval_for,
         ),
     )
-    journal.event(tx, "approval.asked", issuance.certificate, approval=ids.approval, issuance=issuance.id)
+    journal.event(tx, "approval.asked", issuance.certificate, approval=ids.approval, issuance=issuance.id, why=why)
+
+
+def move_on(tx: Tx, issuance: Issuance, ids: Ids, to: str, *, reason: Reason, why: str) -> bool:
+    """Leave a CA that cannot help now, and begin at another one; nothing is counted. False: that one is gone as well.
+
+    The attempt has no order, and its job is in the caller's hands.
+    """
+    found, row = certificates.get(tx, issuance.certificate, lock=True), issuers.get(tx, to)
+    if found is None or row is None or row.state == "paused" or issuance.generation != found.generation:
+        return False
+    words = issuances.storable(why)
+    _end(tx, issuance, "gave up", tx.now(), error=words, reason=reason.value)
+    facts = {"issuance": issuance.id, "issuer": issuance.issuer, "reason": reason.value, "error": words, "to": to}
+    journal.audit(tx, "issuance_failed", found.id, failure="moved on", **facts)
+    journal.event(tx, "issuance.moved_on", found.id, **facts)
+    begin(
+        tx,
+        found,
+        versions.get(tx, found.current_version),
+        ids,
+        cause=reasons.of(issuance.cause),
+        urgent=issuance.urgent,
+        requested_by=issuance.requested_by,
+        to=row,
+    )
+    return True
 
 
 # ── Ending ──
@@ -212,17 +226,19 @@ def give_up(
     error: str,
     count: bool = True,
     withdraw: bool = False,
+    proofs: Proofs | None = None,
 ) -> None:
     """It failed. The certificate climbs its ladder, unless the failure is none of its own.
 
-    `withdraw`: the CA may still be at work on the order, and is to hear that nobody waits for it.
+    `withdraw`: the CA may still be at work on the order, and is to hear that nobody waits for it. `proofs`: those that
+    are still to be taken away, if some were already.
     """
     now = tx.now()
     found = certificates.get(tx, issuance.certificate, lock=True)
     if found is None:
         return
     words = issuances.storable(error)
-    _end(tx, issuance, "gave up", now, error=words, reason=reason, withdraw=withdraw)
+    _end(tx, issuance, "gave up", now, error=words, reason=reason, withdraw=withdraw, proofs=proofs)
     counted = count and counts_against_certificate(failure) and issuance.generation == found.generation
     failing = certificate.failed(found.failing, now, error=words, reason=reason) if counted else found.failing
     after = replan(tx, found, now, failing=failing)
@@ -242,7 +258,15 @@ def give_up(
 
 
 def _end(
-    tx: Tx, issuance: Issuance, event: Event, now: datetime, *, error: str, reason: str, withdraw: bool = False
+    tx: Tx,
+    issuance: Issuance,
+    event: Event,
+    now: datetime,
+    *,
+    error: str,
+    reason: str,
+    withdraw: bool = False,
+    proofs: Proofs | None = None,
 ) -> None:
     """Without a certificate. Its key is forgotten, unless the CA may have made a certificate of it all the same."""
     handed_in = issuance.state not in NOT_HANDED_IN or issuance.asked_at is not None
@@ -255,10 +279,11 @@ def _end(
         error=error,
         reason=reason,
         key_secret=None if useless else issuance.key_secret,
+        proofs=issuance.proofs if proofs is None else proofs,
     )
     if useless:
         secrets.delete(tx, useless)
-    _take_away(tx, issuance)
+    _take_away(tx, issuance, after)
     if withdraw and (issuance.ref is not None or issuance.asked_at is not None):
         withdraw_order(tx, after)
 
@@ -267,7 +292,7 @@ def withdraw_order(tx: Tx, issuance: Issuance, **changes: Any) -> None:
     """Have the CA told that its order is given up: by a job, for the CA may be away now, and we may die."""
     after = issuances.save(tx, issuance, **changes, withdrawal="owed")
     job = f"job_{after.id.partition('_')[2] or after.id}-w{after.version}"
-    paid_by = paying.for_request(tx, after.issuer)
+    paid_by = paying.for_request(tx, after.issuer, lookup=after.ref is None)
     jobs.owe(tx, Spec(id=job, kind=WITHDRAW, subject=after.id, max_attempts=WITHDRAW_TRIES, budgets=paid_by))
 
 
@@ -275,10 +300,13 @@ def _in_use(tx: Tx, issuance: Issuance) -> bool:
     return issuance.key_secret is not None and versions.uses_key(tx, issuance.key_secret)
 
 
-def _take_away(tx: Tx, issuance: Issuance) -> None:
-    """Proofs that we serve ourselves end with the attempt; others are for their solvers to take away."""
-    for proof in issuance.proofs:
+def _take_away(tx: Tx, before: Issuance, after: Issuance) -> None:
+    """Proofs that we serve ourselves end with the attempt; others are owed by their solvers, until they are gone."""
+    for proof in before.proofs:
         challenge_responses.delete(tx, proof["type"], proof["token"])
+    if after.proofs:
+        job = f"job_{after.id.partition('_')[2] or after.id}-c{after.version}"
+        jobs.owe(tx, Spec(id=job, kind=CLEAN, subject=after.id, max_attempts=CLEAN_TRIES))
 
 
 def count_validation(tx: Tx, issuance: Issuance, row: IssuerRow) -> None:
@@ -306,20 +334,31 @@ def cancel(tx: Tx, issuance: Issuance, *, actor: str, reason: Reason, why: str) 
     journal.event(tx, "issuance.cancelled", issuance.certificate, issuance=issuance.id, why=why)
 
 
-def activate(tx: Tx, issuance: Issuance, version: Version) -> None:
-    """The new version takes over: the old one is superseded, failures are forgotten, the next renewal is planned."""
+def activate(tx: Tx, issuance: Issuance, version: Version, *, proofs: Proofs | None = None) -> None:
+    """The new version takes over: the old one is superseded, failures are forgotten, the next renewal is planned.
+
+    `proofs`: those that are still to be taken away, if some were already.
+    """
     now = tx.now()
     found = certificates.get(tx, issuance.certificate, lock=True)
     if found is None or not versions.insert(tx, version):
         return
-    issuances.save(
-        tx, issuance, state=move(issuance.state, "certificate received"), ended_at=now, error=None, reason=None
+    after = issuances.save(
+        tx,
+        issuance,
+        state=move(issuance.state, "certificate received"),
+        ended_at=now,
+        error=None,
+        reason=None,
+        proofs=issuance.proofs if proofs is None else proofs,
     )
-    _take_away(tx, issuance)
+    _take_away(tx, issuance, after)
     if found.current_version is not None:
         versions.supersede(tx, found.current_version)
     ask = now if found.wanted.rule.ari else None
-    after = replan(tx, found, now, current=version, failing=None, current_version=version.id, ari=None, ari_ask_at=ask)
+    planned = replan(
+        tx, found, now, current=version, failing=None, current_version=version.id, ari=None, ari_ask_at=ask
+    )
     facts: dict[str, Any] = {
         "issuance": issuance.id,
         "version": version.id,
@@ -327,7 +366,7 @@ def activate(tx: Tx, issuance: Issuance, version: Version) -> None:
         "serial": version.serial,
         "not_after": version.not_after.isoformat(),
         "key": version.spki_sha256,
-        "next": None if after.next_action_at is None else after.next_action_at.isoformat(),
+        "next": None if planned.next_action_at is None else planned.next_action_at.isoformat(),
     }
     journal.audit(tx, "certificate_activated", found.id, replaced=found.current_version or "", **facts)
     journal.event(tx, "certificate.activated", found.id, took_s=(now - issuance.started_at).total_seconds(), **facts)
@@ -337,12 +376,21 @@ def replan(tx: Tx, found: Certificate, now: datetime, *, current: Version | None
     """Write changes, and when to look next as they make it; nothing is planned while an attempt is under way."""
     if current is None:
         current = versions.get(tx, changes.get("current_version", found.current_version))
-    if issuances.under_way(tx, found.id) is not None:
-        return certificates.save(tx, found, **{**changes, "next_action_at": None, "next_cause": None})
+    under_way = issuances.under_way(tx, found.id)
     decision = renewal.decide(replace(found, **changes), current, now)
+    if under_way is not None:
+        if decision.at is not None:
+            hasten(tx, under_way, max(decision.at, now))
+        return certificates.save(tx, found, **{**changes, "next_action_at": None, "next_cause": None})
     cause = decision.waits_for or decision.cause
     plan = {"next_action_at": decision.at, "next_cause": None if decision.at is None else cause.value}
     return certificates.save(tx, found, **{**changes, **plan})
+
+
+def hasten(tx: Tx, issuance: Issuance, at: datetime) -> None:
+    """One that was asked for with a time to begin begins earlier, if there is a reason; others are left alone."""
+    if issuance.state is State.REQUESTED and issuance.started_at > at:
+        jobs.bring_forward(tx, ISSUE, issuance.id, at)
 
 
 # ── What is owed ──
@@ -354,13 +402,21 @@ def owed(tx: Tx, new_job: Sequence[str]) -> list[Spec]:
     found = issuances.without_job(tx, ISSUE, limit=len(new_job))
     for (issuance, dead), job in zip(found, new_job, strict=False):
         if dead:
-            error = "its job was given up: see its last error"
-            give_up(tx, issuance, failure=FailureClass.LOCAL, reason=Reason.INTERNAL.value, error=error)
+            _job_died(tx, issuance)
         else:
             priority = Priority.URGENT if issuance.urgent else Priority.NORMAL
             paid_by = paying.for_the_rest(tx, issuance)
             specs.append(Spec(id=job, kind=ISSUE, subject=issuance.id, priority=priority, budgets=paid_by))
     return specs
+
+
+def _job_died(tx: Tx, issuance: Issuance) -> None:
+    """Its job's last words are the attempt's: that there was an error helps nobody."""
+    job = jobs.dead(tx, ISSUE, issuance.id)
+    reason = Reason.INTERNAL if job is None or job.reason is None else reasons.of(job.reason)
+    said = "it left no word" if job is None else job.last_error or job.reason or "it left no word"
+    error = f"Its job was given up{'' if job is None else f' after {job.attempts} attempts'}: {said}"
+    give_up(tx, issuance, failure=FailureClass.LOCAL, reason=reason.value, error=error)
 
 
 def forget_old(tx: Tx, before: datetime) -> int:

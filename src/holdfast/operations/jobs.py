@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core.job import State
 from holdfast.errors import Duplicate, UserError
-from holdfast.store import jobs, journal
+from holdfast.store import job_lookup, jobs, journal
 from holdfast.store.budgets import WAITING
 from holdfast.store.database import Store
 from holdfast.store.tx import Tx
@@ -18,7 +18,7 @@ class NoSuchJob(UserError):
 
     def __init__(self, job: str) -> None:
         super().__init__(f"There is no job {job}.")
-        self.hint = "It may have finished: finished jobs are kept in the history."
+        self.hint = "See those that are not finished: holdfast jobs ls. Finished ones are kept for engine.history_for."
 
 
 class JobNotIn(UserError):
@@ -56,9 +56,9 @@ async def retry(db: Store, job: str, *, actor: str) -> jobs.Job:
             raise JobNotIn(job, found.state, "waiting", "It runs already: follow it with 'holdfast events -f'.")
         elif found.state is State.READY and found.reason in WAITING:
             raise HasItsTurn(job, found.due_at)
-        elif jobs.hasten(tx, job):
+        elif jobs.hasten(tx, found.id):
             _tell(tx, found, "hastened", actor)
-        return _found(tx, job)
+        return _found(tx, found.id)
 
     try:
         return await db.write(write)
@@ -71,7 +71,7 @@ async def requeue(db: Store, job: str, *, actor: str) -> None:
 
     def write(tx: Tx) -> None:
         found = _found(tx, job)
-        if not jobs.requeue(tx, job):
+        if not jobs.requeue(tx, found.id):
             raise JobNotIn(job, found.state, "dead", "Only a dead job can be requeued; the others go on by themselves.")
         _tell(tx, found, "requeued", actor)
 
@@ -103,7 +103,7 @@ async def cancel(db: Store, job: str, *, actor: str, why: str) -> None:
 
     def write(tx: Tx) -> None:
         found = _found(tx, job)
-        if not jobs.cancel(tx, job):
+        if not jobs.cancel(tx, found.id):
             raise JobNotIn(job, found.state, "waiting", "Wait until this attempt has ended, then cancel it.")
         _tell(tx, found, "cancelled", actor, why=why)
 
@@ -111,7 +111,9 @@ async def cancel(db: Store, job: str, *, actor: str, why: str) -> None:
 
 
 def _found(tx: Tx, job: str) -> jobs.Job:
-    found = jobs.get(tx, job)
+    found = job_lookup.found(tx, job)
     if found is None:
+        if (over := job_lookup.ended(tx, job)) is not None:
+            raise JobNotIn(job, over.state, "waiting", "It is over: nothing is left to be done about it.")
         raise NoSuchJob(job)
     return found

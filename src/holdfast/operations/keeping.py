@@ -89,6 +89,7 @@ async def adopt(
     key_pem: Secret[bytes],
     chain_pem: bytes,
     account: str | None = None,
+    paused: bool = False,
     actor: str,
 ) -> Certificate:
     """Keep a certificate that was issued elsewhere, with its key, from now on. Nothing is issued before it is due."""
@@ -106,7 +107,7 @@ async def adopt(
         new = Certificate(
             id=certificate_id,
             wanted=wanted,
-            state=State.ACTIVE,
+            state=State.PAUSED if paused else State.ACTIVE,
             generation=1,
             version=1,
             fingerprint=wanted.fingerprint(),

@@ -24,16 +24,18 @@ def for_order(
         ca_limits.limits_of(chosen.kind, chosen.settings),
         chosen.name,
         issuance.identifiers,
-        renewal=_same_names(current, found),
-        in_ari_window=_in_window(found, tx.now()),
+        renewal=_same_names(current, found, chosen),
+        in_ari_window=issuance.replaces is not None and _in_window(found, tx.now()),
     )
     budgets.define_all(tx, keys)
-    return tuple(keys)
+    many = ca_limits.reckoned(chosen.kind, chosen.settings, len(issuance.identifiers)).order
+    asked = ca_limits.request_key(chosen.name)
+    return tuple(each for key in keys for each in [key] * (many if key == asked else 1))
 
 
-def _same_names(current: Version | None, found: Certificate) -> bool:
-    """Whether a CA would call it a renewal: the generation counts every change of names."""
-    return current is not None and current.generation == found.generation
+def _same_names(current: Version | None, found: Certificate, chosen: IssuerRow) -> bool:
+    """Whether this CA would call it a renewal: the generation counts every change of names."""
+    return current is not None and current.issuer == chosen.name and current.generation == found.generation
 
 
 def _in_window(found: Certificate, now: datetime) -> bool:
@@ -50,18 +52,22 @@ def for_the_rest(tx: Tx, issuance: Issuance) -> tuple[str, ...]:
     return for_order(tx, issuance, issuers.get(tx, issuance.issuer), found, versions.get(tx, found.current_version))
 
 
-def for_request(tx: Tx, issuer: str) -> tuple[str, ...]:
-    return for_requests(tx, [issuer]).get(issuer, ())
+def for_request(tx: Tx, issuer: str, *, lookup: bool = False) -> tuple[str, ...]:
+    return for_requests(tx, [issuer], lookup=lookup).get(issuer, ())
 
 
-def for_requests(tx: Tx, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """By the name of the CA; one that limits nothing, or is gone, is paid nothing."""
+def for_requests(tx: Tx, names: Iterable[str], *, lookup: bool = False) -> dict[str, tuple[str, ...]]:
+    """By the name of the CA; one that limits nothing, or is gone, is paid nothing.
+
+    A key is there as often as there are requests to pay for. `lookup`: the order may have to be found first.
+    """
     limits: dict[str, Limit] = {}
     paid: dict[str, tuple[str, ...]] = {}
     for row in issuers.named(tx, sorted(set(names))).values():
         limit = ca_limits.limits_of(row.kind, row.settings).requests
         if limit is not None:
             key = ca_limits.request_key(row.name)
-            limits[key], paid[row.name] = limit, (key,)
+            many = ca_limits.reckoned(row.kind, row.settings)
+            limits[key], paid[row.name] = limit, (key,) * (many.look + (many.lookup if lookup else 0))
     budgets.define_all(tx, limits)
     return paid

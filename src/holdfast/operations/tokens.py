@@ -50,7 +50,7 @@ class TokenRefused(UserError):
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem)
-        self.hint = hint
+        self.hint = hint or "See: holdfast token create --help"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes
 
 from holdfast.core.ca import CaOptions, Policy
 from holdfast.errors import UserError
-from holdfast.operations import asking, ca_clients, ca_options, publishing, verbs_certificates
+from holdfast.operations import asking, ca_clients, ca_options, publishing, second_person, verbs_certificates
 from holdfast.operations import ca as cas
 from holdfast.operations.ca import Brought, CaRefused
 from holdfast.operations.vault import Vault
@@ -23,10 +23,11 @@ from holdfast.pki.ceremony import Plan
 from holdfast.pki.crl import Reason
 from holdfast.pki.keys import KeyKind
 from holdfast.secret import Secret
-from holdfast.store import acme_accounts, acme_limits, acme_orders, ca_certificates, eab_keys
+from holdfast.store import acme_accounts, acme_limits, acme_orders, ca_certificates, eab_keys, issuers
 from holdfast.store import cas as rows
 from holdfast.store.cas import CaRow
 from holdfast.store.eab_keys import EabKey
+from holdfast.store.tx import Tx
 
 Json = Any
 
@@ -110,7 +111,16 @@ async def listed(office: Office, actor: str) -> Json:
 
 
 async def show(office: Office, actor: str, *, ca: str) -> Json:
-    return _whole(office, await cas.get(office.vault.db, ca))
+    row, strict = await cas.get(office.vault.db, ca), await office.vault.db.read(lambda tx: _is_strict(tx, ca))
+    return {**_whole(office, row), second_person.SETTING: strict}
+
+
+def _is_strict(tx: Tx, ca: str) -> bool:
+    """Whether what we keep renewed comes from it only with a second person's word."""
+    ours = [
+        row for row in issuers.all_issuers(tx) if row.kind == "local" and (row.settings.get("ca") or row.name) == ca
+    ]
+    return any(row.settings.get(second_person.SETTING) for row in ours)
 
 
 async def chain(office: Office, actor: str, *, ca: str, root: bool = False) -> Json:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
-from holdfast.store.tx import Row, Tx, from_micros, instant
+from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
 
 PAGE: Final = 200
 Verdict = Literal["approved", "rejected", "timed_out", "withdrawn"]
@@ -61,6 +62,17 @@ def get(tx: Tx, approval: str) -> Approval | None:
 def of_issuance(tx: Tx, issuance: str) -> Approval | None:
     row = tx.row(f"SELECT {COLUMNS} FROM approvals WHERE issuance = :issuance", issuance=issuance)
     return None if row is None else from_row(row)
+
+
+def ends(tx: Tx, issuances: Sequence[str]) -> dict[str, datetime]:
+    """Until when those may be decided that are about these attempts, and are not yet."""
+    if not issuances:
+        return {}
+    text, values = value_list([(each,) for each in issuances])
+    rows = tx.rows(
+        f"SELECT issuance, expires_at FROM approvals WHERE state = 'pending' AND issuance IN ({text})", **values
+    )
+    return {row["issuance"]: from_micros(row["expires_at"]) for row in rows}
 
 
 def pending(tx: Tx, limit: int = PAGE) -> list[Approval]:

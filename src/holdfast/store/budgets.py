@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from holdfast.core import budget
 from holdfast.core.budget import Budget, Limit, TakenAll, WaitAll
@@ -60,13 +63,15 @@ def admit(tx: Tx, rows: Sequence[Row]) -> list[Row]:
         return list(rows)
     purse = {held.key: held for held in load(tx, keys)}
     now = tx.now()
-    admitted = []
+    admitted: list[Row] = []
     for row in rows:
-        needed = [purse[key] for key in dict.fromkeys(_keys(row)) if key in purse]
+        counts = Counter(_keys(row))  # a key that is there three times pays for three requests
+        needed = [purse[key] for key in counts if key in purse]
         urgent, waiting = row["priority"] == Priority.URGENT, row["reason"] in WAITING
-        answer = budget.take_all(needed, now, urgent=urgent, waiting=waiting)
+        answer = budget.take_all(needed, now, urgent=urgent, waiting=waiting, counts=counts)
         if isinstance(answer, TakenAll):
-            admitted.append(row)
+            took = {paid.key: _taken(purse[paid.key], paid, now) for paid in answer.budgets}
+            admitted.append({**row, "paid": took, "paid_at": now})
             purse |= {paid.key: paid for paid in answer.budgets}
         else:
             purse |= {wait.budget.key: wait.budget for wait in answer.waits}
@@ -74,6 +79,21 @@ def admit(tx: Tx, rows: Sequence[Row]) -> list[Row]:
     for held in purse.values():
         _save(tx, held)
     return admitted
+
+
+def _taken(before: Budget, after: Budget, now: datetime) -> timedelta:
+    return after.tat - max(before.tat, now)
+
+
+def give_back(tx: Tx, paid: Mapping[str, timedelta], since: datetime) -> None:
+    """A claim ends, and the remote cannot have counted what it took at this time."""
+    if not paid:
+        return
+    held_for = tx.now() - since
+    for held in load(tx, paid):
+        after = budget.give_back(held, paid[held.key], held_for)
+        if after != held:
+            _save(tx, after)
 
 
 def _promise(tx: Tx, row: Row, answer: WaitAll) -> None:
@@ -161,15 +181,39 @@ def take_some(tx: Tx, key: str, limit: Limit, most: int) -> tuple[int, datetime 
     return taken, None
 
 
-def charge(tx: Tx, job: str, keys: Iterable[str]) -> None:
+def charge(tx: Tx, job: str, keys: Iterable[str], payload: Mapping[str, Any] | None = None) -> None:
     """Say what the next claim of a job pays for: a look at an order costs less than the order did."""
-    tx.run("UPDATE jobs SET budgets = :budgets WHERE id = :id", id=job, budgets="\n".join(keys))
-
-
-def holds(tx: Tx, keys: Iterable[str], now: datetime) -> dict[str, datetime]:
-    """Which of these a server told to wait, and until when; without a lock, for those who only plan."""
-    text, values = value_list([(key,) for key in sorted(keys)] or [("",)])
-    rows = tx.rows(
-        f"SELECT key, not_before FROM budgets WHERE not_before > :now AND key IN ({text})", now=now, **values
+    told = {} if payload is None else {"payload": json.dumps(payload)}
+    tx.run(
+        f"UPDATE jobs SET budgets = :budgets{''.join(f', {name} = :{name}' for name in told)} WHERE id = :id",
+        id=job,
+        budgets="\n".join(keys),
+        **told,
     )
-    return {row["key"]: from_micros(row["not_before"]) for row in rows}
+
+
+def count(tx: Tx, keys: Iterable[str]) -> None:
+    """Something went that nobody could pay for beforehand: whoever comes next waits for it."""
+    wanted, now = sorted(keys), tx.now()
+    for held in load(tx, wanted) if wanted else ():
+        _save(tx, replace(held, tat=max(held.tat, now) + held.limit.every))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """How long those who come now wait at one budget."""
+
+    held_until: datetime  # by the server's word
+    turn_at: datetime
+
+
+def lines(tx: Tx, keys: Iterable[str], now: datetime) -> dict[str, Line]:
+    """Without a lock, for those who only plan; of budgets that nobody has made yet nothing is said."""
+    text, values = value_list([(key,) for key in sorted(keys)] or [("",)])
+    found: dict[str, Line] = {}
+    for row in tx.rows(f"SELECT {COLUMNS} FROM budgets WHERE key IN ({text})", **values):
+        held = from_row(row)
+        answer = budget.take(held, now, urgent=False, waiting=False)
+        turn_at = answer.until if isinstance(answer, budget.Wait) else now
+        found[held.key] = Line(held_until=held.not_before or now, turn_at=turn_at)
+    return found

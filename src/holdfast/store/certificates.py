@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 from holdfast.core.acme import Identifier
@@ -19,9 +20,8 @@ COLUMNS = """id, name, identifiers, key_kind, issuers, profile, preferred_chain,
               first_failure_at, last_failure_at, last_error, reason, fingerprint, next_action_at, next_cause,
               current_version, ari_start, ari_end, ari_pick, ari_explanation, ari_forced_at, ari_ask_at"""
 _NAMES: Final = tuple(name.strip() for name in COLUMNS.split(","))
+_FIELDS: Final = tuple(each.name for each in fields(Certificate))
 _INSERT: Final = f"INSERT INTO certificates ({COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
-_FIXED: Final = ("id", "created_at")
-_SET: Final = ", ".join(f"{name} = :{name}" for name in _NAMES if name not in _FIXED)
 
 
 def insert(tx: Tx, certificate: Certificate) -> bool:
@@ -30,10 +30,23 @@ def insert(tx: Tx, certificate: Certificate) -> bool:
 
 
 def save(tx: Tx, before: Certificate, **changes: Any) -> Certificate:
-    """Write what changed, as the row's next version; TxConflict if somebody changed it since it was read."""
+    """Write what changed, as the row's next version; TxConflict if somebody changed it since it was read.
+
+    What stays as it was is not written: each column that is named costs the upkeep of its indexes.
+    """
     after = replace(before, version=before.version + 1, **changes)
-    values = {name: value for name, value in _values(after).items() if name != "created_at"}
-    changed = tx.run(f"UPDATE certificates SET {_SET} WHERE id = :id AND version = :was", was=before.version, **values)
+    new: dict[str, Any] = {}
+    for name in changes:
+        if getattr(after, name) != getattr(before, name):
+            new |= _stored(after, name)
+    changed = tx.run(
+        f"""UPDATE certificates SET version = :version{"".join(f", {name} = :{name}" for name in new)}
+             WHERE id = :id AND version = :was""",
+        was=before.version,
+        id=before.id,
+        version=after.version,
+        **new,
+    )
     if not changed:
         raise TxConflict(f"certificate {before.id} was changed meanwhile")
     return after
@@ -79,6 +92,21 @@ def page(tx: Tx, *, after: str = "", limit: int = 100, state: State | None = Non
 
 def _in_state(state: State | None) -> str:
     return "state <> 'archived'" if state is None else "state = :state"
+
+
+def guarded_near(tx: Tx, identifiers: Sequence[Identifier], *, but: str) -> list[tuple[str, tuple[Identifier, ...]]]:
+    """Name and names of others that a second person must approve, and that share a domain with these."""
+    ends = {each.value.partition(".")[2] or each.value for each in identifiers}
+    likes = {f"end{number}": f'%{end}"%' for number, end in enumerate(sorted(ends))}
+    rows = tx.rows(
+        f"""SELECT name, identifiers FROM certificates
+             WHERE approval_required AND state <> 'archived' AND id <> :but
+               AND ({" OR ".join(f"identifiers LIKE :{each}" for each in likes)})
+             ORDER BY id""",
+        but=but,
+        **likes,
+    )
+    return [(row["name"], _identifiers(row)) for row in rows]
 
 
 # ── Scans: each costs what it finds ──
@@ -143,9 +171,24 @@ def wake_for_issuer(tx: Tx, issuer: str, now: datetime) -> int:
 
 
 def _values(certificate: Certificate) -> dict[str, Any]:
-    wanted, failing, ari = certificate.wanted, certificate.failing, certificate.ari
+    return {column: value for name in _FIELDS for column, value in _stored(certificate, name).items()}
+
+
+def _stored(certificate: Certificate, name: str) -> dict[str, Any]:
+    """A field as its columns hold it."""
+    match name:
+        case "wanted":
+            return _wanted_columns(certificate.wanted)
+        case "failing":
+            return _failing_columns(certificate.failing)
+        case "ari":
+            return _ari_columns(certificate.ari)
+        case _:
+            return {name: getattr(certificate, name)}
+
+
+def _wanted_columns(wanted: Wanted) -> dict[str, Any]:
     return {
-        "id": certificate.id,
         "name": wanted.name,
         "identifiers": json.dumps([(each.type, each.value) for each in wanted.identifiers]),
         "key_kind": wanted.key_kind,
@@ -158,27 +201,26 @@ def _values(certificate: Certificate) -> dict[str, Any]:
         "windows": json.dumps([each.to_json() for each in wanted.windows]),
         "owner": wanted.owner,
         "labels": json.dumps(dict(wanted.labels), sort_keys=True),
-        "state": certificate.state.value,
-        "generation": certificate.generation,
-        "version": certificate.version,
         "approval_required": wanted.approval_required,
-        "changed_by": certificate.changed_by,
-        "created_at": certificate.created_at,
+    }
+
+
+def _failing_columns(failing: Failing | None) -> dict[str, Any]:
+    return {
         "issuance_attempts": None if failing is None else failing.attempts,
         "first_failure_at": None if failing is None else failing.first_at,
         "last_failure_at": None if failing is None else failing.last_at,
         "last_error": None if failing is None else failing.error,
         "reason": None if failing is None else failing.reason,
-        "fingerprint": certificate.fingerprint,
-        "next_action_at": certificate.next_action_at,
-        "next_cause": certificate.next_cause,
-        "current_version": certificate.current_version,
+    }
+
+
+def _ari_columns(ari: Ari | None) -> dict[str, Any]:
+    return {
         "ari_start": None if ari is None else ari.start,
         "ari_end": None if ari is None else ari.end,
         "ari_pick": None if ari is None else ari.pick,
         "ari_explanation": None if ari is None else ari.explanation,
-        "ari_forced_at": certificate.ari_forced_at,
-        "ari_ask_at": certificate.ari_ask_at,
     }
 
 
@@ -205,19 +247,46 @@ def from_row(row: Row) -> Certificate:
 def _wanted(row: Row) -> Wanted:
     return Wanted(
         name=row["name"],
-        identifiers=tuple(Identifier(*each) for each in json.loads(row["identifiers"])),
-        issuers=tuple(json.loads(row["issuers"])),
+        identifiers=_identifiers(row),
+        issuers=_issuers(row["issuers"]),
         key_kind=row["key_kind"],
         profile=row["profile"],
         preferred_chain=row["preferred_chain"],
         lifetime=None if row["lifetime"] is None else timedelta(microseconds=row["lifetime"]),
         reuse_key=bool(row["reuse_key"]),
-        rule=Rule.from_json(json.loads(row["rule"])),
-        windows=tuple(Window.from_json(each) for each in json.loads(row["windows"])),
+        rule=_rule(row["rule"]),
+        windows=_windows(row["windows"]),
         owner=row["owner"],
-        labels=json.loads(row["labels"]),
+        labels=dict(_labels(row["labels"])),
         approval_required=bool(row["approval_required"]),
     )
+
+
+def _identifiers(row: Row) -> tuple[Identifier, ...]:
+    return tuple(Identifier(*each) for each in json.loads(row["identifiers"]))
+
+
+# Most certificates have these in common with many others: a page reads each text once.
+
+
+@lru_cache(maxsize=256)
+def _issuers(text: str) -> tuple[str, ...]:
+    return tuple(json.loads(text))
+
+
+@lru_cache(maxsize=256)
+def _labels(text: str) -> tuple[tuple[str, str], ...]:
+    return tuple(json.loads(text).items())
+
+
+@lru_cache(maxsize=256)
+def _rule(text: str) -> Rule:
+    return Rule.from_json(json.loads(text))
+
+
+@lru_cache(maxsize=256)
+def _windows(text: str) -> tuple[Window, ...]:
+    return tuple(Window.from_json(each) for each in json.loads(text))
 
 
 def _failing(row: Row) -> Failing | None:

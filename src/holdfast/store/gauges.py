@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -10,39 +11,52 @@ from typing import Any, Final, NamedTuple
 from holdfast.core import reasons
 from holdfast.core.budget import Budget
 from holdfast.core.certificate import Certificate
+from holdfast.core.inventory import Filter
 from holdfast.core.reasons import Reason
 from holdfast.core.status import HELD
-from holdfast.store import budgets, certificates
-from holdfast.store.tx import Tx, value_list
+from holdfast.store import budgets, certificates, statistics
+from holdfast.store.tx import Row, Tx, from_micros, value_list
 
 _OVER: Final = "('issued', 'failed', 'cancelled')"
+_EVERYTHING: Final = Filter(whatever_state=True)
 _HELD: Final = ", ".join(f"'{reason.value}'" for reason in sorted(HELD))
-# core.status in SQL, in the same order: tests hold the two against each other. Only versions that have ended or are
-# being revoked are looked at, by their indexes: one that is well, or was replaced, costs nothing. That one was revoked
-# before is known from what it caused.
+# What one may wait for, to the letter as the partial index has it.
+_WAITING: Final = "('BACKOFF', 'CANCELLED', 'ISSUER_PAUSED', 'REVOKED', 'STAGGERED', 'UNKNOWN_ISSUER', 'WINDOW')"
+# Those about which there is more to say than their state and what they wait for. Each part has an index of its own,
+# so that this costs what is odd, and not what there is; `id > ''` leads SQLite to the one that it would not choose.
+_ODD: Final = f"""
+    SELECT id FROM certificates WHERE state <> 'archived' AND ends_at <= :now
+     UNION SELECT id FROM certificates WHERE state = 'active' AND next_action_at IS NOT NULL AND next_action_at <= :now
+     UNION SELECT id FROM certificates WHERE state = 'active' AND next_action_at IS NULL AND id > ''
+     UNION SELECT id FROM certificates WHERE current_version IS NULL
+     UNION SELECT id FROM certificates WHERE last_failure_at IS NOT NULL
+     UNION SELECT id FROM certificates WHERE state = 'paused'
+     UNION SELECT id FROM certificates WHERE next_cause IN {_WAITING} AND next_cause = 'REVOKED'
+     UNION SELECT certificate FROM certificate_versions WHERE revoke_asked_at IS NOT NULL AND revoked_at IS NULL
+     UNION SELECT certificate FROM issuances WHERE state NOT IN {_OVER}"""
+# core.status in SQL, in the same order: tests hold the two against each other. That a version was revoked before is
+# known from what it caused.
 _COUNTED: Final = f"""
-    WITH bad AS (
-        SELECT id, MAX(ended) AS ended, MAX(revoked) AS revoked FROM (
-            SELECT id, 1 AS ended, 0 AS revoked FROM certificate_versions
-             WHERE state <> 'superseded' AND not_after <= :now
-            UNION ALL
-            SELECT id, 0, 1 FROM certificate_versions WHERE revoke_asked_at IS NOT NULL AND revoked_at IS NULL
-        ) AS each_bad GROUP BY id
+    WITH odd AS ({_ODD}), revoked AS (
+        SELECT id FROM certificate_versions WHERE revoke_asked_at IS NOT NULL AND revoked_at IS NULL
     ), attempt AS (
-        SELECT issuances.certificate, issuances.state, issuances.cause, issuances.reason, jobs.reason AS waits
+        SELECT issuances.certificate, issuances.state, issuances.cause, issuances.reason, jobs.reason AS waits,
+               CASE WHEN issuances.state = 'requested' AND issuances.started_at > :now THEN 1 ELSE 0 END AS to_begin,
+               CASE WHEN jobs.due_at <= :now THEN 1 ELSE 0 END AS has_begun
           FROM issuances LEFT JOIN jobs
             ON jobs.kind = 'issue' AND jobs.subject = issuances.id AND jobs.state <> 'dead'
          WHERE issuances.state NOT IN {_OVER}
     )
-    SELECT phase, reason, COUNT(*) AS n FROM (
+    SELECT phase, reason, state, next_cause, COUNT(*) AS n FROM (
         SELECT CASE
                  WHEN c.state = 'archived' THEN 'archived'
-                 WHEN bad.ended = 1 THEN 'expired'
+                 WHEN c.ends_at <= :now THEN 'expired'
                  WHEN attempt.state = 'awaiting_approval' THEN 'awaiting_approval'
                  WHEN c.last_failure_at IS NOT NULL THEN 'failing'
                  WHEN c.state = 'paused' THEN 'paused'
-                 WHEN bad.revoked = 1 OR attempt.cause = 'REVOKED' OR c.next_cause = 'REVOKED' THEN 'revoked'
+                 WHEN revoked.id IS NOT NULL OR attempt.cause = 'REVOKED' OR c.next_cause = 'REVOKED' THEN 'revoked'
                  WHEN c.current_version IS NULL THEN 'pending'
+                 WHEN attempt.to_begin = 1 THEN 'waiting'
                  WHEN attempt.state IS NOT NULL THEN 'renewing'
                  WHEN c.next_cause IN ('WINDOW', 'BACKOFF', {_HELD}) AND c.next_action_at > :now THEN 'waiting'
                  ELSE 'ok'
@@ -51,27 +65,57 @@ _COUNTED: Final = f"""
                  WHEN attempt.state = 'awaiting_approval' THEN 'AWAITING_APPROVAL'
                  WHEN attempt.state IS NOT NULL AND attempt.waits = 'BUDGET' THEN 'BUDGET'
                  WHEN attempt.state IS NOT NULL AND attempt.waits = 'NOT_BEFORE' THEN 'CA_RATE_LIMITED'
+                 WHEN attempt.to_begin = 1 AND attempt.has_begun = 0 THEN 'STAGGERED'
                  WHEN attempt.state IS NOT NULL THEN COALESCE(attempt.reason, 'UNDER_WAY')
                  WHEN c.state = 'archived' THEN 'ARCHIVED'
                  WHEN c.state = 'paused' THEN 'PAUSED'
                  WHEN c.last_failure_at IS NOT NULL AND c.reason <> '' THEN c.reason
-                 WHEN bad.ended = 1 THEN 'EXPIRED'
+                 WHEN c.ends_at <= :now THEN 'EXPIRED'
                  WHEN c.next_action_at <= :now OR c.next_cause IN ('WINDOW', 'BACKOFF', {_HELD}) THEN c.next_cause
                  ELSE 'NOT_DUE'
-               END AS reason
-          FROM certificates AS c
-          LEFT JOIN bad ON bad.id = c.current_version
+               END AS reason, c.state, c.next_cause
+          FROM odd JOIN certificates AS c ON c.id = odd.id
+          LEFT JOIN revoked ON revoked.id = c.current_version
           LEFT JOIN attempt ON attempt.certificate = c.id
-    ) AS each_one GROUP BY phase, reason"""
+    ) AS each_one GROUP BY phase, reason, state, next_cause"""
 
 
-def phases(tx: Tx) -> dict[tuple[str, str], int]:
-    """How many certificates stand how, and why."""
-    found: dict[tuple[str, str], int] = {}
+def phases(tx: Tx, states: Mapping[str, int]) -> dict[tuple[str, str], int]:
+    """How many certificates stand how, and why: the odd ones one by one, and all others, which are well, as the rest.
+
+    `states` is how many there are in each state.
+    """
+    found, others = Counter[tuple[str, str]](), Counter(states)
+    waiting = Counter(_waiting(tx))
     for row in tx.rows(_COUNTED, now=tx.now()):
-        place = row["phase"], reasons.of(row["reason"]).value if row["reason"] else Reason.NOT_DUE.value
-        found[place] = found.get(place, 0) + int(row["n"])
-    return found
+        number = int(row["n"])
+        found[row["phase"], reasons.of(row["reason"]).value if row["reason"] else Reason.NOT_DUE.value] += number
+        others[row["state"]] -= number
+        if row["state"] == "active" and row["next_cause"] in waiting:
+            waiting[row["next_cause"]] -= number
+    for cause, number in waiting.items():
+        found["waiting", reasons.of(cause).value] += number
+    found["archived", Reason.ARCHIVED.value] += others["archived"]
+    found["ok", Reason.NOT_DUE.value] += others["active"] - waiting.total()
+    return {place: number for place, number in found.items() if number}
+
+
+def _waiting(tx: Tx) -> dict[str, int]:
+    """Active ones by what they wait for."""
+    rows = tx.rows(
+        f"""SELECT next_cause, COUNT(*) AS n FROM certificates WHERE next_cause IN {_WAITING} AND state = 'active'
+             GROUP BY next_cause"""
+    )
+    return {row["next_cause"]: int(row["n"]) for row in rows}
+
+
+def states(tx: Tx) -> dict[str, int]:
+    return statistics.states(tx, _EVERYTHING)
+
+
+def ends(tx: Tx, now: datetime) -> dict[int, int]:
+    """How many of those in use have ended (0), or end within so many days."""
+    return statistics.ends(tx, _EVERYTHING, now)
 
 
 def under_way(tx: Tx) -> dict[tuple[str, str], int]:
@@ -84,11 +128,6 @@ def under_way(tx: Tx) -> dict[tuple[str, str], int]:
 
 def approvals_pending(tx: Tx) -> int:
     return int(tx.rows("SELECT COUNT(*) AS n FROM approvals WHERE state = 'pending'")[0]["n"])
-
-
-def kept(tx: Tx) -> int:
-    """Certificates that are not archived."""
-    return int(tx.rows("SELECT COUNT(*) AS n FROM certificates WHERE state <> 'archived'")[0]["n"])
 
 
 def budgets_named(tx: Tx, keys: Sequence[str]) -> list[Budget]:
@@ -169,13 +208,46 @@ def pressing(tx: Tx, limit: int) -> list[str]:
         limit=limit,
     )
     ending = tx.rows(
-        """SELECT certificates.id FROM certificate_versions AS held
-             JOIN certificates ON certificates.id = held.certificate AND certificates.current_version = held.id
-            WHERE held.state <> 'superseded' AND certificates.state <> 'archived'
-            ORDER BY held.not_after, held.certificate LIMIT :limit""",
+        "SELECT id FROM certificates WHERE state <> 'archived' AND ends_at > 0 ORDER BY ends_at, id LIMIT :limit",
         limit=limit,
     )
     return list(dict.fromkeys(row["id"] for row in [*failing, *ending]))[:limit]
+
+
+class Planned(NamedTuple):
+    """One whose renewal is planned, and waits for nothing but its time."""
+
+    name: str
+    issuer: str
+    owner: str
+    ends_at: datetime
+    next_at: datetime
+
+
+_BY_THE_RULES: Final = frozenset({Reason.DUE_ARI, Reason.DUE_LIFETIME, Reason.WINDOW})
+
+
+def planned(tx: Tx, ids: Sequence[str]) -> dict[str, Planned]:
+    """Those of these of which the row itself tells all that there is to tell."""
+    if not ids:
+        return {}
+    text, values = value_list([(each,) for each in ids])
+    rows = tx.rows(
+        f"""SELECT c.id, c.name, held.issuer, c.owner, c.ends_at, c.next_action_at, c.next_cause, c.last_failure_at
+              FROM certificates AS c JOIN certificate_versions AS held ON held.id = c.current_version
+             WHERE c.id IN ({text})""",
+        **values,
+    )
+    return {
+        row["id"]: _planned(row)
+        for row in rows
+        if row["next_action_at"] is not None and row["next_cause"] in _BY_THE_RULES and row["last_failure_at"] is None
+    }
+
+
+def _planned(row: Row) -> Planned:
+    ends_at, next_at = from_micros(row["ends_at"]), from_micros(row["next_action_at"])
+    return Planned(row["name"], row["issuer"], row["owner"], ends_at, next_at)
 
 
 def some(tx: Tx, ids: Sequence[str]) -> list[Certificate]:
@@ -184,23 +256,3 @@ def some(tx: Tx, ids: Sequence[str]) -> list[Certificate]:
     text, values = value_list([(each,) for each in ids])
     rows = tx.rows(f"SELECT {certificates.COLUMNS} FROM certificates WHERE id IN ({text})", **values)
     return [certificates.from_row(row) for row in rows]
-
-
-def ends(tx: Tx, now: datetime, days: tuple[int, ...]) -> dict[int, int]:
-    """How many of those in use have ended (0), or end within so many days: all that count, less the archived ones."""
-    there = _ends(tx, now, days, "")
-    gone = _ends(tx, now, days, "AND certificate IN (SELECT id FROM certificates WHERE state = 'archived')")
-    return {each: there[each] - gone[each] for each in there}
-
-
-def _ends(tx: Tx, now: datetime, days: tuple[int, ...], more: str) -> dict[int, int]:
-    """By the index of their ends alone."""
-    counts = ", ".join(
-        f"COUNT(CASE WHEN not_after <= :now + {each} * 86400000000 THEN 1 END) AS d{each}" for each in (0, *days)
-    )
-    row = tx.rows(
-        f"""SELECT {counts} FROM certificate_versions
-             WHERE state IN ('active', 'imported') AND not_after <= :now + {max(days)} * 86400000000 {more}""",
-        now=now,
-    )[0]
-    return {each: int(row[f"d{each}"]) - (int(row["d0"]) if each else 0) for each in (0, *days)}

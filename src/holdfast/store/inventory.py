@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -25,58 +26,60 @@ _OVER: Final = "('issued', 'failed', 'cancelled')"
 
 def find(tx: Tx, wanted: Filter, *, sort: Sort = "name", after: Place | None = None, limit: int) -> list[Certificate]:
     """One page."""
-    clauses, values = clauses_of(wanted)
-    by = "certificates.name, certificates.id" if sort == "name" else "held.not_after, held.certificate"
+    source, by, clauses, values = _sorted(wanted, sort)
     if after is not None:
         clauses.append(f"({by}) > (:after_0, :after_1)")
         values |= {"after_0": after[0], "after_1": after[1]}
     columns = ", ".join(f"certificates.{name.strip()}" for name in certificates.COLUMNS.split(","))
     rows = tx.rows(
-        f"""SELECT {columns} FROM certificates {_HELD_ON_A_PAGE if _joins(wanted, sort) else ""}
-             WHERE {" AND ".join(clauses)} ORDER BY {by} LIMIT :limit""",
+        f"SELECT {columns} FROM {source} WHERE {' AND '.join(clauses)} ORDER BY {by} LIMIT :limit",
         limit=limit,
         **values,
     )
     return [certificates.from_row(row) for row in rows]
 
 
+def _sorted(wanted: Filter, sort: Sort) -> tuple[str, str, list[str], dict[str, Any]]:
+    """From where, in which order, and which: each order is that of an index, so that a page ends when it is full."""
+    if sort == "expires":
+        clauses, values = clauses_of(wanted)
+        return "certificates", "certificates.ends_at, certificates.id", [*clauses, "certificates.ends_at > 0"], values
+    if wanted.text is None:
+        return "certificates", "certificates.name, certificates.id", *clauses_of(wanted)
+    clauses, values = clauses_of(replace(wanted, text=None))
+    source = "certificate_names AS found CROSS JOIN certificates"  # SQLite joins these in the order of the text
+    clauses = [_FOUND, _FOUND_FIRST, "certificates.id = found.certificate", *clauses]
+    return source, "found.name, found.certificate", clauses, values | {"text": _pattern(wanted.text)}
+
+
+_FOUND: Final = "found.text LIKE :text ESCAPE '!'"
+# One with two names that were looked for is found once.
+_FOUND_FIRST: Final = """found.text = (SELECT MIN(other.text) FROM certificate_names AS other
+                                  WHERE other.name = found.name AND other.certificate = found.certificate
+                                    AND other.text LIKE :text ESCAPE '!')"""
+
+
 def count(tx: Tx, wanted: Filter) -> int:
     clauses, values = clauses_of(wanted)
-    rows = tx.rows(
-        f"""SELECT COUNT(*) AS n FROM certificates {HELD if _joins(wanted, "name") else ""}
-             WHERE {" AND ".join(clauses)}""",
-        **values,
-    )
+    rows = tx.rows(f"SELECT COUNT(*) AS n FROM certificates WHERE {' AND '.join(clauses)}", **values)
     return int(rows[0]["n"])
 
 
-# What each holds now: by indexes alone, for counting on SQLite.
-HELD: Final = """JOIN certificate_versions AS held
-                    ON held.certificate = certificates.id AND held.id = certificates.current_version
-                   AND held.state <> 'superseded'"""
-# The same for a page. The CASE keeps PostgreSQL from multiplying two conditions that always go together: it would
-# expect one row where there are all of them, and sort them all for a hundred.
-_HELD_ON_A_PAGE: Final = """JOIN certificate_versions AS held
-                    ON held.certificate = certificates.id AND held.state <> 'superseded'
-                   AND CASE WHEN held.id = certificates.current_version THEN TRUE ELSE FALSE END"""
-
-
-def _joins(wanted: Filter, sort: Sort) -> bool:
-    return sort == "expires" or wanted.expires_before is not None
+IN_USE: Final = "certificates.state <> 'archived'"  # to the letter as the partial indexes have it
 
 
 def clauses_of(wanted: Filter) -> tuple[list[str], dict[str, Any]]:
     clauses, values = list[str](), dict[str, Any]()
     if wanted.whatever_state:
         clauses.append("TRUE")
-    elif wanted.state is None:
-        clauses.append("certificates.state <> 'archived'")
-    else:
+    elif wanted.state != "archived":
+        clauses.append(IN_USE)
+    if wanted.state is not None:
         clauses.append("certificates.state = :state")
         values["state"] = wanted.state
     if wanted.text is not None:
-        clauses.append("(certificates.name LIKE :text ESCAPE '!' OR certificates.identifiers LIKE :text ESCAPE '!')")
-        values["text"] = f"%{_literal(wanted.text.lower())}%"
+        clauses.append(f"certificates.id IN (SELECT found.certificate FROM certificate_names AS found WHERE {_FOUND})")
+        values["text"] = _pattern(wanted.text)
     if len(wanted.owners) == 1:  # then the index has them in the order of their names
         clauses.append("certificates.owner = :owner")
         values["owner"] = wanted.owners[0]
@@ -93,7 +96,7 @@ def clauses_of(wanted: Filter) -> tuple[list[str], dict[str, Any]]:
     if wanted.failing:
         clauses.append("certificates.last_failure_at IS NOT NULL")
     if wanted.expires_before is not None:
-        clauses.append("held.not_after < :expires_before")
+        clauses.append("certificates.ends_at < :expires_before")
         values["expires_before"] = wanted.expires_before
     return clauses, values
 
@@ -103,8 +106,10 @@ def _holds(column: str, value: str) -> str:
     return f"REPLACE({column}, :{value}, '') <> {column}"
 
 
-def _literal(text: str) -> str:
-    return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+def _pattern(text: str) -> str:
+    """For LIKE: anything that has this in it, to the letter."""
+    literal = text.lower().replace("!", "!!").replace("%", "!%").replace("_", "!_")
+    return f"%{literal}%"
 
 
 def under_way(tx: Tx, ids: Sequence[str]) -> dict[str, Issuance]:
@@ -118,13 +123,18 @@ def under_way(tx: Tx, ids: Sequence[str]) -> dict[str, Issuance]:
     return {row["certificate"]: issuances.from_row(row) for row in rows}
 
 
-def live_jobs(tx: Tx, kind: str, subjects: Sequence[str]) -> dict[str, Job]:
-    """The jobs that live, by their subjects."""
+def jobs_of(tx: Tx, kind: str, subjects: Sequence[str]) -> dict[str, Job]:
+    """The jobs that live, by their subjects; where there is none, the last one that was given up."""
+    found = _jobs(tx, kind, subjects, "state <> 'dead'")
+    return {**_jobs(tx, kind, [each for each in subjects if each not in found], "state = 'dead'"), **found}
+
+
+def _jobs(tx: Tx, kind: str, subjects: Sequence[str], which: str) -> dict[str, Job]:
     if not subjects:
         return {}
     text, values = value_list([(each,) for each in subjects])
     rows = tx.rows(
-        f"SELECT {jobs.COLUMNS} FROM jobs WHERE kind = :kind AND subject IN ({text}) AND state <> 'dead'",
+        f"SELECT {jobs.COLUMNS} FROM jobs WHERE kind = :kind AND subject IN ({text}) AND {which} ORDER BY due_at",
         kind=kind,
         **values,
     )
@@ -172,11 +182,15 @@ def job_page(tx: Tx, *, kind: str | None = None, state: str | None = None, after
     return [jobs.from_row(row) for row in rows]
 
 
-def approval_page(tx: Tx, seen: Filter, state: str, limit: int) -> list[Approval]:
+def approval_page(tx: Tx, seen: Filter, *, state: str, after: Place | None = None, limit: int) -> list[Approval]:
     """Of certificates that somebody may see: pending ones by how pressing they are, decided ones the last first."""
     clauses, values = clauses_of(seen)
     columns = ", ".join(f"approvals.{name.strip()}" for name in approvals.COLUMNS.split(","))
-    by = "approvals.expires_at, approvals.id" if state == "pending" else "approvals.decided_at DESC, approvals.id DESC"
+    pending = state == "pending"
+    by = "approvals.expires_at, approvals.id" if pending else "approvals.decided_at DESC, approvals.id DESC"
+    if after is not None:
+        clauses.append(f"({by.replace(' DESC', '')}) {'>' if pending else '<'} (:after_0, :after_1)")
+        values |= {"after_0": after[0], "after_1": after[1]}
     rows = tx.rows(
         f"""SELECT {columns} FROM approvals JOIN certificates ON certificates.id = approvals.certificate
              WHERE approvals.state = :approval_state AND {" AND ".join(clauses)} ORDER BY {by} LIMIT :limit""",
@@ -185,6 +199,10 @@ def approval_page(tx: Tx, seen: Filter, state: str, limit: int) -> list[Approval
         **values,
     )
     return [approvals.from_row(row) for row in rows]
+
+
+def place_of_approval(approval: Approval) -> Place:
+    return (to_micros(approval.decided_at or approval.expires_at), approval.id)
 
 
 def audit_page(

@@ -60,6 +60,18 @@ def under_way(tx: Tx, certificate: str) -> Issuance | None:
     return None if row is None else from_row(row)
 
 
+def under_way_at(tx: Tx, certificate: str, at: datetime) -> Issuance | None:
+    """The one that was begun by then, and not over."""
+    row = tx.row(
+        f"""SELECT {COLUMNS} FROM issuances
+             WHERE certificate = :certificate AND started_at <= :at AND (ended_at IS NULL OR ended_at > :at)
+             ORDER BY started_at DESC, id DESC LIMIT 1""",
+        certificate=certificate,
+        at=at,
+    )
+    return None if row is None else from_row(row)
+
+
 def of(tx: Tx, certificate: str, limit: int = 50) -> list[Issuance]:
     """The newest first."""
     rows = tx.rows(
@@ -117,12 +129,6 @@ def forget_old(tx: Tx, before: datetime, limit: int = PAGE) -> list[str | None]:
 # ── Orders at CAs that issue later ──
 
 
-def ref_of(tx: Tx, issuance: str | None) -> Mapping[str, Any] | None:
-    """The order of an attempt, as its CA calls it."""
-    row = tx.row("SELECT ref FROM issuances WHERE id = :id", id=issuance)
-    return None if row is None or row["ref"] is None else json.loads(row["ref"])
-
-
 def is_under_way(tx: Tx, issuer: str, ref: Mapping[str, Any]) -> bool:
     """Whether an attempt that is not over has this order."""
     row = tx.row(
@@ -148,6 +154,17 @@ def any_barred(tx: Tx, issuer: str, reason: str) -> bool:
 def is_proving(tx: Tx, issuer: str) -> bool:
     """Whether this CA may be about to look at a proof."""
     row = tx.row("SELECT 1 AS found FROM issuances WHERE issuer = :issuer AND state = 'proving' LIMIT 1", issuer=issuer)
+    return row is not None
+
+
+def shows(tx: Tx, token: str, *, but: str) -> bool:
+    """Whether another attempt that is under way shows the proof of this token."""
+    row = tx.row(
+        f"""SELECT 1 AS found FROM issuances
+             WHERE state NOT IN {_OVER} AND id <> :but AND proofs LIKE :quoted LIMIT 1""",
+        but=but,
+        quoted=f"%{json.dumps(token)}%",
+    )
     return row is not None
 
 

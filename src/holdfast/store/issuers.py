@@ -95,6 +95,14 @@ def all_issuers(tx: Tx) -> list[IssuerRow]:
     return [_row(row) for row in tx.rows(f"SELECT {_COLUMNS} FROM issuers ORDER BY name")]
 
 
+def page(tx: Tx, *, after: str = "", limit: int) -> list[IssuerRow]:
+    """In the order of their names."""
+    rows = tx.rows(
+        f"SELECT {_COLUMNS} FROM issuers WHERE name > :after ORDER BY name LIMIT :limit", after=after, limit=limit
+    )
+    return [_row(row) for row in rows]
+
+
 def needed_by(tx: Tx, name: str, limit: int) -> list[str]:
     """Names of certificates that may come from it, or about which it is yet to be asked or told something."""
     rows = tx.rows(

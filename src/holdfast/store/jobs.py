@@ -29,6 +29,7 @@ from holdfast.store.tx import Row, Tx, from_micros, instant, to_micros, value_li
 
 ENQUEUE_TRIES: Final = 3
 PAGE: Final = 50  # rows a statement
+RETRY: Final = "RETRY"  # why one is ready that had failed
 READY, RUNNING, FAILED, DEAD = State.READY.value, State.RUNNING.value, State.FAILED.value, State.DEAD.value
 
 
@@ -49,6 +50,8 @@ class Job:
     lease_until: datetime | None
     reason: str | None
     last_error: str | None
+    started_at: datetime | None = None  # its last attempt
+    finished_at: datetime | None = None  # only of those in the history
 
 
 # ── asking for work ──
@@ -56,8 +59,9 @@ class Job:
 
 def enqueue(tx: Tx, spec: Spec) -> str:
     """Ask for work, in the transaction that causes it. The live job for (kind, subject): this or an older one."""
+    row = owed_jobs.row(owed_jobs.traced(tx, spec))
     for _ in range(ENQUEUE_TRIES):
-        if owed_jobs.insert(tx, [owed_jobs.row(spec)]):
+        if owed_jobs.insert(tx, [row]):
             tx.wakes = True
             return spec.id
         # On PostgreSQL the job in the way may have ended since: then this one is needed after all.
@@ -73,7 +77,7 @@ def enqueue(tx: Tx, spec: Spec) -> str:
 
 def owe(tx: Tx, spec: Spec) -> None:
     """Ask for work without asking which job will do it: written right before COMMIT, together with all others."""
-    tx.owed_jobs.append(owed_jobs.row(spec))
+    tx.owed_jobs.append(owed_jobs.row(owed_jobs.traced(tx, spec)))
 
 
 # ── claiming ──
@@ -188,6 +192,8 @@ def _claim(row: Row, fence: int, attempt: int) -> Claim:
         priority=Priority(row["priority"]),
         budgets=tuple(row["budgets"].split("\n")) if row["budgets"] else (),
         recheck=bool(row["recheck"]),
+        paid=row.get("paid", {}),
+        paid_at=row.get("paid_at"),
     )
 
 
@@ -213,26 +219,24 @@ def beat(tx: Tx, holder: str, claims: Sequence[Claim], ttl: timedelta) -> set[st
 def finish(tx: Tx, claims: Sequence[Claim]) -> set[str]:
     """Move finished jobs to the history. The ids that were still ours come back; the others changed nothing."""
     text, values = value_list([(claim.id, claim.fence) for claim in claims])
-    ours = tx.rows(
-        f"SELECT id FROM jobs WHERE state = 'running' AND (id, fence) IN ({text}) /* FOR UPDATE */", **values
-    )
-    ids = {row["id"] for row in ours}
-    if ids:
-        _to_history(tx, sorted(ids), move(State.RUNNING, "finished"))
-    return ids
+    ours = f"state = 'running' AND (id, fence) IN ({text})"
+    return _to_history(tx, ours, move(State.RUNNING, "finished"), **values)
 
 
-def _to_history(tx: Tx, ids: Sequence[str], state: State) -> None:
-    text, values = value_list([(job_id,) for job_id in ids])
-    tx.run(
-        f"""INSERT INTO job_history (id, kind, subject, state, attempts, fence, holder, created_at, started_at,
-                                     finished_at)
-            SELECT id, kind, subject, :state, attempts, fence, holder, created_at, started_at, now_us()
-              FROM jobs WHERE id IN ({text})""",
-        state=state,
-        **values,
+def _to_history(tx: Tx, which: str, state: State, **params: Any) -> set[str]:
+    gone = tx.rows(
+        f"""DELETE FROM jobs WHERE {which} RETURNING id, kind, subject, attempts, fence, holder, created_at, started_at,
+                   now_us() AS finished_at""",
+        **params,
     )
-    tx.run(f"DELETE FROM jobs WHERE id IN ({text})", **values)
+    for start in range(0, len(gone), PAGE):
+        text, values = value_list([(state.value, *row.values()) for row in gone[start : start + PAGE]])
+        tx.run(
+            f"""INSERT INTO job_history (state, id, kind, subject, attempts, fence, holder, created_at, started_at,
+                                         finished_at) {text}""",
+            **values,
+        )
+    return {row["id"] for row in gone}
 
 
 def settle(tx: Tx, claim: Claim, outcome: Outcome, ladder: Ladder = JOB) -> None:
@@ -325,9 +329,12 @@ def release(tx: Tx, claims: Sequence[Claim]) -> int:
 
 
 def release_strays(tx: Tx, holder: str, known: Sequence[Claim]) -> int:
-    """Jobs claimed in our name whose claim we never heard of (its COMMIT was answered too late)."""
-    text, values = value_list([(claim.id,) for claim in known] or [("",)])
-    return _hand_back(tx, f"holder = :holder AND id NOT IN ({text})", holder=holder, **values)
+    """Jobs claimed in our name whose claim we never heard of (its COMMIT was answered too late).
+
+    By their fence: of a job whose old answer is still being written, a newer claim may be the one that was lost.
+    """
+    text, values = value_list([(claim.id, claim.fence) for claim in known] or [("", 0)])
+    return _hand_back(tx, f"holder = :holder AND (id, fence) NOT IN ({text})", holder=holder, **values)
 
 
 def _hand_back(tx: Tx, which: str, **params: Any) -> int:
@@ -352,6 +359,17 @@ def get(tx: Tx, job_id: str) -> Job | None:
 def live(tx: Tx, kind: str, subject: str) -> Job | None:
     row = tx.row(
         f"SELECT {COLUMNS} FROM jobs WHERE kind = :kind AND subject = :subject AND state <> 'dead'",
+        kind=kind,
+        subject=subject,
+    )
+    return None if row is None else from_row(row)
+
+
+def dead(tx: Tx, kind: str, subject: str) -> Job | None:
+    """The one that was given up, the last of them."""
+    row = tx.row(
+        f"""SELECT {COLUMNS} FROM jobs WHERE kind = :kind AND subject = :subject AND state = 'dead'
+             ORDER BY due_at DESC LIMIT 1""",
         kind=kind,
         subject=subject,
     )
@@ -414,12 +432,12 @@ def cancel(tx: Tx, job_id: str) -> bool:
     """Take a job that nobody runs out of the queue. False if it runs or is gone."""
     rows = tx.rows("SELECT id, state FROM jobs WHERE id = :id AND state <> 'running' /* FOR UPDATE */", id=job_id)
     for row in rows:
-        _to_history(tx, [row["id"]], move(State(row["state"]), "cancelled"))
+        _to_history(tx, "id = :id", move(State(row["state"]), "cancelled"), id=row["id"])
     return bool(rows)
 
 
 COLUMNS = """id, kind, subject, state, priority, due_at, attempts, max_attempts, crashes, holder, lease_until, reason,
-              last_error"""
+              last_error, started_at"""
 
 
 def from_row(row: Row) -> Job:
@@ -437,6 +455,7 @@ def from_row(row: Row) -> Job:
         lease_until=instant(row["lease_until"]),
         reason=row["reason"],
         last_error=row["last_error"],
+        started_at=instant(row["started_at"]),
     )
 
 

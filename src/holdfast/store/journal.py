@@ -161,11 +161,16 @@ def events_after(tx: Tx, last: int, *, subject: str | None = None, limit: int = 
 
 
 def forget_events(tx: Tx, before: datetime, limit: int = 5000) -> int:
-    """Delete the oldest events, a page at a time. Audit rows are never deleted."""
+    """Delete the oldest events, a page at a time. Audit rows are never deleted.
+
+    Ids are given in order: what stays begins with the first that is young enough, and nothing behind it is read.
+    """
+    first = tx.row("SELECT id FROM events WHERE at >= :before ORDER BY id LIMIT 1", before=before)
+    young = "" if first is None else "WHERE id < :first"
     return tx.run(
-        "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE at < :before ORDER BY id LIMIT :limit)",
-        before=before,
+        f"DELETE FROM events WHERE id IN (SELECT id FROM events {young} ORDER BY id LIMIT :limit)",
         limit=limit,
+        **({} if first is None else {"first": first["id"]}),
     )
 
 

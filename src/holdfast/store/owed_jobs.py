@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -12,12 +13,13 @@ from holdfast.store.leases import fence_base
 from holdfast.store.tx import Tx, to_micros, value_list
 
 PAGE: Final = 50  # rows a statement
+TRACE: Final = "traceparent"  # in the payload of a job (W3C trace context)
 WAITING: Final = 9  # columns of a job that nobody holds
 
 
 def owe_claimed(tx: Tx, spec: Spec, holder: str, ttl: timedelta, known: Any = None) -> Claim:
     """Ask for work and lease it in one go: this replica has a slot free, and no budget has to be asked."""
-    fence = fence_base(tx) + 1
+    fence, spec = fence_base(tx) + 1, traced(tx, spec)
     tx.owed_jobs.append((*row(spec), holder, fence, ttl // timedelta(microseconds=1)))
     return Claim(
         id=spec.id,
@@ -47,6 +49,12 @@ def pay(tx: Tx) -> None:
     for start in range(0, len(claimed), PAGE):
         _insert_claimed(tx, claimed[start : start + PAGE])
     tx.wakes = tx.wakes or bool(waiting)
+
+
+def traced(tx: Tx, spec: Spec) -> Spec:
+    """With the trace that whoever asked for it is a part of, if they said so: the spans of the job are linked to it."""
+    trace = tx.origin.get("trace") if tx.origin else None
+    return replace(spec, payload={**spec.payload, TRACE: trace}) if trace else spec
 
 
 def row(spec: Spec) -> tuple[Any, ...]:

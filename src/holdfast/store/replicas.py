@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from holdfast.store import journal, leases, sweeps
-from holdfast.store.tx import Tx, from_micros
+from holdfast.store.tx import Row, Tx, from_micros
+
+HEARTBEAT: Final = "heartbeat"  # kept beside the loops of a replica: what else there is to know of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,25 +23,71 @@ class Replica:
     version: str
     started_at: datetime
     seen_at: datetime
-    draining: bool
+    draining: bool  # it is to take no more work: it stops, or somebody asked for it
     loops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # how each ended last, by its own clock
+    heartbeat: Mapping[str, Any] = field(default_factory=dict)  # what else it told with its last one
+
+    @property
+    def rests(self) -> bool:
+        """It knows that it is to take no more work: from then on it has taken none."""
+        return self.draining and bool(self.heartbeat.get("rests"))
+
+    @property
+    def clock_ahead_s(self) -> float | None:
+        """How far its clock is ahead of the database's."""
+        found = self.heartbeat.get("ahead")
+        return None if found is None else float(found)
 
 
-def seen(tx: Tx, holder: str, name: str, version: str, *, draining: bool, loops: str = "{}") -> datetime:
-    """Say that we are alive; the answer is the database's time, for measuring our own clock against."""
+class Heard(NamedTuple):
+    """What a heartbeat is answered."""
+
+    at: datetime  # by the database's clock
+    draining: bool
+
+
+def seen(tx: Tx, holder: str, name: str, version: str, *, draining: bool, loops: str = "{}") -> Heard:
+    """Say that we are alive. The answer has the database's time, for measuring our own clock against.
+
+    Whether it is to take no more work may be asked of a replica from outside: what was asked, it does not overwrite.
+    """
     row = tx.rows(
         """INSERT INTO replicas (holder, name, version, started_at, seen_at, draining, loops)
            VALUES (:holder, :name, :version, now_us(), now_us(), :draining, :loops)
            ON CONFLICT (holder) DO UPDATE
-              SET seen_at = excluded.seen_at, draining = excluded.draining, loops = excluded.loops
-           RETURNING seen_at""",
+              SET seen_at = excluded.seen_at, loops = excluded.loops,
+                  draining = (replicas.draining OR excluded.draining)
+           RETURNING seen_at, draining""",
         holder=holder,
         name=name,
         version=version,
         draining=draining,
         loops=loops,
     )[0]
-    return from_micros(row["seen_at"])
+    return Heard(from_micros(row["seen_at"]), bool(row["draining"]))
+
+
+def ask(tx: Tx, holder: str, *, draining: bool) -> bool:
+    """Have it take no more work, or take it again; it hears of it with its next heartbeat. False: it is so already."""
+    return bool(
+        tx.run(
+            "UPDATE replicas SET draining = :draining WHERE holder = :holder AND draining <> :draining",
+            holder=holder,
+            draining=draining,
+        )
+    )
+
+
+def tell_idle(tx: Tx, holder: str, name: str) -> None:
+    """Of one that was asked to take no more work: it has ended what it had."""
+    journal.audit(tx, "replica_drained", holder, replica=name)
+    journal.event(tx, "replica.drained", holder, replica=name)
+
+
+def at_work(tx: Tx) -> dict[str, int]:
+    """How many jobs each of them holds."""
+    rows = tx.rows("SELECT holder, COUNT(*) AS n FROM jobs WHERE state = 'running' GROUP BY holder")
+    return {row["holder"]: row["n"] for row in rows}
 
 
 def gone(tx: Tx, holder: str) -> None:
@@ -54,18 +102,22 @@ def everyone(tx: Tx) -> list[Replica]:
     rows = tx.rows(
         "SELECT holder, name, version, started_at, seen_at, draining, loops FROM replicas ORDER BY started_at"
     )
-    return [
-        Replica(
-            holder=row["holder"],
-            name=row["name"],
-            version=row["version"],
-            started_at=from_micros(row["started_at"]),
-            seen_at=from_micros(row["seen_at"]),
-            draining=bool(row["draining"]),
-            loops=json.loads(row["loops"]),
-        )
-        for row in rows
-    ]
+    return [_replica(row) for row in rows]
+
+
+def _replica(row: Row) -> Replica:
+    loops = json.loads(row["loops"])
+    heartbeat = loops.pop(HEARTBEAT, {})
+    return Replica(
+        holder=row["holder"],
+        name=row["name"],
+        version=row["version"],
+        started_at=from_micros(row["started_at"]),
+        seen_at=from_micros(row["seen_at"]),
+        draining=bool(row["draining"]),
+        loops=loops,
+        heartbeat=heartbeat,
+    )
 
 
 def note_epoch(tx: Tx) -> tuple[int, bool]:

@@ -42,6 +42,8 @@ class SqliteEngine:
                 f"SQLite {sqlite3.sqlite_version} is too old: Holdfast needs 3.35 or newer.",
                 "Use a newer Python build, or PostgreSQL (store.url).",
             )
+        if path.is_dir():
+            raise StoreRefused(f"{path} is a folder, and not a database.", "Name a file in it (store.url).")
         self.path = path
         self._clock = clock
         self._lock = _take_instance_lock(path)
@@ -127,7 +129,10 @@ class SqliteSession:
 
     def query(self, sql: str, params: Mapping[str, Any]) -> list[Row]:
         try:
-            return self._connection.execute(sql, params).fetchall()
+            cursor = self._connection.execute(sql, params)
+            cursor.row_factory = None  # the names of the columns are looked up once, and not for each row
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, values, strict=True)) for values in cursor.fetchall()]
         except sqlite3.Error as error:
             raise _translated(error) from error
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from holdfast.core.job import CRASHES_TO_QUARANTINE, State, move
 from holdfast.store import journal
+from holdfast.store.jobs import RETRY
 from holdfast.store.leases import ABSURD
 from holdfast.store.tx import Tx, value_list
 
@@ -74,7 +75,7 @@ def retry_failed(tx: Tx, limit: int = 500) -> int:
         return 0
     ready = move(State.FAILED, "retried")
     text, values = value_list([(row["id"],) for row in rows])
-    tx.run(f"UPDATE jobs SET state = :ready, reason = 'RETRY' WHERE id IN ({text})", ready=ready, **values)
+    tx.run(f"UPDATE jobs SET state = :ready, reason = :why WHERE id IN ({text})", ready=ready, why=RETRY, **values)
     for row in rows:
         facts = {"attempts": row["attempts"], "max_attempts": row["max_attempts"]}
         journal.audit(

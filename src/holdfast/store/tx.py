@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import lru_cache
+from itertools import chain
 from typing import Any, Final, Protocol
 
 Row = Mapping[str, Any]
@@ -103,6 +105,12 @@ def _storable(value: Any) -> Any:
 
 def value_list(rows: Sequence[tuple[Any, ...]]) -> tuple[str, dict[str, Any]]:
     """Text and parameters of `VALUES (…), (…)`: how one statement names many rows on both engines."""
-    params = {f"v{r}_{c}": value for r, row in enumerate(rows) for c, value in enumerate(row)}
-    text = ", ".join("(" + ", ".join(f":v{r}_{c}" for c in range(len(row))) + ")" for r, row in enumerate(rows))
-    return f"VALUES {text}", params
+    text, names = _list_of(len(rows), len(rows[0]) if rows else 0)
+    return text, dict(zip(names, chain.from_iterable(rows), strict=True))
+
+
+@lru_cache(maxsize=1024)
+def _list_of(height: int, width: int) -> tuple[str, tuple[str, ...]]:
+    lines = [[f"v{r}_{c}" for c in range(width)] for r in range(height)]
+    text = ", ".join("(" + ", ".join(f":{name}" for name in line) + ")" for line in lines)
+    return f"VALUES {text}", tuple(chain.from_iterable(lines))

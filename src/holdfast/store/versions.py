@@ -68,6 +68,17 @@ def of(tx: Tx, certificate: str, limit: int = 50) -> list[Version]:
     return [_version(row) for row in rows]
 
 
+def in_use_at(tx: Tx, certificate: str, at: datetime) -> Version | None:
+    """The newest one that was there at that time."""
+    row = tx.row(
+        f"""SELECT {_COLUMNS} FROM certificate_versions WHERE certificate = :certificate AND issued_at <= :at
+             ORDER BY issued_at DESC, id DESC LIMIT 1""",
+        certificate=certificate,
+        at=at,
+    )
+    return None if row is None else _version(row)
+
+
 def uses_key(tx: Tx, secret: str) -> bool:
     """Whether a version has this key: one that is used again must not go with an attempt that failed."""
     row = tx.row("SELECT 1 AS found FROM certificate_versions WHERE key_secret = :secret LIMIT 1", secret=secret)

@@ -68,6 +68,12 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+def accepts(asked: Asked, kind: str) -> bool:
+    """Whether a client takes an answer of this content type; 406 is for those that do not."""
+    offered = asked.headers.get("accept", "*/*")
+    return any(each in offered for each in (kind, "*/*", f"{kind.partition('/')[0]}/*"))
+
+
 def as_json(value: object, status: int = 200, **headers: str) -> Answer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return Answer(status=status, body=json.dumps(value).encode(), headers={"Content-Type": "application/json", **named})
@@ -178,6 +184,8 @@ class FakeCa:
         self.approval = False  # whether a person must say yes first
         self.pending_looks = 0  # how often a new order is shown as pending before it is issued
         self.wrong_certificate = False  # it hands out one for another key
+        self.gives_twins = False  # the bare domain along with its wildcard, and www along with a name, unasked
+        self.adds_name = ""  # another one that nobody asked for
         self.bad_names: set[str] = set()  # names that it refuses
         self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
@@ -295,6 +303,13 @@ class FakeCa:
         if verb not in self.verbs:
             return as_json({"error": f"no verb {verb}"}, 404)
         return as_json(getattr(self, verb)(**json.loads(body or b"{}")))
+
+    def named(self, names: list[str]) -> list[str]:
+        """The names that it puts into a certificate for these."""
+        bare = [each.removeprefix("*.").removeprefix("www.") for each in names]
+        twins = [*bare, *(f"www.{each}" for each in names if not each.startswith(("*.", "www.")))]
+        more = [*(twins if self.gives_twins else []), *([self.adds_name] if self.adds_name else [])]
+        return list(dict.fromkeys([*names, *more]))
 
     # ── answering ──
 

@@ -9,7 +9,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from holdfast.core.reasons import Reason
 from holdfast.engine.upstream import OTHERS
+from holdfast.errors import TryLater
 from holdfast.issuers import kind
 from holdfast.issuers.base import Issuer, Wish
 from holdfast.issuers.kind import Parts
@@ -18,6 +20,17 @@ from holdfast.world import HttpTransport, LocalFiles, SystemClock
 from tests.support.issuing import a_wish
 
 C = TypeVar("C", bound=Any)
+
+
+async def looked_up(make: Callable[[], Issuer], wish: Wish, *, claims: int = 40) -> Any:
+    """What `find` comes to, over as many claims as the engine would give it."""
+    for _ in range(claims):
+        try:
+            return await make().find(wish)
+        except TryLater as why:
+            if why.reason != Reason.UNDER_WAY:
+                raise
+    raise AssertionError(f"nothing was found out in {claims} claims")
 
 
 class PushedClock(SystemClock):

@@ -11,7 +11,8 @@ from typing import Any
 
 from cryptography import x509
 
-from tests.support.fake_cas.base import Answer, Asked, FakeCa, as_json, pem, read_csr, serve
+from tests.support.fake_cas.base import Answer, Asked, FakeCa, accepts, as_json, pem, read_csr, serve
+from tests.support.secrets_planted import DIGICERT_KEY
 
 PRODUCTS = ("ssl_basic", "ssl_securesite_flex", "ssl_dv_geotrust", "private_ssl_plus")
 WITHOUT_ORGANIZATION = ("ssl_dv_geotrust",)
@@ -80,10 +81,14 @@ class FakeDigicert(FakeCa):
 
     def __init__(self, folder: Path, **more: Any) -> None:
         super().__init__(folder, **more)
-        self.key = "0123456789ABCDEF-digicert-key"
+        self.key = DIGICERT_KEY
         self.rights = True  # of the key's user: an administrator
         self.organization_status = "active"
         self.keeps_references = True
+        self.shows_references = True  # in what it tells of one order; in the list by reference it is found all the same
+        self.csrs = "pem"  # how it shows them: pem, bare (base64 alone), none
+        self.unknown_reference = "error"  # what it says then: error, empty (a 404 without a body), list (of none)
+        self.longest_days = 90.0  # of one certificate; that of an order ends with it
         self.at_once = False  # private products issue in the answer
         self.rate_limited = False  # 100 requests in 5 s
         self.download_lag = 0  # downloads that are answered with 404 although it is issued
@@ -212,7 +217,7 @@ class FakeDigicert(FakeCa):
 
     def reissue(self, asked: Asked, number: str) -> Answer:
         order = self._by_number(number)
-        if order is None or order.status != "issued":
+        if order is None or order.status != "issued" or self.now() > self._valid_till(order):
             return error(400, "reissue_not_allowed", "This order cannot be reissued.")
         order.certificates.append(self._wanted(asked.json()))
         order.status, order.looks = "reissue_pending", self.pending_looks
@@ -238,7 +243,10 @@ class FakeDigicert(FakeCa):
         }  # fmt: skip
         if order.status == "reissue_pending":  # the old one is still the order's
             info["certificate"] = self._shown(order.certificates[-2])
-        if order.reference is not None:
+        info["order_valid_till"] = f"{self._valid_till(order):%Y-%m-%d}"
+        if order.status == "issued" and self.now() > self._valid_till(order):
+            info["status"] = "expired"
+        if order.reference is not None and self.shows_references:
             info["alternative_order_id"] = order.reference
         info["requests"] += [each for each in (order.revocation, order.reissue) if each is not None]
         return as_json(info)
@@ -253,19 +261,31 @@ class FakeDigicert(FakeCa):
         else:
             self._issue(order)
 
+    def _valid_till(self, order: Order) -> datetime:
+        """The end of the plan: no certificate of it lasts longer."""
+        years = order.body.get("order_validity", {}).get("years", 1)
+        return order.created_at + timedelta(days=365 * years)
+
     def _issue(self, order: Order) -> None:
         wanted = order.current
         key = self.hierarchy.stranger if self.wrong_certificate else read_csr(wanted.csr).public_key()
-        wanted.issued = self.hierarchy.issue(key, wanted.names, now=self.now())
+        left = (self._valid_till(order) - self.now()) / timedelta(days=1)
+        names, days = self.named(wanted.names), min(self.longest_days, left)
+        wanted.issued = self.hierarchy.issue(key, names, days=days, now=self.now())
         order.status = "issued"
 
     def _shown(self, certificate: Certificate) -> dict[str, Any]:
         shown: dict[str, Any] = {"common_name": certificate.names[0], "dns_names": certificate.names}
-        shown["csr"] = certificate.csr
+        if self.csrs != "none":
+            lines = certificate.csr.splitlines()
+            bare = "".join(line for line in lines if "-----" not in line)
+            shown["csr"] = bare if self.csrs == "bare" else certificate.csr
         if certificate.issued is not None:
             shown |= {"id": certificate.id, "serial_number": f"{certificate.issued.serial_number:x}".upper()}
             shown |= {"status": "revoked" if certificate.revoked else "approved"}
-            shown |= {"date_issued": certificate.issued.not_valid_before_utc.isoformat()}
+            begins, ends = certificate.issued.not_valid_before_utc, certificate.issued.not_valid_after_utc
+            shown |= {"date_issued": begins.isoformat()}
+            shown |= {"valid_from": f"{begins:%Y-%m-%d}", "valid_till": f"{ends:%Y-%m-%d}"}
         return shown
 
     def list_orders(self, asked: Asked) -> Answer:
@@ -282,8 +302,10 @@ class FakeDigicert(FakeCa):
 
     def by_reference(self, asked: Asked, reference: str) -> Answer:
         found = [each for each in self.placed if each.reference == reference]
-        if not found:
+        if not found and self.unknown_reference == "error":
             return error(404, "not_found", "No order has this alternative order id.")
+        if not found and self.unknown_reference == "empty":
+            return Answer(status=404)
         return as_json({"orders": [{"order_id": each.id, "status": each.status} for each in found]})
 
     def changes(self, asked: Asked) -> Answer:
@@ -306,6 +328,8 @@ class FakeDigicert(FakeCa):
     # ── Certificates ──
 
     def download(self, asked: Asked, number: str) -> Answer:
+        if not accepts(asked, "application/x-pem-file"):
+            return error(406, "not_acceptable", "The client does not take application/x-pem-file.")
         found = [each for order in self.placed for each in order.certificates if str(each.id) == number]
         if not found or found[0].issued is None or self.download_lag > 0:
             self.download_lag = max(0, self.download_lag - 1)
@@ -324,6 +348,8 @@ class FakeDigicert(FakeCa):
         order = self._by_number(number)
         if order is None:
             return error(404, "not_found", "The order does not exist.")
+        if asked.json().get("status") != "canceled":
+            return error(400, "invalid_status", f"{asked.json().get('status')} is no status of an order.")
         if order.status == "reissue_pending":
             order.certificates.pop()
             order.status = "issued"

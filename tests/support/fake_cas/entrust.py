@@ -13,7 +13,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from tests.support.fake_cas.base import Answer, Asked, FakeCa, as_json, serve
+from tests.support.fake_cas.base import Answer, Asked, FakeCa, as_json, pem, serve
 from tests.support.fake_cas.clients import client_roots as clients
 
 CA = "partition~ca-1"
@@ -74,6 +74,9 @@ class FakeEntrust(FakeCa):
         self.padded = False  # twenty octets, as the hosted form writes serials
         self.word: str | None = None  # what every enrollment's state is called instead
         self.pem_bodies = False
+        self.chain_bodies = False  # the whole chain in each body, root first
+        self.rejects: str | None = None  # the words with which each enrollment is rejected in the answer to it
+        self.shows_ids = True  # of those; any field may be missing
         self.shows_chain = True
         self.rejects_actions = False
         self.errors_with_200 = False
@@ -184,6 +187,12 @@ class FakeEntrust(FakeCa):
             id=f"enr-{next(self._numbers)}", body=body, csr=csr, names=names, placed_at=self.now(),
             status="AWAITING_APPROVAL" if self.approval else "PROCESSING", looks=self.pending_looks,
         )  # fmt: skip
+        if self.rejects is not None:
+            made.status, made.note = "REJECTED", self.rejects
+            shown = self._shown(made)
+            if not self.shows_ids:
+                del shown["enrollment"]["id"]
+            return as_json(shown)
         self.placed.append(made)
         if self.at_once and not self.approval:
             self._issue(made)
@@ -194,7 +203,8 @@ class FakeEntrust(FakeCa):
         found = re.fullmatch(r"PT(\d+)S", details.get("validityPeriod") or "")
         days = int(found.group(1)) / 86400 if found else 3 * 365
         key = self.hierarchy.stranger if self.wrong_certificate else made.csr.public_key()
-        made.issued = self.hierarchy.issue(key, made.names, days=days, now=self.now(), serial=self.next_serial)
+        names = self.named(made.names)
+        made.issued = self.hierarchy.issue(key, names, days=days, now=self.now(), serial=self.next_serial)
         made.status, made.issued_at = "ACCEPTED", self.now()
 
     def _proceed(self, made: Enrollment) -> None:
@@ -214,6 +224,8 @@ class FakeEntrust(FakeCa):
         return {"type": "EnrollmentResponse", "message": message, "enrollment": enrollment}
 
     def _text(self, certificate: x509.Certificate) -> str:
+        if self.chain_bodies:
+            return pem(self.hierarchy.root, self.hierarchy.intermediate, certificate).decode()
         return certificate.public_bytes(Encoding.PEM).decode() if self.pem_bodies else b64(certificate)
 
     def serial(self, certificate: x509.Certificate) -> str:

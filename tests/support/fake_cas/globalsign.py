@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from tests.support.fake_cas.base import Answer, Asked, FakeCa, as_json, pem, serve
 from tests.support.fake_cas.clients import client_roots as clients
+from tests.support.secrets_planted import GLOBALSIGN_KEY, GLOBALSIGN_SECRET
 
 PROBLEM = "application/problem+json;charset=utf-8"
 CONTENT = "application/json;charset=utf-8"
@@ -87,7 +88,7 @@ class FakeGlobalSign(FakeCa):
     def __init__(self, folder: Path, *, client_roots: Path | None = None, **more: Any) -> None:
         super().__init__(folder, client_roots=client_roots or clients(folder), **more)
         self.folder = folder
-        self.key, self.secret = "0123456789abcdef", "0123456789abcdef0123456789abcdef01234567"
+        self.key, self.secret = GLOBALSIGN_KEY, GLOBALSIGN_SECRET
         self.tokens: dict[str, datetime] = {}  # and when they end
         self.token_for = timedelta(minutes=10)
         self.policy = a_policy()
@@ -260,7 +261,7 @@ class FakeGlobalSign(FakeCa):
         end = order.body["validity"]["not_after"]
         days = (end - self.now().timestamp()) / 86400 if end else 90
         key = self.hierarchy.stranger if self.wrong_certificate else order.key
-        names = order.body["san"]["dns_names"]
+        names = self.named(order.body["san"]["dns_names"])
         order.issued = self.hierarchy.issue(key, names, days=days, now=self.now(), serial=order.serial)
         order.issued_at = self.now()
 
@@ -274,10 +275,15 @@ class FakeGlobalSign(FakeCa):
         return as_json({"value": len([each for each in self.placed if each.issued])})
 
     def issued(self, asked: Asked) -> Answer:
-        for each in self.placed:
-            self._proceed(each)
         start, end = int(asked.query["from"]), int(asked.query["to"])
-        found = [each for each in self.placed if each.issued_at and start <= each.issued_at.timestamp() <= end]
+        if end > self.now().timestamp():
+            return error(422, "the end of the time window is in the future", to="invalid")
+        for each in self.placed:
+            if each.issued is None:
+                self._proceed(each)
+                each.issued_at = each.issued and each.placed_at  # made then, and not because somebody looks
+        made = [each for each in self.placed if each.issued is not None and each.issued_at is not None]
+        found = [each for each in made if start <= int((each.issued_at or self.now()).timestamp()) <= end]
         size, page = int(asked.query["per_page"]), int(asked.query["page"])
         shown = [
             {"serial_number": str(each.serial) if self.decimal else f"{each.serial:X}", "not_before": 0, "not_after": 0}

@@ -12,7 +12,8 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, pkcs7
 
-from tests.support.fake_cas.base import Answer, Asked, FakeCa, as_json, pem, read_csr, serve
+from tests.support.fake_cas.base import Answer, Asked, FakeCa, accepts, as_json, pem, read_csr, serve
+from tests.support.secrets_planted import SECTIGO_PASSWORD
 
 PROFILES = {3: "Multi-Domain SSL", 7: "Instant SSL"}
 TERMS = [90, 199, 365]
@@ -55,9 +56,10 @@ class FakeSectigo(FakeCa):
 
     def __init__(self, folder: Path, **more: Any) -> None:
         super().__init__(folder, **more)
-        self.customer_uri, self.login, self.password = "example-inc", "api-user", "sectigo-password-1"
+        self.customer_uri, self.login, self.password = "example-inc", "api-user", SECTIGO_PASSWORD
         self.collect_lag = 0  # how often an issued one is "not collectable"
         self.wait_code = -183
+        self.may_collect = True  # a right of the account of its own
         self.bundle = "pem"  # or p7b, der: it does not always send what was asked for
         self.organization_status = "Validated"
         self.wants_common_name = True  # in the CSR: it is what a request is filed under
@@ -179,7 +181,7 @@ class FakeSectigo(FakeCa):
             found.looks -= 1
             return
         key = self.hierarchy.stranger if self.wrong_certificate else read_csr(found.csr).public_key()
-        found.issued = self.hierarchy.issue(key, found.names, now=self.now())
+        found.issued = self.hierarchy.issue(key, self.named(found.names), now=self.now())
         found.status = "Issued"
 
     def listed(self, asked: Asked) -> Answer:
@@ -192,6 +194,10 @@ class FakeSectigo(FakeCa):
         return next((each for each in self.placed if str(each.id) == number), None)
 
     def collect(self, asked: Asked, number: str) -> Answer:
+        if not accepts(asked, "application/octet-stream"):
+            return Answer(status=406)
+        if not self.may_collect:
+            return error(403, -37, "The user has no permission to download certificates.")
         found = self._by_number(number)
         if found is None:
             return error(400, -124, f"Wrong SSL certificate id {number}.")

@@ -12,6 +12,7 @@ from typing import Any
 from cryptography import x509
 
 from tests.support.fake_cas.base import Answer, Asked, FakeCa, as_json, pem, read_csr, serve
+from tests.support.secrets_planted import VAULT_TOKEN
 
 
 def error(status: int, *said: str) -> Answer:
@@ -45,7 +46,7 @@ class FakeVault(FakeCa):
 
     def __init__(self, folder: Path, **more: Any) -> None:
         super().__init__(folder, **more)
-        self.token = "hvs.fake-vault-token"
+        self.token = VAULT_TOKEN
         self.namespace: str | None = None
         self.sealed = False
         self.max_ttl_days = 30.0

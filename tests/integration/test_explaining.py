@@ -1,0 +1,61 @@
+"""`explain --at`: another time is answered for by what was in use then, and what is not kept is said."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.support.lifecycle import a_moving_house
+
+from holdfast.operations import certificates
+from holdfast.operations.explaining import NotThen, explained
+
+pytestmark = pytest.mark.anyio
+NAME = "www.example.com"
+DAY = timedelta(days=1)
+
+
+async def test_a_time_gone_by_is_explained_by_the_version_that_was_in_use(tmp_path: Path) -> None:
+    async with a_moving_house(tmp_path) as (house, clock):
+        first = (await house.ask(NAME)).certificate.created_at
+        one = (await house.worked(NAME)).current
+        clock.ahead += 61 * DAY
+        two = (await house.attempt(NAME)).current
+        assert one is not None
+        assert two is not None
+        clock.ahead += 20 * DAY
+        await certificates.revoke(house.keeper, NAME, reason=4, actor="local:alice")
+
+        then = await explained(house.keeper, NAME, first + 30 * DAY)
+        assert (then.blocking, then.verdict.split(".")[0]) == (
+            "NOT_DUE", "It is valid, and its renewal is not due yet",
+        )  # fmt: skip
+        [due] = [each.verdict for each in then.checks if each.rule == "lifetime"]
+        assert due < f"due at {two.not_before:%F}T99", "as planned for the first one"
+        assert "holdfast events www.example.com" in then.of_today[1]
+        assert then.would_change_it == "Nothing: that time is over."
+
+        later = await explained(house.keeper, NAME, two.issued_at + DAY)
+        assert later.blocking == "NOT_DUE", "it was revoked after that"
+        under_way = await explained(house.keeper, NAME, two.issued_at - timedelta(microseconds=1))
+        assert under_way.verdict.startswith("An attempt was under way; issued at ")
+
+
+async def test_before_it_was_asked_for_there_is_nothing_to_explain(tmp_path: Path) -> None:
+    async with a_moving_house(tmp_path) as (house, _):
+        made = await house.ask(NAME)
+        with pytest.raises(NotThen, match=r"'www\.example\.com' was not there then: it came at 20") as refused:
+            await explained(house.keeper, NAME, made.certificate.created_at - 15 * DAY)
+        assert refused.value.hint.startswith("Ask about a time from then on")
+
+
+async def test_after_its_end_it_has_expired(tmp_path: Path) -> None:
+    async with a_moving_house(tmp_path) as (house, _):
+        await house.ask(NAME)
+        held = (await house.worked(NAME)).current
+        assert held is not None
+        found = await explained(house.keeper, NAME, held.not_after + DAY)
+        assert found.verdict == "The certificate has expired. Due at once."
+        assert (found.checks[-1].rule, found.checks[-1].verdict) == ("expired", "no longer valid")
+        assert found.of_today == ("This is as if nothing happened and nothing were changed until then.",)
+        before = await explained(house.keeper, NAME, held.not_after - timedelta(hours=1))
+        assert before.verdict == "Due: Less than a twentieth of its life is left."
