@@ -15,8 +15,8 @@ test: $(VENV)/.dev check
 	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.dev
-	$(BIN)/ruff check src tests bench
-	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench scripts
+	$(BIN)/ruff format --check src tests bench scripts
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_architecture.py
 
@@ -98,4 +98,4 @@ lock:
 	$(UVC) --group docs -c requirements/dev.txt -o requirements/docs.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .cache .hypothesis site

@@ -34,7 +34,8 @@ def _section(path: str, command: Any, depth: int = 2) -> Iterator[str]:
     if rows:
         yield from ("", "| argument or option | what it does |", "|---|---|", *rows)
     for name, inner in getattr(command, "commands", {}).items():
-        yield from _section(f"{path} {name}", inner, depth + 1)
+        if not inner.hidden:
+            yield from _section(f"{path} {name}", inner, depth + 1)
 
 
 def _sentence(command: Any) -> str:

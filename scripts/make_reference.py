@@ -6,14 +6,13 @@ tests/test_docs.py fails when a page differs from what this would write.
 import sys
 from pathlib import Path
 
-from scripts.api_page import api, problems
-from scripts.commands_page import commands
-
 from holdfast.config import describe, load
 from holdfast.core import notice
 from holdfast.core.job import MOVES, State
 from holdfast.ports import POINTS
 from holdfast.telemetry import Metrics
+from scripts.api_page import api, problems
+from scripts.commands_page import commands
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 MADE = "<!-- Written by scripts/make_reference.py; change the code, then run: make docs -->\n\n"

@@ -25,7 +25,8 @@ MAY_IMPORT: Final = {
     "tracing": "telemetry",
     "config": "secret setting_kinds",
     "setting_kinds": "secret",
-    "world": "ports",
+    "world": "ports system_clock",
+    "system_clock": "",
     "network": "ports",
     "sinks": "ports",
     "keyring": "ports secret",
@@ -50,7 +51,7 @@ MAY_IMPORT: Final = {
     "app": "api ca_server certificate_keeper config core engine operations ports secret "
     "sinks store telemetry tracing web world",
     "cli": "app config core importing mcp network operations pki ports secret "
-    "setting_kinds solvers store validators web world",
+    "setting_kinds solvers store system_clock validators web world",
     "simulation": "config core engine issuers keyring operations pki ports secret solvers store telemetry world",
 }
 
@@ -190,10 +191,11 @@ class Door(NamedTuple):
 
 DOORS: Final = {
     "world.py": Door(
-        "time datetime.datetime.now asyncio.sleep secrets os signal ssl httpx2 http "
+        "time secrets os signal ssl httpx2 http "
         "asyncio.subprocess .subprocess_exec .read_bytes .mkdir .rename .hardlink_to .unlink .stat",
         "It is the adapter of Clock, Random, Transport and Files.",
     ),
+    "system_clock.py": Door("time datetime.datetime.now asyncio.sleep", "It is the adapter of Clock."),
     "network.py": Door("socket ssl", "It is the adapter of Net."),
     "sinks.py": Door(
         "os socket asyncio.to_thread .create_connection",

@@ -9,7 +9,8 @@ from scripts.make_reference import FOLDER, MADE, PAGES
 from typer.main import get_group
 
 from holdfast.cli.main import COMMANDS
-from holdfast.core.reasons import MEANINGS, Reason, docs
+from holdfast.core.reasons import MEANINGS, Reason
+from tests.support.command_texts import texts, wrong
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
@@ -50,7 +51,6 @@ def test_every_reason_code_is_explained_with_its_own_sentence() -> None:
         assert said[1] == meaning.sentence
         assert ("Somebody is told at once" in said[2]) is meaning.alert
         assert len(said[3]) > 30, "what to do about it"
-    assert docs(Reason.CA_DOWN) == "reasons.md#ca_down"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/reasons.md", *sorted(
@@ -60,6 +60,28 @@ def test_every_command_that_a_page_names_exists(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     named = {tuple(found.split()) for found in re.findall(r"(?:`|\$ )holdfast((?: [a-z][a-z-]*){1,2})", text)}
     assert [" ".join(words) for words in sorted(named) if not exists(words)] == []
+
+
+def test_every_command_that_the_code_tells_people_to_type_can_be_typed() -> None:
+    modules = sorted((ROOT / "src" / "holdfast").rglob("*.py"))
+    assert [(path.name, each) for path in modules for text in texts(path) for each in wrong(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("Add one: holdfast ca add letsencrypt NAME.", ""),
+        ("Add one: holdfast ca add NAME.", "it needs ['kind', 'name']"),
+        ("See: holdfast ca add --help", ""),
+        ("'holdfast ca add' makes one", ""),
+        ("holdfast ca add letsencrypt NAME --preset x", "there is no option --preset"),
+        ("holdfast notify resume X", "there is no command resume"),
+        ("holdfast change --renew-before 30d", "it needs ['certificate']"),
+        ("holdfast is a word, too", ""),
+    ],
+)
+def test_a_command_that_cannot_be_typed_is_found_in_a_text(text: str, why: str) -> None:
+    assert [each.partition(": ")[2] for each in wrong(text)] == ([why] if why else [])
 
 
 def exists(words: tuple[str, ...]) -> bool:

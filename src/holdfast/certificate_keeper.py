@@ -84,7 +84,8 @@ class CertificateKeeper:
 
     async def prepare(self) -> None:
         """Our own CA is there from the first start; others are added by their operators."""
-        await epochs.of_solvers(self.keeper, self._solvers_digest())
+        solvers = solvers_digest(self._settings.keeping.solvers_file, self.keeper.vault.files)
+        await epochs.of_solvers(self.keeper, solvers)
         first = self._settings.acme.first_ca
         if first and not await issuers.all_issuers(self.keeper):
             with contextlib.suppress(IssuerExists):  # another replica was quicker
@@ -162,16 +163,16 @@ class CertificateKeeper:
         named = [] if path is None else [_rule(each, path, files, tools) for each in _tables(path, files)]
         return [*named, SolverRule(names=("*",), solver=configured.make("http", {}, {}, tools))]
 
-    def _solvers_digest(self) -> str:
-        """Of the rules and their secrets, made slowly: it is kept, and must not help anybody to guess one of those."""
-        path, files = self._settings.keeping.solvers_file, self.keeper.vault.files
-        tables = [] if path is None else _tables(path, files)
-        named = [Path(file) for table in tables for file in table.get("secret_files", {}).values()]
-        content = json.dumps(tables, sort_keys=True, default=str).encode()
-        if not named:
-            return hashlib.sha256(content).hexdigest()
-        content += b"".join(hashlib.sha256(_secret(files, each).reveal().encode()).digest() for each in named)
-        return hashlib.pbkdf2_hmac("sha256", content, b"holdfast solver rules", 100_000).hex()
+
+def solvers_digest(path: Path | None, files: Files) -> str:
+    """Of the rules and their secrets, made slowly: it is kept, and must not help anybody to guess one of those."""
+    tables = [] if path is None else _tables(path, files)
+    named = [Path(file) for table in tables for file in table.get("secret_files", {}).values()]
+    content = json.dumps(tables, sort_keys=True, default=str).encode()
+    if not named:
+        return hashlib.sha256(content).hexdigest()
+    content += b"".join(hashlib.sha256(_secret(files, each).reveal().encode()).digest() for each in named)
+    return hashlib.pbkdf2_hmac("sha256", content, b"holdfast solver rules", 100_000).hex()
 
 
 def _tables(path: Path, files: Files) -> list[Mapping[str, Any]]:

@@ -210,7 +210,7 @@ class UpstreamCa:
     """What holds for all CAs of one kind, where the settings of one of them say nothing."""
 
     poll_max_wait_seconds: int = setting(
-        600, "Seconds after which an order that is pending is looked at ever more seldom; 0: the default.",
+        600, "Seconds after which an order that is pending is looked at ever more seldom; 0: 600.",
         whole(0, 86_400),
     )  # fmt: skip
 

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import random
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from holdfast.store.tx import Tx
 from holdfast.world import SystemClock
 
 pytestmark = pytest.mark.anyio
-SOON = 2.0  # seconds: a hundred times what it takes, because the machine may be busy
 NOT_STATE = ("acme_nonces", "acme_nonce_keys")  # what a request may use up
 CASES = [
     *envelopes.http_cases(),
@@ -67,11 +65,8 @@ def _digest(tx: Tx, table: str) -> str:
 
 async def check(ground: Ground, db: Database, case: Case) -> None:
     before = await db.read(lambda tx: contents(tx, db.engine.name))
-    began = time.monotonic()
     reply = await case.send(ground)
-    took = time.monotonic() - began
     assert problem(reply) == (case.status, case.error), reply.text
-    assert took < SOON
     assert await db.read(lambda tx: contents(tx, db.engine.name)) == before
     if reply.request.method == "POST":
         assert reply.headers["replay-nonce"]

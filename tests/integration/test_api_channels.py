@@ -92,7 +92,7 @@ async def test_settings_are_checked_before_a_channel_is_kept(db: Database, tmp_p
             ({"name": "x", "kind": "email", "settings": {"host": "m"}}, 400, "the setting from and the setting to"),
             (a_webhook(web, fallback="nobody"), 404, "There is no channel named 'nobody'."),
             (a_webhook(web, fallback="ops"), 400, "cannot be its own fallback"),
-            (a_webhook(web, "UPPER"), 422, "/body/name"),
+            (a_webhook(web, "UPPER"), 422, "name: It has 1 to 63 lower-case letters"),
             (a_webhook(web, digest_every_s=1), 422, "digest_every_s"),
             (a_webhook(web, severities=[]), 422, "severities"),
             (a_webhook(web, colour="red"), 422, "colour"),

@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.support.ca import Opened, issue, opened_ca, revoked
 from tests.support.engine import eventually, working
+from tests.support.pki import crl_findings
 
 from holdfast.core.ca import CaOptions
 from holdfast.core.job import Spec
@@ -19,7 +20,6 @@ from holdfast.engine import ca_crl, sweep
 from holdfast.operations import ca as cas_of
 from holdfast.operations import observe
 from holdfast.operations.revocation import CRL, GATHER_FOR
-from holdfast.pki import linting
 from holdfast.pki.crl import Reason
 from holdfast.pki.refused import SignerRefused
 from holdfast.ports import no_points
@@ -159,7 +159,7 @@ async def test_pkilint_has_nothing_to_say_about_a_list(db: Database, tmp_path: P
     await revoked(db, await issue(db, opened.ca))
     async with signing(db, opened):
         crl = await the_list(db, 1)
-    assert linting.crl_findings(crl.public_bytes(Encoding.DER)) == []
+    assert crl_findings(crl.public_bytes(Encoding.DER)) == []
 
 
 @pytest.mark.parametrize("change", [{"shards": 2}, {"crl_lifetime_s": 3600}])
@@ -269,7 +269,7 @@ async def test_a_signer_that_refuses_costs_a_minute_and_no_attempt(db: Database,
     opened = await opened_ca(db, tmp_path)
 
     class Broken:
-        public_key, deterministic, quick = opened.ca.signer.public_key, True, True
+        public_key, quick = opened.ca.signer.public_key, True
 
         def sign(self, content: bytes) -> bytes:
             raise SignerRefused("hsm-refused", "The PIN is locked.")

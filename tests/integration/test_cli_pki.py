@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from tests.support.pki import openssl
+from tests.support.pki import crl_findings, openssl
 from tests.support.secrets_planted import CEREMONY_INTERMEDIATE as INTERMEDIATE
 from tests.support.secrets_planted import CEREMONY_ROOT as ROOT
 
-from holdfast.pki import chain, keys, linting
+from holdfast.pki import chain, keys
 from holdfast.pki.ceremony import FILES
 from holdfast.pki.refused import PkiRefused
 from holdfast.secret import Secret
@@ -229,7 +229,7 @@ def test_the_roots_list_names_the_intermediates_that_are_revoked(made, tmp_path:
         assert found.is_signature_valid(root.public_key())  # type: ignore[arg-type]
         assert found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == int(number)
         assert len(found) == len(serials) // 2
-    assert linting.crl_findings(out.read_bytes()) == []
+    assert crl_findings(out.read_bytes()) == []
     check = ("-crl_check", "-CRLfile", str(out), "-CAfile", "root.pem", "intermediate.pem")
     assert b"certificate revoked" in openssl("verify", *check, folder=folder).stderr
 

@@ -362,11 +362,21 @@ async def test_what_a_certificate_is_can_be_said_and_changed(db: Database, tmp_p
             "--preferred-chain",
             "Root X1",
             "--no-ari",
+            "--window",
+            "sat,sun 02:00-05:00",
+            "--window",
+            "22:00-04:00",
         ]
         made = (await typed.ok("issue", NAME, *options, "--label", "a=1", "--wait", "-o", "json")).json
         said = [made[each] for each in ("lifetime_s", "reuse_key", "preferred_chain", "key", "approval_required")]
         assert said == [45 * 86400, True, "Root X1", "ec-p256", False]
         assert made["renewal"] == {"fraction": 0.6, "before_s": None, "ari": False}
+        assert made["windows"] == [
+            {"days": [5, 6], "opens": 120, "closes": 300},
+            {"days": list(range(7)), "opens": 1320, "closes": 240},
+        ]
+        assert "windows  sat,sun 02:00-05:00, 22:00-04:00" in (await typed.ok("get", NAME)).plain
+        assert (await typed.ok("change", NAME, "--window", "", "-o", "json")).json["windows"] == []
         tried = await typed.ok("change", NAME, "--owner", "web", "--dry-run", "-o", "json")
         assert (tried.json["owner"], "Nothing was changed" in tried.err) == ("web", True)
         words = ["--owner", "web", "--label", "b=2", "--remove-label", "a", "--renew-before", "30d", "--key", "ec-p384"]
@@ -391,6 +401,7 @@ async def test_what_a_certificate_is_can_be_said_and_changed(db: Database, tmp_p
         ["explain", NAME, "--at", "tomorrow"],
         ["renew"],
         ["issue", NAME, "--label", "web"],
+        ["change", NAME, "--window", "nights"],
         ["export", "--label", "web"],
         ["simulate", "--orders", "many"],
         ["wait", NAME, "--for", "deployed"],
@@ -458,7 +469,7 @@ def test_what_changes_something_has_the_options_of_such_commands(name: str) -> N
 async def test_a_trial_with_the_test_endpoint_of_a_ca(db: Database, tmp_path: Path) -> None:
     async with a_terminal(db, tmp_path, works=False) as typed:
         missing = await typed("issue", NAME, "--staging")
-        assert (missing.code, "--preset letsencrypt-staging" in missing.err) == (2, True)
+        assert (missing.code, "ca add letsencrypt-staging letsencrypt-staging" in missing.err) == (2, True)
         directory = ("--directory", "https://ca.example/dir")
         await typed.ok("ca", "add", "acme", "ca-staging", *directory)
         assert (await typed.ok("issue", NAME, "--staging", "-o", "json")).json["issuers"] == ["ca-staging"]

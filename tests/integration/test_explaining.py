@@ -1,6 +1,6 @@
 """`explain --at`: another time is answered for by what was in use then, and what is not kept is said."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -46,6 +46,8 @@ async def test_before_it_was_asked_for_there_is_nothing_to_explain(tmp_path: Pat
         with pytest.raises(NotThen, match=r"'www\.example\.com' was not there then: it came at 20") as refused:
             await explained(house.keeper, NAME, made.certificate.created_at - 15 * DAY)
         assert refused.value.hint.startswith("Ask about a time from then on")
+        told = datetime.fromisoformat(refused.value.hint.rpartition(" ")[2])
+        assert (await explained(house.keeper, NAME, told)).at == told, "what is told to be asked is answered"
 
 
 async def test_after_its_end_it_has_expired(tmp_path: Path) -> None:

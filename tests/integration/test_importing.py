@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -162,6 +163,23 @@ async def test_one_that_is_refused_leaves_nothing_behind_and_the_others_alone(db
     after = await db.read(_counted)
     grown = {table: after[table] - before[table] for table in TABLES if after[table] != before[table]}
     assert grown == {"certificates": 1, "certificate_versions": 1, "secrets": 1, "audit": 1}
+
+
+async def test_what_the_other_client_was_told_about_renewals_holds_here(db: Database, tmp_path: Path) -> None:
+    house = await a_house(db, tmp_path)
+    await importing.adopt_account(house.keeper, _account(_found(tmp_path / "le")), actor="local:test")
+    found = replace(_found(tmp_path / "le2"), name="resting")
+    offers = [
+        replace(_offer(found), paused=True),
+        replace(_offer(found), name="early", renew_before=7 * DAY),
+        replace(_offer(found), name="odd", directory="http://ca.example/directory"),
+    ]
+    outcomes = await importing.adopt(house.keeper, offers, actor="local:test")
+    assert [each.verdict for each in outcomes] == ["adopted", "adopted", "refused"]
+    assert "begins with https://" in outcomes[2].next_step
+    resting, early = await house.view("resting"), await house.view("early")
+    assert (resting.status.phase, resting.status.next_attempt_at) == (Phase.PAUSED, None)
+    assert early.certificate.wanted.rule.before == 7 * DAY
 
 
 async def test_a_ca_that_is_known_by_its_directory_is_used_and_its_account_kept(db: Database, tmp_path: Path) -> None:
@@ -349,19 +367,25 @@ async def test_the_command_plans_adopts_and_says_how_to_switch_the_old_timer_off
     await _an_empty_store(data)
     found = _found(le)
     layouts.certbot(le, "old.example.com", CA.issue("old.example.com", begins=-91 * DAY))
+    layouts.certbot(le, "odd.example.com", CA.issue("odd.example.com"), server="http://ca.example/directory")
+    layouts.certbot(le, "due.example.com", CA.issue("due.example.com", begins=-89 * DAY), authenticator="dns-x")
     planned = _holdfast(data, "import", "certbot", le, "--plan")
     assert planned.returncode == 10, planned.stderr
     assert NAME in planned.stdout
     assert "certbot.timer" in planned.stderr
     assert "would be added" in planned.stderr
     assert "holdfast issue old.example.com" in planned.stderr
+    assert "'http://ca.example/directory' is no address of an ACME directory" in planned.stderr
+    assert re.search(r"due\.example\.com .* at once +dns-01", planned.stdout)
+    assert "no DNS solver is set up here for it" in planned.stderr
+    said = [planned.stderr.index(words) for words in ("installing them is not built", "Careful: 2", "certbot.timer")]
+    assert said == sorted(said), "what to know comes before what to type"
     done = _holdfast(data, "import", "certbot", le, "-o", "json")
-    assert done.returncode == 1, done.stderr  # one of the two has expired
+    assert done.returncode == 1, done.stderr  # one has expired, and one names no CA that can be asked
     report = json.loads(done.stdout)
-    assert [each["verdict"] for each in report["certificates"]] == ["adopted"]
+    assert [each["verdict"] for each in report["certificates"]] == ["adopted", "refused", "adopted"]
     assert [each["url"] for each in report["accounts"]] == [ACCOUNT_URL]
-    [problem] = report["problems"]
-    assert problem["file"].endswith("live/old.example.com/fullchain.pem")
+    assert [each["file"].split("/")[-2] for each in report["problems"]] == ["old.example.com", "odd.example.com"]
     assert "PRIVATE" not in planned.stdout + planned.stderr + done.stdout + done.stderr
     assert found.key.reveal().decode() not in (data / "holdfast.sqlite").read_bytes().decode("latin-1")
     assert _holdfast(data, "import", "certbot", le, "--plan").returncode == 1  # nothing to adopt, and a problem

@@ -77,7 +77,8 @@ async def test_the_id_of_the_client_goes_with_each_request(bench: Bench[FakeEntr
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
 async def test_the_address_may_end_with_the_version_or_a_slash(bench: Bench[FakeEntrust], suffix: str) -> None:
-    await bench.issuer(base_url=f"{bench.ca.base}{suffix}").probe()
+    assert "knows us" in await bench.issuer(base_url=f"{bench.ca.base}{suffix}").probe()
+    assert all(each.startswith("GET /v1/certificate-authorities/") for each in bench.ca.lines())
 
 
 async def test_a_subject_variable_that_the_profile_wants_comes_from_the_settings(bench: Bench[FakeEntrust]) -> None:

@@ -93,7 +93,8 @@ async def test_a_wrong_secret_is_told_once_and_not_shown(bench: Bench[FakeGlobal
 async def test_the_version_is_in_the_address_once_wherever_it_was_given(
     bench: Bench[FakeGlobalSign], suffix: str
 ) -> None:
-    await bench.issuer(base_url=f"https://localhost:{bench.ca.port}{suffix}").probe()
+    assert "knows us" in await bench.issuer(base_url=f"https://localhost:{bench.ca.port}{suffix}").probe()
+    assert {*bench.ca.lines()} == {"POST /login", "GET /validationpolicy", "GET /quotas/issuance"}
 
 
 # ── What is asked ──

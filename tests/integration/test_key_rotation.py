@@ -17,6 +17,7 @@ from holdfast.errors import KeyMissing, StoreRefused
 from holdfast.keyring import SCRYPT, Keyring
 from holdfast.operations import keys, rotation
 from holdfast.operations.rotation import Rotation
+from holdfast.operations.vault import Vault
 from holdfast.ports import Clock, Files, Points, no_points
 from holdfast.secret import Secret
 from holdfast.store import journal, leases, secrets
@@ -56,7 +57,7 @@ async def keep(db: Database, keyring: Keyring, content: bytes) -> str:
 
 
 async def keep_following(db: Database, settings: Settings, keyring: Keyring, content: bytes) -> str:
-    return await keys.keep(db, settings, FILES, keyring, Secret(content), lambda tx, secret_id: None)
+    return await Vault(db, settings, FILES, keyring).keep([Secret(content)], lambda tx, ids: ids[0])
 
 
 async def keep_some(db: Database, keyring: Keyring, number: int) -> dict[str, bytes]:
@@ -417,12 +418,12 @@ async def test_the_owner_of_a_secret_is_written_with_it_or_neither_is(db: Databa
     keyring = await unlock(db, settings)
     owners: list[str] = []
 
-    def refuse(tx: Tx, secret_id: str) -> None:
-        owners.append(secret_id)
+    def refuse(tx: Tx, ids: list[str]) -> None:
+        owners.extend(ids)
         raise RuntimeError("no owner")
 
     with pytest.raises(RuntimeError, match="no owner"):
-        await keys.keep(db, settings, FILES, keyring, Secret(b"x"), refuse)
+        await Vault(db, settings, FILES, keyring).keep([Secret(b"x")], refuse)
     assert owners
     assert await db.read(secrets.counts) == {}
 

@@ -111,7 +111,7 @@ class Careless(LaterCa):
     """Approves at once; what it makes is as it was asked for, or not."""
 
     def __init__(self) -> None:
-        super().__init__(life=DAY / 2)
+        super().__init__(life=DAY)
         self.approved = True
 
 
@@ -125,7 +125,7 @@ async def near_its_end(folder: Path, cas: dict[str, TruthfulCa], spoil: Any) -> 
         view = await house.ask(NAME, issuers=list(cas))
         await days.go_on(clock.now() + MINUTE)
         spoil(next(iter(cas.values())))
-        end = clock.now() + DAY / 2
+        end = clock.now() + DAY
         while clock.now() < end:
             await renew.sweep(house.keeper)
             await days.go_on(clock.now() + HOUR / 4)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from tests.integration.test_lifecycle_renewal import quiet
-from tests.support.lifecycle import DAY, House, MovedClock, TruthfulCa, a_moving_house
+from tests.support.lifecycle import DAY, House, MovedClock, TruthfulCa, a_house, a_moving_house
 
+from holdfast.certificate_keeper import solvers_digest
 from holdfast.core import ca_limits
 from holdfast.core.breaker import Breaker
 from holdfast.core.certificate import Ari
@@ -24,8 +25,10 @@ from holdfast.operations.certificates import View
 from holdfast.secret import Secret
 from holdfast.store import certificates, issuances, issuer_accounts
 from holdfast.store import issuers as issuer_rows
+from holdfast.store.database import Database
 from holdfast.store.issuer_accounts import AccountRow
 from holdfast.store.tx import Tx
+from holdfast.world import LocalFiles
 
 pytestmark = pytest.mark.anyio
 
@@ -420,6 +423,19 @@ async def test_a_changed_input_forgets_the_failures_that_were_due_to_it(tmp_path
         assert made.current.issuer == "ca"  # and the list is begun anew
 
 
+def test_other_rules_or_secrets_of_solvers_have_another_digest(tmp_path: Path) -> None:
+    rules, key, files = tmp_path / "solvers.toml", tmp_path / "key", LocalFiles()
+    text = f'[[solver]]\nkind = "webroot"\nnames = ["a.example"]\nsecret_files = {{ key = "{key}" }}\n'
+    rules.write_text(text)
+    key.write_text("one")
+    first = solvers_digest(rules, files)
+    assert solvers_digest(rules, files) == first
+    key.write_text("two")
+    second = solvers_digest(rules, files)
+    rules.write_text(text.replace("a.example", "b.example"))
+    assert len({first, second, solvers_digest(rules, files), solvers_digest(None, files)}) == 4
+
+
 async def test_thousands_that_begin_anew_do_not_begin_together(tmp_path: Path) -> None:
     async with a_moving_house(tmp_path) as (house, _):
         house.cas["ca"].troubles["place"] = [Refused("no", reason="CA_REFUSED")]
@@ -438,3 +454,48 @@ async def test_thousands_that_begin_anew_do_not_begin_together(tmp_path: Path) -
         times = sorted(row["next_action_at"] for row in rows)
         assert len({*times}) > 290
         assert 200 <= (times[-1] - times[0]) / 1e6 <= 301
+
+
+# ── On every database ──
+
+
+async def test_each_store_gives_back_moves_on_hurries_and_begins_anew(db: Database, tmp_path: Path) -> None:
+    house = await a_house(db, tmp_path)
+    await house.add("cb", TruthfulCa(), limits=LIMITS)
+    await issuers.change(house.keeper, "ca", {"limits": LIMITS}, actor="local:test")
+    house.cas["ca"].troubles["place"] = [AWAY, Refused("no", reason="CA_REFUSED")]
+    await house.ask(NAME, issuers=("ca", "cb"))
+    async with house.working():
+        failed = await house.settled_soon(NAME)
+    assert failed.certificate.failing is not None
+    owed = {each.key: each.tat for each in await issuers.left(house.keeper, "ca")}
+    now = await db.read(lambda tx: tx.now())
+    assert all(tat - now < MINUTE for key, tat in owed.items() if "requests" not in key)
+    await issuers.change(house.keeper, "ca", {"limits": None}, actor="local:test")
+    anew = (await house.view(NAME)).certificate
+    assert (anew.failing, anew.next_cause) == (None, "STAGGERED")
+    await db.write(lambda tx: tx.run("UPDATE certificates SET next_action_at = now_us()"))
+    await renew.sweep(house.keeper)
+    await db.write(_waits_in_line)
+    assert await leaving.leave(house.keeper) == 1
+    moved = await house.worked(NAME)
+    assert moved.current is not None
+    assert moved.current.issuer == "cb"
+    await operations.renew(house.keeper, NAME, actor="local:test")
+    await db.write(_waits_in_line)
+    ends = "UPDATE certificate_versions SET not_before = not_before - 864000000000, not_after = now_us() + 60000000"
+    await db.write(lambda tx: tx.run(ends))
+    await turns.deal(house.keeper)
+    [job] = await db.read(lambda tx: tx.rows("SELECT priority, due_at <= now_us() AS due FROM jobs"))
+    assert (job["priority"], bool(job["due"])) == (0, True)
+    await db.write(lambda tx: shut(tx, "ca", for_=HOUR, limits=-1))
+    await db.write(lambda tx: tx.run("UPDATE jobs SET due_at = now_us() + 3600000000, reason = 'ACCOUNT_REFUSED'"))
+    await db.write(lambda tx: tx.run("UPDATE issuances SET issuer = 'ca' WHERE ended_at IS NULL"))
+    await issuers.change(house.keeper, "ca", {"limits": LIMITS}, actor="local:test")
+    [job] = await db.read(lambda tx: tx.rows("SELECT due_at <= now_us() + 1000000 AS soon FROM jobs"))
+    assert job["soon"]
+
+
+def _waits_in_line(tx: Tx) -> None:
+    tx.run("UPDATE jobs SET due_at = now_us() + 36000000000, reason = 'BUDGET' WHERE kind = 'issue'")
+    tx.run("UPDATE issuances SET started_at = started_at - 3600000000")

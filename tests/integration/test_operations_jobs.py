@@ -22,7 +22,7 @@ async def a_dead_job(db: Database) -> str:
 
 async def test_a_requeued_job_has_all_its_attempts_and_an_audit_row_with_the_actor(db: Database) -> None:
     job = await a_dead_job(db)
-    await operations.requeue(db, job, actor="alex")
+    await operations.retry(db, job, actor="alex")
     found = await db.read(lambda tx: jobs.get(tx, job))
     assert found is not None
     assert (found.state, found.attempts, found.last_error) == (State.READY, 0, "no")
@@ -30,19 +30,20 @@ async def test_a_requeued_job_has_all_its_attempts_and_an_audit_row_with_the_act
     assert [(entry.actor, entry.action) for entry in entries][-1] == ("alex", "job_requeued")
 
 
-async def test_only_a_dead_job_is_requeued_and_the_answer_says_so(db: Database) -> None:
+async def test_a_running_job_is_not_retried_and_the_answer_says_so(db: Database) -> None:
     await db.write(lambda tx: jobs.enqueue(tx, Spec(id="job_1", kind="k", subject="s")))
-    with pytest.raises(operations.JobNotIn, match="Job job_1 is ready, not dead"):
-        await operations.requeue(db, "job_1", actor="alex")
+    await db.write(lambda tx: jobs.claim(tx, holder="a", free={"k": 1}, ttl=TTL))
+    with pytest.raises(operations.JobNotIn, match="Job job_1 is running, not waiting"):
+        await operations.retry(db, "job_1", actor="alex")
     with pytest.raises(operations.NoSuchJob):
-        await operations.requeue(db, "job_2", actor="alex")
+        await operations.retry(db, "job_2", actor="alex")
 
 
 async def test_a_dead_job_whose_work_a_newer_one_does_is_not_requeued(db: Database) -> None:
     job = await a_dead_job(db)
     await db.write(lambda tx: jobs.enqueue(tx, Spec(id="job_2", kind="k", subject="s")))
     with pytest.raises(operations.TwinAlive):
-        await operations.requeue(db, job, actor="alex")
+        await operations.retry(db, job, actor="alex")
 
 
 async def test_a_waiting_job_is_cancelled_into_the_history_with_the_reason(db: Database) -> None:

@@ -281,6 +281,12 @@ async def test_nothing_more_is_published_for_an_attempt_that_was_stopped(lite: D
         await house.ask(*names(4))
         await house.until(lambda: board.at_once["publish"] == 1)
         await _cancelled(house)
+
+        async def looked() -> bool:
+            rows = await lite.read(lambda tx: tx.rows("SELECT reason FROM jobs WHERE kind = 'clean'"))
+            return [row["reason"] for row in rows] in ([], ["UNDER_WAY"])
+
+        await house.until(looked)
         board.held.set()
         await house.until_no_job("issue")
 

@@ -13,7 +13,7 @@ from tests.support.terminal import a_terminal
 from holdfast.api import app, mistakes, shapes
 from holdfast.app import open_store
 from holdfast.config import load
-from holdfast.errors import SettingRefused
+from holdfast.errors import SettingRefused, StoreRefused
 from holdfast.ports import no_points
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
@@ -150,3 +150,9 @@ def test_a_data_folder_that_cannot_be_is_refused_at_the_start(
     with pytest.raises(SettingRefused, match=re.escape(words)) as refused:
         open_store(settings, SystemClock(), no_points)
     assert refused.value.hint
+
+
+def test_a_folder_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "x.sqlite").mkdir()
+    with pytest.raises(StoreRefused, match=r"x\.sqlite is a folder, and not a database"):
+        SqliteEngine(tmp_path / "x.sqlite", SystemClock())

@@ -7,7 +7,7 @@ import pytest
 from tests.support.lifecycle import House, TruthfulCa, a_house, a_moving_house
 
 from holdfast.core.acme import Identifier
-from holdfast.core.certificate import in_common
+from holdfast.core.certificate import in_common_with
 from holdfast.core.status import Phase
 from holdfast.engine import renew
 from holdfast.operations import approvals, certificates, desired, issuers
@@ -95,6 +95,15 @@ async def test_a_ca_may_issue_nothing_without_approval(db: Database, tmp_path: P
     assert await _phase(house, (await house.ask("now.example", issuers=["strict"])).certificate.id) is Phase.PENDING
 
 
+async def test_a_plan_counts_all_that_will_wait(db: Database, tmp_path: Path) -> None:
+    house = await a_house(db, tmp_path)
+    await house.add("strict", TruthfulCa(), approval_required=True)
+    await house.ask(GUARDED, approval_required=True)
+    names = {"other": (GUARDED, "ca"), "free": ("a.example", "ca"), "b": ("b.example", "strict")}
+    entries = [{"name": name, "names": [each], "issuers": [ca]} for name, (each, ca) in names.items()]
+    assert (await desired.plan(house.keeper, {"certificates": entries})).approvals == 2
+
+
 async def test_the_rule_of_a_ca_is_true_or_false(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     with pytest.raises(issuers.IssuerRefused, match="approval_required is 'yes'") as refused:
@@ -124,7 +133,7 @@ async def test_one_that_is_archived_guards_nothing_and_none_guards_itself(db: Da
 )
 def test_names_overlap_as_tls_reads_wildcards(ours: str, theirs: str, found: str | None) -> None:
     one = [Identifier("ip" if ours[0] == "1" else "dns", ours)]
-    assert in_common(one, [Identifier("dns", theirs)]) == found
+    assert in_common_with([Identifier("dns", theirs)])(one) == found
 
 
 async def test_who_needs_approval_is_found_by_an_index(db: Database) -> None:

@@ -614,7 +614,7 @@ async def test_a_handler_that_ignores_its_cancellation_cannot_hold_up_a_stop(
         await worker.drained()
         assert (await row(db, job_id))["state"] == "ready"
         go.set()
-        await asyncio.sleep(0.05)
+        await eventually(lambda: job_id not in {task.get_name() for task in asyncio.all_tasks()})
     assert (await row(db, job_id))["state"] == "ready"  # its late answer changed nothing
 
 

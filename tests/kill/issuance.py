@@ -108,7 +108,7 @@ class IssuanceHarness:
             )
 
     def _succeeded(self, place: Ground, where: Path, ca: CaOfOneRun) -> tuple[list[str], bool]:
-        """The next life. If nobody can tell whether there is an order, and there is none, a day passes first."""
+        """The next life. If nobody can tell whether there is an order, and there is none, a person says: order it."""
         with Issuing(place, where, "successor") as successor:
             until(
                 lambda: successor.exit_code is not None or _in_doubt(place, ca),
@@ -119,7 +119,7 @@ class IssuanceHarness:
             if successor.exit_code is not None:
                 return _ended(successor)[0], False
         time_passes(place, hours=25)
-        with Issuing(place, where, "heir") as heir:
+        with Issuing(place, where, "heir", "--anew") as heir:
             return _ended(heir)[0], True
 
 

@@ -31,6 +31,7 @@ from holdfast.engine.worker import Identity, Kind
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
 from holdfast.keyring import Keyring
 from holdfast.operations import keys, rotation
+from holdfast.operations.vault import Vault
 from holdfast.ports import POINTS, Clock, Request, Response
 from holdfast.secret import Secret
 from holdfast.simulation import errands
@@ -207,10 +208,10 @@ class Life:
         if await db.read(lambda tx: tx.row("SELECT secret FROM owners WHERE name = :name", name=name)):
             return
 
-        def own(tx: Tx, secret_id: str) -> None:
-            tx.run("INSERT INTO owners (name, secret) VALUES (:name, :secret)", name=name, secret=secret_id)
+        def own(tx: Tx, ids: list[str]) -> None:
+            tx.run("INSERT INTO owners (name, secret) VALUES (:name, :secret)", name=name, secret=ids[0])
 
-        await keys.keep(db, self._settings, self._files, keyring, Secret(name.encode()), own)
+        await Vault(db, self._settings, self._files, keyring).keep([Secret(name.encode())], own)
 
     async def _leave(self, db: Database, keyring: Keyring, stop: asyncio.Event) -> None:
         while not stop.is_set() and not await _all_done(db):

@@ -10,16 +10,18 @@ from datetime import datetime, timedelta
 from functools import cache
 from math import prod
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from holdfast.pki import authority, certify, csr, der, keys, profile, weak
+from holdfast.pki import authority, certify, csr, der, keys, linting, profile, weak
 from holdfast.pki.constraints import permitting
 from holdfast.pki.intent import Intent, new_serial
 from holdfast.pki.issuer import Issuer
 from holdfast.pki.keys import KeyKind, PrivateKey
+from holdfast.pki.lint import Finding
 from holdfast.pki.profile import Profile
 from holdfast.pki.signer import KeySigner
 from holdfast.pki.unsigned import finish
@@ -220,3 +222,29 @@ def close_primes(bits: int) -> int:
 
 def openssl(*args: str | Path, folder: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(["openssl", *map(str, args)], cwd=folder, input=stdin, capture_output=True, timeout=30)
+
+
+# ── pkilint on CRLs ──
+
+
+def crl_findings(der: bytes) -> list[Finding]:
+    """What pkilint finds in a CRL, in its own words."""
+    return linting._findings(_crl_validator(), linting._loader("RFC5280CertificateListDocumentLoader"), der)
+
+
+@cache
+def _crl_validator() -> Any:
+    from pkilint import pkix
+    from pkilint.pkix import crl, extension, name
+
+    return crl.create_pkix_crl_validator_container(
+        [
+            pkix.create_attribute_decoder(name.ATTRIBUTE_TYPE_MAPPINGS),
+            pkix.create_extension_decoder(extension.EXTENSION_MAPPINGS),
+        ],
+        [
+            crl.create_issuer_validator_container([]),
+            crl.create_validity_validator_container([]),
+            crl.create_extensions_validator_container([]),
+        ],
+    )

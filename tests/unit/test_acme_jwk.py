@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.support.pki import a_key, close_primes, next_factor, roca_modulus
 
 from holdfast.acme import jwk
-from holdfast.acme.strict_json import decode, encode
+from holdfast.acme.strict_json import decode
+from holdfast.core.base64url import encode
 from holdfast.core.problem import AcmeError
 from holdfast.pki.keys import KeyKind, PrivateKey
 

@@ -17,7 +17,8 @@ from tests.support.pki import a_key
 
 from holdfast.acme import jwk, jws
 from holdfast.acme.jws import Unverified
-from holdfast.acme.strict_json import decode, encode
+from holdfast.acme.strict_json import decode
+from holdfast.core.base64url import encode
 from holdfast.core.problem import AcmeError
 from holdfast.pki.keys import KeyKind, PrivateKey
 from holdfast.secret import Secret

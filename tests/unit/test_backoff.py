@@ -68,13 +68,6 @@ ladders = st.builds(
 # ── Spread and ladders ────────────────────────────────────────────────────────────────────────────────────
 
 
-@quick
-@given(key=keys)
-def test_a_spread_lies_in_the_unit_interval_and_never_changes(key: str) -> None:
-    assert 0 <= spread(key) < 1
-    assert spread(key) == spread(key)
-
-
 def test_a_spread_is_the_same_in_every_release() -> None:
     # Stored rows outlive the process that wrote them: another formula would move every wait under way.
     assert spread("order_1") == 0.0428492572834549

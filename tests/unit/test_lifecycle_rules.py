@@ -109,11 +109,12 @@ def test_a_long_line_is_no_reason_to_go_unless_it_takes_a_tenth_of_what_is_left(
     assert chosen(Candidate(name="a", turn_at=NOW + 2 * DAY), B) == "a"
     assert chosen(Candidate(name="a", turn_at=NOW + 4 * DAY), B) == "b"
     assert chosen(Candidate(name="a", turn_at=NOW + 2 * HOUR), B, left=None) == "b"
+    assert chosen(Candidate(name="a", down=True), Candidate(name="b", turn_at=NOW + MINUTE), left=-HOUR) == "b"
 
 
 def test_one_waits_for_an_hour_or_a_tenth_of_what_is_left_and_not_long_for_a_first_certificate() -> None:
     assert [patience(left) for left in (90 * DAY, 5 * HOUR, -HOUR, None)] == [
-        HOUR, HOUR / 2, timedelta(0), timedelta(minutes=10)
+        HOUR, HOUR / 2, MINUTE, timedelta(minutes=10)
     ]  # fmt: skip
 
 
@@ -295,7 +296,6 @@ def test_every_reason_has_its_meaning_in_a_sentence() -> None:
 def test_a_reason_that_nobody_knows_is_ours() -> None:
     assert reasons.of("SOMETHING_NEW") is Reason.INTERNAL
     assert reasons.of(None) is Reason.OK
-    assert reasons.docs(Reason.DNS_TXT_NOT_VISIBLE) == "reasons.md#dns_txt_not_visible"
 
 
 # ── Wishes ──

@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from tests.support.pki import DAY, NOW, a_key, a_signer, an_intent, an_issuer, intermediate, root, signed
+from tests.support.pki import DAY, NOW, a_key, a_signer, an_intent, an_issuer, crl_findings, intermediate, root, signed
 
 from holdfast.pki import authority, certify, constraints, crl, keys, lint, linting
 from holdfast.pki.authority import Authority
@@ -287,7 +287,7 @@ def test_pkilint_finds_nothing_in_our_crls():
             der = crl.sign(
                 issuer, a_signer(), number=7, this_update=NOW, next_update=NOW + 7 * DAY, revoked=revoked, shard=shard
             )
-            assert linting.crl_findings(der) == []
+            assert crl_findings(der) == []
 
 
 @pytest.mark.usefixtures("pkilint")

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import renewal
 from holdfast.core.acme import Identifier
 from holdfast.core.certificate import (
     Ari,
@@ -321,9 +320,3 @@ def test_asking_again_when_the_time_has_come_finds_it_due(situation: tuple[Certi
     assert decision.at is not None
     then = max(now, decision.at)
     assert decide(certificate, version, then).due(then)
-
-
-@given(situations())
-def test_the_same_facts_give_the_same_answer(situation: tuple[Certificate, Version, datetime]) -> None:
-    certificate, version, now = situation
-    assert renewal.decide(certificate, version, now) == renewal.decide(certificate, version, now)

@@ -155,7 +155,7 @@ def test_what_an_explanation_calls_blocking_is_what_the_status_calls_so(
     ("cause", "rule", "remedy"),
     [
         (Reason.ISSUER_PAUSED, "ca", "holdfast ca resume ca"),
-        (Reason.UNKNOWN_ISSUER, "ca", "holdfast ca add ca"),
+        (Reason.UNKNOWN_ISSUER, "ca", "holdfast ca add KIND ca"),
         (Reason.CANCELLED, "cancelled", "holdfast renew www"),
     ],
 )

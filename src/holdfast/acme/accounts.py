@@ -27,7 +27,7 @@ async def new_account(face: Face, call: Call) -> Answer:
         account, created = await _register(face, call, call.content)
     if account.state is not AccountState.VALID:  # §7.3.6: nothing more is done for this key
         raise AcmeError.unauthorized(f"The account of this key is {account.state}.", status=401)
-    call.content  # noqa: B018  (must be an object; of one for an existing account every field is ignored, §7.3.1)
+    call.must_be_object()  # of one for an existing account every field is ignored (§7.3.1)
     where = location(call.place.account(account.id))
     return json_answer(render.account(call.place, account), where, *_terms(face), status=201 if created else 200)
 

@@ -40,7 +40,7 @@ async def challenge(face: Face, call: Call) -> Answer:
             face, call, await acme_authzs.challenge(face.desk, call.who, call.args[0])
         )
     else:
-        call.content  # noqa: B018  (must be an object)
+        call.must_be_object()
         found, parent = await _settled_challenge(
             face, call, await acme_authzs.answer(face.desk, call.who, call.args[0])
         )

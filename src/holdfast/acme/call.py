@@ -75,6 +75,10 @@ class Call:
     def content(self) -> dict[str, Any]:
         return jws.payload_json(self.jws)
 
+    def must_be_object(self) -> None:
+        """Refuse a payload that is no JSON object, where its fields do not matter."""
+        jws.payload_json(self.jws)
+
     def only_look(self) -> None:
         """Refuse anything but POST-as-GET (§6.3)."""
         if not self.jws.is_post_as_get:

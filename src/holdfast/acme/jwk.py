@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 
 from holdfast.acme import strict_json
+from holdfast.core import base64url
 from holdfast.core.problem import AcmeError
 from holdfast.pki.keys import RSA_BITS, PublicKey, check_key
 from holdfast.pki.refused import KeyRefused
@@ -126,7 +127,7 @@ def _read(jwk: Mapping[str, Any]) -> AccountKey:
     members = {name: _text(jwk, name) for name in _MEMBERS[kty]}
     alg, public = _READERS[kty](members)
     digest = hashlib.sha256(_canonical(members).encode()).digest()
-    return AccountKey(strict_json.encode(digest), alg, members, public)
+    return AccountKey(base64url.encode(digest), alg, members, public)
 
 
 def _text(jwk: Mapping[str, Any], name: str) -> str:

@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import Final
 
 from holdfast.acme import strict_json
+from holdfast.core import base64url
 from holdfast.ports import Random
 
 VERSION: Final = 1
@@ -53,7 +54,7 @@ def mint(key: NonceKey, now: datetime, random: Random, note: str = "") -> str:
     if len(told) > MAX_NOTE:
         raise ValueError(f"a note has at most {MAX_NOTE} characters")
     content = _HEAD.pack(VERSION, key.id, int(now.timestamp())) + random.token(_RANDOM) + told
-    return strict_json.encode(content + _mac(key, content))
+    return base64url.encode(content + _mac(key, content))
 
 
 def open(text: str, keys: Mapping[int, NonceKey], now: datetime, life: timedelta) -> Minted | None:  # noqa: A001

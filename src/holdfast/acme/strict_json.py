@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from binascii import a2b_base64, b2a_base64
+from binascii import a2b_base64
 from collections.abc import Iterator
 from math import isfinite
 from typing import Any, Final, NoReturn
@@ -105,7 +105,6 @@ def _texts(value: Any) -> Iterator[str]:
 
 # In the standard alphabet, and with what base64url does not have made invalid.
 _TO_STANDARD: Final = bytes.maketrans(b"-_+/=", b"+/!!!")
-_TO_URL: Final = bytes.maketrans(b"+/", b"-_")
 # By length modulo 4: the padding that was left off, and the last characters whose unused bits are zero. With others in
 # that place one value would have several spellings.
 _PADDING: Final = (b"", b"", b"==", b"=")
@@ -120,7 +119,3 @@ def decode(text: object) -> bytes:
     if over and text[-1] not in _LAST[over]:
         raise ValueError("not the canonical base64url of anything")
     return a2b_base64(text.encode("ascii").translate(_TO_STANDARD) + _PADDING[over], strict_mode=True)
-
-
-def encode(octets: bytes) -> str:
-    return b2a_base64(octets, newline=False).translate(_TO_URL).rstrip(b"=").decode()

@@ -22,7 +22,6 @@ from holdfast.secret import Secret
 router = APIRouter()
 M = TypeVar("M", bound=BaseModel)
 Labels = Annotated[list[str] | None, Query(max_length=16, description="name=value; may be repeated.")]
-DryRun = Annotated[bool, Query(description="Go all the way, then undo it: nothing is changed.")]
 
 
 def _body(shape: type[BaseModel]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from pydantic_core import to_json
 
 from holdfast.api import installation_shapes as whole
 from holdfast.api import shapes
+from holdfast.core import base64url
 from holdfast.core import budget as budgets
 from holdfast.core.budget import Budget
 from holdfast.core.certificate import Failing, Version
@@ -37,7 +38,7 @@ class BadCursor(UserError):
 def cursor(place: Sequence[Any] | None) -> str | None:
     if place is None:
         return None
-    return base64.urlsafe_b64encode(json.dumps(list(place)).encode()).rstrip(b"=").decode()
+    return base64url.encode(json.dumps(list(place)).encode())
 
 
 def place(text: str | None, *kinds: type) -> tuple[Any, ...] | None:

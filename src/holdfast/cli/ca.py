@@ -117,7 +117,7 @@ def adopt(
 
 
 @app.command("own")
-@app.command("list", hidden=True)  # its name before; beside 'ls', which lists those elsewhere, nobody could tell
+@app.command("list")  # its first name
 def list_cas(config: ConfigOption = None, output: OutputOption = "table") -> None:
     """List our own CAs, which this server runs; 'ca ls' lists those that certificates come from."""
     show_rows(_ask(config, "ca.list"), output, empty="There is no CA; 'holdfast ca create' makes one.")
@@ -339,7 +339,7 @@ def pause_name(
 
 
 @app.command("unpause-name")
-@app.command("unpause", hidden=True)
+@app.command("unpause")  # its first name
 def unpause(
     account: AccountArgument, name: NameArgument, config: ConfigOption = None, output: OutputOption = "table"
 ) -> None:

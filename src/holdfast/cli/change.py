@@ -15,6 +15,7 @@ from holdfast.cli.given import label as label_of
 from holdfast.cli.issue import finish
 from holdfast.cli.ls import CertArgument
 from holdfast.cli.terminal import FormatOption, say
+from holdfast.cli.windows import windows
 from holdfast.errors import Usage
 
 app = typer.Typer()
@@ -44,6 +45,7 @@ def change(
     renew_after: wishing.FractionOption = None,
     renew_before: wishing.BeforeOption = None,
     ari: wishing.AriOption = None,
+    window: wishing.WindowOption = None,
     owner: wishing.OwnerOption = None,
     label: Annotated[
         list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="Add it, or give it this value.")
@@ -65,7 +67,7 @@ def change(
         ca=ca, key=key, reuse_key=reuse_key, profile=profile, preferred_chain=preferred_chain, lifetime=lifetime,
         owner=owner, approval=approval,
     )  # fmt: skip
-    wish |= {} if rename is None else {"name": rename}
+    wish |= ({} if rename is None else {"name": rename}) | windows(window)
     with connected(config, server) as client:
         row = client.get(f"/certificates/{certificate}")
         wish |= wishing.rule(row["renewal"], after=renew_after, before=renew_before, ari=ari)

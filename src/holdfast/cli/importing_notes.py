@@ -1,4 +1,4 @@
-"""What whoever imports has to know besides: proofs that nothing here makes, and certificates that nobody would renew."""
+"""What whoever imports must know besides: proofs that nothing here makes, and certificates that nobody would renew."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from holdfast.cli.following import DryRunOption, KeyOption, TimeoutOption, WaitO
 from holdfast.cli.given import label as label_of
 from holdfast.cli.ls import CertArgument, LabelOption, span
 from holdfast.cli.terminal import Format, FormatOption, asked_for, emit_one, say
+from holdfast.cli.windows import windows
 from holdfast.errors import Usage, UserError
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def issue(
     renew_after: wishing.FractionOption = None,
     renew_before: wishing.BeforeOption = None,
     ari: wishing.AriOption = None,
+    window: wishing.WindowOption = None,
     owner: wishing.OwnerOption = None,
     label: LabelOption = None,
     approval: wishing.ApprovalOption = None,
@@ -82,7 +84,7 @@ def issue(
         owner=owner, approval=approval,
     )  # fmt: skip
     wish |= {"names": names, "labels": dict(map(label_of, label or ()))}
-    wish |= wishing.rule({}, after=renew_after, before=renew_before, ari=ari)
+    wish |= wishing.rule({}, after=renew_after, before=renew_before, ari=ari) | windows(window)
     with connected(config, server) as client:
         if staging:
             known = [each["name"] for each in client.pages("/issuers", limit=500)]

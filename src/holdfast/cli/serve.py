@@ -18,7 +18,7 @@ def serve(
         float | None, typer.Option("--stop-after", metavar="SECONDS", help="Stop by itself, for trials.")
     ] = None,
 ) -> None:
-    """Run Holdfast: the engine, and the probes at /health/ready."""
+    """Run Holdfast: the engine, the ACME server, the API and the probes."""
     import uvloop
 
     from holdfast.app import serve as run

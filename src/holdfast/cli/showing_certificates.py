@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from holdfast.cli.terminal import Column, duration, instant, painted, pairs, when
+from holdfast.cli.windows import window_shown
 
 BAD: Final = ("failing", "expired", "revoked")
 PROOFS: Final = (
@@ -72,7 +73,7 @@ def _safe(row: Certificate, now: datetime) -> str:
 
 def _phase(row: Certificate) -> str:
     status, attempt = row["status"], row["operation"]
-    step = f", {attempt['state'].replace('_', ' ')}" if attempt else ""
+    step = f", {attempt['state'].replace('_', ' ')}" if attempt and attempt["state"] != status["phase"] else ""
     number = status["attempt"]
     failed = f", {number} failed attempt{'' if number == 1 else 's'} in a row" if number else ""
     return f"{status['phase'].replace('_', ' ')}{step}{failed}"
@@ -162,6 +163,7 @@ def full(row: Certificate, now: datetime) -> str:
         ("CAs", ", ".join(row["issuers"])),
         ("key", f"{row['key']}{', reused' if row['reuse_key'] else ''}"),
         ("profile", row["profile"] or ""),
+        ("windows", ", ".join(map(window_shown, row["windows"]))),
         ("owner", row["owner"]),
         ("labels", ", ".join(f"{name}={value}" for name, value in row["labels"].items())),
         ("approval", "a second person must approve" if row["approval_required"] else ""),

@@ -36,6 +36,14 @@ BeforeOption = Annotated[
     str | None, typer.Option("--renew-before", metavar="SPAN", help="Or so long before its end, such as 30d.")
 ]
 AriOption = Annotated[bool | None, typer.Option("--ari/--no-ari", help="Let the CA say when to renew (RFC 9773).")]
+WindowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--window",
+        metavar="[DAYS ]HH:MM-HH:MM",
+        help="Renew only then, in UTC: 'sat,sun 02:00-05:00'; may be repeated; '': at any time. Never lets it expire.",
+    ),
+]
 OwnerOption = Annotated[str | None, typer.Option("--owner", help="Whose it is.")]
 ApprovalOption = Annotated[
     bool | None, typer.Option("--approval/--no-approval", help="A second person must approve each attempt.")
@@ -44,7 +52,7 @@ ApprovalOption = Annotated[
 
 class NoStaging(Usage):
     code = "no-staging"
-    hint = "Add it, then name the CA: holdfast ca add acme letsencrypt-staging --preset letsencrypt-staging"
+    hint = "Add it, then name the CA: holdfast ca add letsencrypt-staging letsencrypt-staging"
 
 
 def staged(chosen: Sequence[str], known: Sequence[str]) -> list[str]:

@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import Final, Literal, TypeVar
 
 from holdfast.core.problem import Problem
-from holdfast.errors import IllegalMove
 
 IdentifierType = Literal["dns", "ip"]
 
@@ -101,14 +100,6 @@ ACCOUNT_MOVES: Final[Mapping[tuple[AccountState, str], AccountState]] = {
 }
 
 S = TypeVar("S", bound=StrEnum)
-
-
-def move(table: Mapping[tuple[S, str], S], state: S, event: str) -> S:
-    """The state after an event; every state that store/acme_*.py writes comes from here."""
-    try:
-        return table[state, event]
-    except KeyError:
-        raise IllegalMove(f"{type(state).__name__} {state} cannot be {event!r}") from None
 
 
 def sources(table: Mapping[tuple[S, str], S], event: str) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -138,17 +138,21 @@ class Wanted:
         return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:32]
 
 
-def in_common(ours: Iterable[Identifier], theirs: Iterable[Identifier]) -> str | None:
-    """A name of ours that certificates with their names are good for, or the other way round; None: there is none."""
+def in_common_with(theirs: Iterable[Identifier]) -> Callable[[Iterable[Identifier]], str | None]:
+    """Finds a name of ours that certificates with their names are good for, or the other way round; None: no such."""
     known = {(each.type, each.value) for each in theirs}
     below = {_above(value) for type_, value in known if type_ == "dns"}
-    for each in ours:
-        wider = f"*.{_above(each.value)}"
-        if (each.type, each.value) in known or (each.type, wider) in known:
-            return each.value
-        if each.value == wider and _above(wider) in below:
-            return each.value
-    return None
+
+    def found(ours: Iterable[Identifier]) -> str | None:
+        for each in ours:
+            wider = f"*.{_above(each.value)}"
+            if (each.type, each.value) in known or (each.type, wider) in known:
+                return each.value
+            if each.value == wider and _above(wider) in below:
+                return each.value
+        return None
+
+    return found
 
 
 def _above(name: str) -> str:

@@ -151,6 +151,7 @@ def can_help(candidate: Candidate, *, left: timedelta | None, now: datetime) -> 
 # ── How long one waits for it ──
 
 PATIENCE: Final = timedelta(hours=1)
+PATIENCE_AT_LAST: Final = timedelta(minutes=1)
 PATIENCE_AT_FIRST: Final = timedelta(minutes=10)  # there is no certificate yet, and somebody waits for it
 
 
@@ -161,4 +162,4 @@ def patience(left: timedelta | None) -> timedelta:
 
 def patience_in_line(left: timedelta | None) -> timedelta:
     """Likewise for its turn where many share what the CA allows: that the line goes on is not in doubt."""
-    return PATIENCE if left is None else max(left, timedelta(0)) * PATIENT_SHARE
+    return PATIENCE if left is None else max(left * PATIENT_SHARE, PATIENCE_AT_LAST)

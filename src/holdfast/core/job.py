@@ -99,7 +99,7 @@ class Claim:
     budgets: tuple[str, ...]
     recheck: bool  # the database may have lost commits: ask the remote before doing anything again
     paid: Mapping[str, timedelta] = field(default_factory=dict, compare=False)  # what this claim took from its budgets
-    paid_at: datetime | None = None
+    paid_at: datetime | None = field(default=None, compare=False)
     known: Any = field(default=None, compare=False, repr=False)  # what whoever caused it, in this process, just wrote
 
 
@@ -141,7 +141,7 @@ Outcome = Done | Again | Failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """The verdict on a failed attempt: come back after `wait`, or None when it is over."""
+    """The verdict on a failed attempt: `event` says whether it comes back; `wait`, when."""
 
     event: Event
     wait: timedelta

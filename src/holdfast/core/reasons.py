@@ -129,8 +129,3 @@ def of(code: str | None) -> Reason:
         return Reason(code or "OK")
     except ValueError:
         return Reason.INTERNAL
-
-
-def docs(reason: Reason) -> str:
-    """Where it is explained."""
-    return f"reasons.md#{reason.value.lower()}"

@@ -289,7 +289,7 @@ _CHANGES = {
     Reason.ARCHIVED: "Nothing: ask for it again under this or another name.",
     Reason.AWAITING_APPROVAL: "A second person's word: holdfast approvals ls",
     Reason.ISSUER_PAUSED: "A CA that goes on: holdfast ca resume {ca}. Or another: holdfast change {name} --ca CA",
-    Reason.UNKNOWN_ISSUER: "A CA of this name: holdfast ca add {ca}. Or another: holdfast change {name} --ca CA",
+    Reason.UNKNOWN_ISSUER: "A CA of this name: holdfast ca add KIND {ca}. Or another: holdfast change {name} --ca CA",
     Reason.CANCELLED: "Time. To try now: holdfast renew {name}",
     Reason.WRONG_CERTIFICATE: "The CA, by putting it right. To order anew, which may cost: holdfast renew {name}",
     Reason.ORDER_UNCERTAIN: "A look for the order at the CA. To order anew, which may cost: holdfast renew {name}",

@@ -131,7 +131,7 @@ def _approval(details: Details, about: About) -> Told:
     return Told(
         severity=Severity.WARNING,
         title=f"{about.name} waits for an approval",
-        text="A second person must approve it before anything is asked of a CA.",
+        text=f"A second person must approve it before anything is asked of a CA. {details.get('why', '')}".rstrip(),
         mode="opens",
         key=f"approval/{details['approval']}",
         next=f"holdfast approvals approve {details['approval']}",

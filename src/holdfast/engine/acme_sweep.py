@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from holdfast.engine.sweep import in_pages
 from holdfast.operations.acme_orders import expired_problem
 from holdfast.store import acme_authzs, acme_limits, acme_orders, journal
 from holdfast.store.database import Store
@@ -12,12 +13,8 @@ from holdfast.store.tx import Tx
 
 async def expire(db: Store) -> int:
     """Open orders and authorizations whose time is over. They were shown as such before: this only tidies."""
-    total = 0
     pages: list[Callable[[Tx], int]] = [_orders, _authzs, lambda tx: acme_limits.forget(tx, tx.now())]
-    for page in pages:
-        while changed := await db.write(page):
-            total += changed
-    return total
+    return sum([await in_pages(db, page) for page in pages])
 
 
 def _orders(tx: Tx) -> int:

@@ -45,6 +45,15 @@ def succeeded(tx: Tx, row: IssuerRow) -> None:
         journal.event(tx, "issuer.up", row.name)
 
 
+def barred(tx: Tx, issuer: str, error: str) -> bool:
+    """Our account is not let in. True: that is news."""
+    row = issuers.get(tx, issuer, lock=True)
+    if row is None:
+        return True
+    issuers.save_breaker(tx, row.name, breaker.barred(row.breaker, tx.now(), issuances.storable(error)))
+    return not row.breaker.barred
+
+
 def hold(tx: Tx, issuer: str, key: str, until: datetime, error: str) -> None:
     """Once for all that were under way when the CA said "too many": the first that is told counts."""
     now = tx.now()

@@ -8,30 +8,30 @@ from datetime import timedelta
 from typing import Any, Final
 
 from holdfast.core import renewal
-from holdfast.core.backoff import POLL, FailureClass
+from holdfast.core.backoff import FailureClass
 from holdfast.core.issuance import Event, State, move
 from holdfast.core.job import Again, Done, Outcome
 from holdfast.core.reasons import Reason
-from holdfast.engine import ca_breaker, proving, received
-from holdfast.engine.attempt import LIMITS, SOONEST, VALIDATION, Attempt, Overtaken, facts_of
+from holdfast.engine import ca_breaker, received
+from holdfast.engine.attempt import LATEST, LIMITS, SOONEST, VALIDATION, Overtaken, facts_of
 from holdfast.engine.attempt import Tools as Tools
+from holdfast.engine.paid import Paid, also
+from holdfast.engine.publish import Proving
 from holdfast.engine.settle import PASSING as STORE_AWAY
 from holdfast.engine.worker import Kind, Work
 from holdfast.errors import Duplicate, KeyMissing, KeyUnusable, Refused, TryLater
 from holdfast.issuers.base import Failed, Issued, Issuer, NeedsProof, Pending, Placed, Ready, Uncertain
 from holdfast.issuers.kind import WANT_COMMON_NAME
-from holdfast.operations import issuing
+from holdfast.operations import issuing, paying
 from holdfast.operations.acme_orders import split
 from holdfast.operations.issuing import ISSUE
 from holdfast.pki import csr, keys
-from holdfast.pki.keys import KeyKind
+from holdfast.pki.keys import KeyKind, PrivateKey
 from holdfast.pki.refused import PkiRefused
-from holdfast.store import issuances, issuer_accounts, journal
+from holdfast.store import budgets, issuances, issuer_accounts, journal, versions
 from holdfast.store.tx import Tx
 
 SHARED_FOR: Final = timedelta(minutes=1)
-DOUBT_FOR: Final = timedelta(days=1)  # how long an order is looked for, by us and by people, before it is placed again
-VISIBLE_WITHIN: Final = timedelta(minutes=30)  # a proof that is not to be seen by then will not be
 
 
 def kind(tools: Tools) -> Kind:
@@ -42,6 +42,9 @@ def kind(tools: Tools) -> Kind:
         if facts is None:
             return Done()  # it is over
         run = Run(tools=tools, work=work, facts=facts, issuance=facts.issuance)
+        return run.unused_given_back(await answer(run))
+
+    async def answer(run: Run) -> Outcome:
         try:
             return await run.go()
         except TryLater as why:
@@ -61,7 +64,7 @@ def kind(tools: Tools) -> Kind:
 
 
 @dataclass(slots=True, kw_only=True)
-class Run(Attempt):
+class Run(Paid, Proving):
     """The steps, from the key to the certificate."""
 
     fresh: bool = False  # this run stored the key itself: nobody can have placed an order yet
@@ -76,8 +79,9 @@ class Run(Attempt):
             return closed
         if self.issuance.state is State.REQUESTED:
             await self._store_key()
+        self.used = "requests"
         issuer = await self.tools.make_issuer(self._row)
-        self.binding = issuer.binding
+        self.binding, self.account = issuer.binding, getattr(issuer, "account_url", None)
         if self.issuance.state is State.KEY_STORED and (waits := await self._place(issuer)) is not None:
             return waits
         while True:
@@ -87,24 +91,32 @@ class Run(Attempt):
 
     async def _admitted(self) -> Outcome | None:
         """None: go on. While a CA is down one probes it, and all others wait for what it finds."""
-        limited = self._row.breaker.limits > 0
-        if self._row.breaker.until is None or (limited and self.issuance.ref is not None):
+        shut = self._row.breaker
+        if shut.until is None or (shut.limited and self.issuance.ref is not None):
             return None  # a limit is about new orders: those that are placed go on
 
         until = await self.tools.keeper.db.write(lambda tx: ca_breaker.admit(tx, self._row.name, self.issuance.id))
         if until is None:
             return None
-        reason = Reason.CA_RATE_LIMITED if limited else Reason.CA_DOWN
-        error = f"{self._row.name} {'allows no more' if limited else 'is down'}: {self._row.breaker.error or ''}"
-        return self._again(max(until - self.facts.now, SOONEST), reason.value, reason=reason.value, error=error)
+        reason, words = Reason.CA_DOWN, "is down"
+        if shut.limited:
+            reason, words = Reason.CA_RATE_LIMITED, "allows no more"
+        elif shut.barred:
+            reason, words = Reason.ACCOUNT_REFUSED, "does not let us in"
+        error = f"{self._row.name} {words}: {shut.error or ''}"
+        wait = max(until - self.facts.now, SOONEST)
+        away = LATEST if shut.barred else max(wait, shut.lasted)
+        if (moved := await self._elsewhere(reason, error, wait=away)) is not None:
+            return moved
+        return self._again(wait, reason.value, reason=reason.value, error=error)
 
     async def _store_key(self) -> None:
         """The key is sealed, with the CSR made of it, before anything leaves."""
         wanted, current, vault = self.facts.certificate.wanted, self.facts.current, self.tools.keeper.vault
         dns, ips = split(self.issuance.identifiers)
         named = self._row.kind in WANT_COMMON_NAME
-        if wanted.reuse_key and current is not None:
-            key = keys.from_pem(await vault.reveal(current.key_secret))
+        key = await self._reused_key()
+        if key is not None and current is not None:
             content = csr.build(dns, key, ips=ips, common_name=named)
             await self._commit("key stored", key_secret=current.key_secret, csr=content)
         else:
@@ -116,6 +128,16 @@ class Run(Attempt):
             )
         self.fresh = True
 
+    async def _reused_key(self) -> PrivateKey | None:
+        """The key in use, if it is wanted again; never one of another kind, nor one that others may have."""
+        wanted, current = self.facts.certificate.wanted, self.facts.current
+        if not wanted.reuse_key or current is None:
+            return None
+        if await self.tools.keeper.db.read(lambda tx: versions.has_bad_key(tx, current)):
+            return None
+        key = keys.from_pem(await self.tools.keeper.vault.reveal(current.key_secret))
+        return key if keys.kind_of(key.public_key()) == KeyKind(wanted.key_kind) else None
+
     # ── Ordering ──
 
     async def _place(self, issuer: Issuer) -> Outcome | None:
@@ -125,10 +147,12 @@ class Run(Attempt):
         waits for it.
         """
         self.work.check()
+        if self._may_be_placed() and not self._pays_for_lookup():
+            return self._again(SOONEST, Reason.UNDER_WAY.value)
         try:
             found = await issuer.find(self._wish()) if self._may_be_placed() else None
         except Refused as why:
-            if self.binding and self._worth_waiting_for():
+            if await self._keeps_order():
                 return self._barred(why)
             raise
         if isinstance(found, Uncertain) and (waits := await self._doubted(found)) is not None:
@@ -172,31 +196,29 @@ class Run(Attempt):
             again: dict[str, Any] = {"maybe_twice": True} if self.issuance.uncertain_since is not None else {}
             await self._commit(None, asked_at=self.facts.now, **again)
         self.work.check()
+        self.used = "an order"
         try:
             return await issuer.place(self._wish())
         except TryLater as why:
             unheard = not why.sent or why.reason in LIMITS
+            self.used = "requests" if unheard else "an order perhaps"
             if self.binding and unheard and self.issuance.uncertain_since is None:
                 await self._commit(None, asked_at=None)  # nothing got there: there is no order to look for
             raise
         except Refused as why:
+            self.used = "requests"
             if why.reason != Reason.REPLACES_REJECTED or self.issuance.replaces is None:
                 raise
         await self._commit(None, replaces=None)  # not a failure: once more, without
+        await self.tools.keeper.db.write(self._pay_in_full)
         self.work.check()
+        self.used = "an order"
         return await issuer.place(self._wish())
 
-    async def _doubted(self, found: Uncertain) -> Outcome | None:
-        """None: order once more, for the doubt has lasted long enough, or there is no time left for it."""
-        since, now = self.issuance.uncertain_since or self.facts.now, self.facts.now
-        current = self.facts.current
-        end = since + DOUBT_FOR if current is None else min(since + DOUBT_FOR, renewal.emergency_at(current))
-        if now < end:
-            return self._poll(None, Reason.ORDER_UNCERTAIN, found.why, uncertain_since=since)
-        if self.issuance.maybe_twice:
-            return await self.failed(FailureClass.TRANSIENT, Reason.ORDER_UNCERTAIN, found.why)
-        self.issuance = replace(self.issuance, uncertain_since=since)
-        return None
+    def _pay_in_full(self, tx: Tx) -> None:
+        """Without a word of what it replaces an order is none that a CA exempts from its limits."""
+        found, current, paid = self.facts.certificate, self.facts.current, self.work.claim.budgets
+        budgets.count(tx, {*paying.for_order(tx, self.issuance, self._row, found, current)} - {*paid})
 
     # ── Looking, and what is next ──
 
@@ -206,7 +228,7 @@ class Run(Attempt):
         try:
             look = await issuer.look(self.issuance.ref or {}, self._wish())
         except Refused as why:
-            if self.binding and self._worth_waiting_for():
+            if await self._keeps_order():
                 return self._barred(why)
             raise
         match look:
@@ -215,45 +237,19 @@ class Run(Attempt):
             case Ready():
                 return await self._hand_in(issuer)
             case Pending():
+                if self.issuance.state is State.FINALIZING:
+                    await self._commit("csr handed in", polls=0, polled_since=self.facts.now)
                 return await self._pending(look)
             case Issued():
                 return await self._received(look.chain_pem)
             case Failed():
                 reason = Reason(look.reason) if look.reason in set(Reason) else Reason.CA_REFUSED
+                if reason is Reason.WRONG_CERTIFICATE:
+                    return await self._not_as_asked(look.why)
+                if reason is Reason.ORDER_EXPIRED:
+                    return await self._unknown_there(look.why)
                 failure = FailureClass.TRANSIENT if look.retryable else FailureClass.REFUSED
                 return await self.failed(FailureClass.VALIDATION if reason in VALIDATION else failure, reason, look.why)
-
-    async def _prove(self, issuer: Issuer, needs: NeedsProof) -> Outcome | None:
-        chosen = proving.choose(needs.choices, self.tools.solver_for)
-        if isinstance(chosen, str):
-            why = f"None of the proofs that the CA accepts for {chosen} can be published here."
-            return await self.failed(FailureClass.LOCAL, Reason.NO_SOLVER, why)
-        known = self.issuance.proofs
-        todo = [each for each in chosen if not proving.is_answered(each.proof, known)]
-        if not todo:  # the CA was told, and has not looked yet: telling it again would be no news
-            return self._poll(None, Reason.UNDER_WAY)
-        new = [proving.to_json(each.proof) for each in todo if not proving.is_known(each.proof, known)]
-        if new:  # beside those that were told before: all of them are to be taken away again
-            told = {"proofs": [f"{each.proof.type} for {each.proof.identifier.value}" for each in todo]}
-            await self._commit("proofs asked", told, proofs=(*known, *new), polls=0, polled_since=self.facts.now)
-        for each in todo:
-            self.work.check()
-            await each.solver.publish(each.proof)
-        self.work.point("job.effect-done")
-        if missing := await proving.not_visible(todo):
-            return await self._not_visible(missing, todo[0].proof.type)
-        for each in todo:
-            self.work.check()
-            await issuer.answer(self.issuance.ref or {}, each.proof)
-        answered = proving.answered([each.proof for each in todo], self.issuance.proofs)
-        return self._poll(None, Reason.UNDER_WAY, proofs=answered)
-
-    async def _not_visible(self, missing: list[str], proof: str) -> Outcome:
-        reason = Reason.DNS_TXT_NOT_VISIBLE if proof.startswith("dns-") else Reason.PROOF_NOT_VISIBLE
-        why = f"Not yet to be seen for {', '.join(missing[:3])}."
-        if self._waited() > VISIBLE_WITHIN:
-            return await self.failed(FailureClass.VALIDATION, reason, why)
-        return self._poll(None, reason, why)
 
     async def _hand_in(self, issuer: Issuer) -> Outcome | None:
         if self.handed_in:
@@ -262,17 +258,18 @@ class Run(Attempt):
         self.work.check()
         await issuer.finalize(self.issuance.ref or {}, self._wish())
         self.work.point("job.effect-done")
-        await self._commit("csr handed in", polls=0, polled_since=self.facts.now)
         self.handed_in = True
-        return None
+        return None  # many CAs have it by now: then there is nothing to be written before the end
 
     async def _received(self, pem: bytes) -> Outcome:
         """Nothing is put in use that was not looked at: its key, its names, its chain, its dates."""
         now = await self.tools.keeper.db.read(lambda tx: tx.now())
-        if (problem := received.problem_with(self.issuance, pem, now)) is not None:
-            return await self.failed(FailureClass.REFUSED, Reason.WRONG_CERTIFICATE, problem)
-        await self._clean()
-        version = received.version(self.tools.keeper.random.new_id("version"), self.issuance, pem, now)
+        found = received.looked_at(self.issuance, pem, now)
+        if isinstance(found, str):
+            return await self._not_as_asked(found)
+        added = received.added_names(found, self.issuance)
+        left = await self._clean()
+        version = received.version(self.tools.keeper.random.new_id("version"), self.issuance, found, now)
 
         def write(tx: Tx) -> None:
             issuance = self._still(tx)
@@ -281,7 +278,10 @@ class Run(Attempt):
                 return
             account = issuer_accounts.current(tx, version.issuer)
             known = None if account is None else account.url
-            issuing.activate(tx, issuance, replace(version, account=known))
+            issuing.activate(tx, issuance, replace(version, account=known), proofs=left)
+            if added:
+                told = {"version": version.id, "issuer": version.issuer, "names": added}
+                self._tell(tx, "certificate.extra_names", **told)
             ca_breaker.succeeded(tx, self._row)
 
         return Done(write=write)
@@ -290,36 +290,21 @@ class Run(Attempt):
 
     async def _pending(self, look: Pending) -> Outcome:
         current, others = self.facts.current, len(self.facts.certificate.wanted.issuers) > 1
-        if others and current is not None and self.facts.now >= renewal.emergency_at(current):
+        if others and current is not None and self._waited() > renewal.patience_at_the_end(current, self.facts.now):
             why = f"{look.why} There is no time left to wait for it, and there are other CAs."
             return await self.failed(FailureClass.TRANSIENT, Reason.CA_STILL_PENDING, why, withdraw=True)
         again = self._poll(look.after_s, Reason.UNDER_WAY, look.why if self.binding else None)
+        if self.binding:
+            again = self._telling_of_approval(again, look)
         return self._telling(again, look.word) if look.unknown else again
 
     def _telling(self, again: Again, word: str) -> Again:
         """Of a word that nobody here knows, once."""
 
         def write(tx: Tx) -> None:
-            if again.write is not None:
-                again.write(tx)
             if issuances.is_new_word(tx, self._row.name, word):
                 facts = {"word": word, "issuance": self.issuance.id, "certificate": self.issuance.certificate}
                 journal.event(tx, "issuer.unknown_word", self._row.name, **facts)
                 self.tools.telemetry.log.warning("issuer.unknown_word", issuer=self._row.name, word=word)
 
-        return replace(again, write=write)
-
-    def _barred(self, why: Refused) -> Outcome:
-        """We may not look at our own order: a key was changed, or a right taken. The order may be well: it is kept."""
-        reason = Reason(why.reason) if why.reason in set(Reason) else Reason.CA_REFUSED
-        wait = max(self._next_poll(None)[0], POLL.cap)
-        again = self._again(wait, reason.value, **self._polled(), reason=reason.value, error=str(why))
-        news = self.issuance.reason != reason.value
-
-        def write(tx: Tx) -> None:
-            if again.write is not None:
-                again.write(tx)
-            if news:
-                self._tell(tx, "issuance.barred", why=reason.value, error=str(why), alert=True)
-
-        return replace(again, write=write)
+        return also(again, write)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from holdfast.engine.loop import wait_for
+from holdfast.engine.loop import always, wait_for
 from holdfast.errors import LeaseLost, OutcomeUnknown, StoreError
 from holdfast.ports import Clock, Points
 from holdfast.store import leases
@@ -24,7 +24,15 @@ class Leader:
     """Takes the lease when it is free, renews it at a third of its life, and trusts it a little less long."""
 
     def __init__(
-        self, db: Store, *, holder: str, ttl: timedelta, clock: Clock, points: Points, telemetry: Telemetry
+        self,
+        db: Store,
+        *,
+        holder: str,
+        ttl: timedelta,
+        clock: Clock,
+        points: Points,
+        telemetry: Telemetry,
+        may_lead: Callable[[], bool] = always,
     ) -> None:
         self._db = db
         self._holder = holder
@@ -32,6 +40,7 @@ class Leader:
         self._clock = clock
         self._points = points
         self._telemetry = telemetry
+        self._may_lead = may_lead
         self._lease: Lease | None = None
         self._unheard = False  # we may have taken it without hearing of it
         self._trusted_until = 0.0
@@ -54,6 +63,9 @@ class Leader:
             await self._let_go()
 
     async def _step(self) -> None:
+        if not self._may_lead():
+            await self._let_go()
+            return
         asked_at = self._clock.monotonic()
         lease = self._lease
         try:

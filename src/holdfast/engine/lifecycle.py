@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from holdfast.core.job import Spec
-from holdfast.engine import ari, issue, renew, revoke, turns, withdraw
+from holdfast.engine import ari, clean, issue, leaving, renew, revoke, turns, withdraw
 from holdfast.engine.issue import Tools
 from holdfast.engine.replica import Every
 from holdfast.engine.sweep import Owed
@@ -23,7 +23,7 @@ PROOFS_FOR: Final = timedelta(days=10)  # a proof of an attempt that nobody fini
 
 
 def kinds(tools: Tools) -> list[Kind]:
-    return [issue.kind(tools), ari.kind(tools), revoke.kind(tools), withdraw.kind(tools)]
+    return [issue.kind(tools), ari.kind(tools), revoke.kind(tools), withdraw.kind(tools), clean.kind(tools)]
 
 
 def families(keeper: Keeper) -> list[Owed]:
@@ -52,6 +52,7 @@ def duties(
     return [
         Every(name="renewal", period=renewal, duty=partial(renew.sweep, keeper)),
         Every(name="turns", period=turn, duty=partial(turns.deal, keeper)),
+        Every(name="fallback", period=turn, duty=partial(leaving.leave, keeper)),
         Every(name="ari", period=ask, duty=partial(ari.sweep, keeper)),
         Every(name="approval_timeout", period=approval, duty=partial(approvals.time_out, keeper)),
         Every(name="proof_cleanup", period=cleanup, duty=partial(forget_proofs, keeper)),

@@ -11,6 +11,7 @@ from holdfast.core.notice import Severity, thresholds
 from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.core.reasons import of as reason_of
 from holdfast.core.telling import About, Told
+from holdfast.engine.sweep import in_pages
 from holdfast.store import (
     alerts,
     approvals,
@@ -50,10 +51,7 @@ async def watch(db: Store, lost_after: timedelta) -> int:
 
 
 async def forget(db: Store, history_for: timedelta) -> int:
-    total = 0
-    while done := await db.write(lambda tx: notice_lists.forget_old(tx, tx.now() - history_for)):
-        total += done
-    return total
+    return await in_pages(db, lambda tx: notice_lists.forget_old(tx, tx.now() - history_for))
 
 
 # ── Ending outages ──
@@ -100,9 +98,10 @@ def _issuer(tx: Tx, outage: Outage, rest: str) -> Level:
 
 
 def _account(tx: Tx, outage: Outage, rest: str) -> Level:
-    if issuers.get(tx, rest) is None:
+    found = issuers.get(tx, rest)
+    if found is None:
         return "forgotten"
-    return "on" if issuances.any_barred(tx, rest, Reason.ACCOUNT_REFUSED.value) else "over"
+    return "on" if found.breaker.barred or issuances.any_barred(tx, rest, Reason.ACCOUNT_REFUSED.value) else "over"
 
 
 def _windows(tx: Tx, outage: Outage, rest: str) -> Level:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
 from holdfast.core.acme import Identifier, permits
+from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Proof
 from holdfast.operations.issuing import Keeper
 from holdfast.solvers.base import Solver
 from holdfast.solvers.http_store import Delete, Put
 from holdfast.store import challenge_responses
-from holdfast.telemetry import Telemetry
+
+AT_ONCE: Final = 8  # proofs that are published, looked for or taken away at the same time
+# Seconds of a claim without which no solver is called any more: the longest that one may take, and a little.
+ROOM: Final = 150.0
+_NOT_SEEN: Final = frozenset({Reason.DNS_TXT_NOT_VISIBLE, Reason.PROOF_NOT_VISIBLE})
+
+Kept = tuple[Mapping[str, Any], ...]  # proofs as the store has them, with their marks
+Mark = Literal["published", "seen", "answered"]  # answered: the CA confirmed that it was told
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +82,70 @@ def choose(choices: Sequence[Sequence[Proof]], solver_for: SolverFor) -> list[Ch
     return chosen
 
 
-async def not_visible(chosen: Sequence[Chosen]) -> list[str]:
-    """The names whose proof is not yet to be seen."""
-    return [each.proof.identifier.value for each in chosen if not await each.solver.visible(each.proof)]
+# ── Many names ──
+
+Call = Callable[[Chosen], Awaitable[bool | None]]  # of a solver
 
 
-async def clean(proofs: Sequence[Mapping[str, Any]], solver_for: SolverFor, telemetry: Telemetry) -> None:
-    """Take proofs away. One that cannot be is told, and does no harm."""
-    for raw in proofs:
-        proof = from_json(raw)
-        chosen = solver_for([proof])
-        try:
-            if chosen is not None:
-                await chosen.solver.clean(proof)
-        except (TryLater, Refused) as why:
-            telemetry.log.warning("proof.left", name=proof.identifier.value, type=proof.type, error=str(why))
+@dataclass(frozen=True, slots=True)
+class Called:
+    """How calls of solvers ended."""
+
+    well: Sequence[Chosen]  # those that did not say no
+    trouble: Sequence[TryLater | Refused] = ()
+
+
+async def publish(each: Chosen) -> None:
+    await each.solver.publish(each.proof)
+
+
+async def visible(each: Chosen) -> bool:
+    return await each.solver.visible(each.proof)
+
+
+async def clean(each: Chosen) -> None:
+    await each.solver.clean(each.proof)
+
+
+def batches(chosen: Iterable[Chosen]) -> list[Sequence[Chosen]]:
+    """Some side by side, where their solvers allow it; the others one after the other."""
+    chosen = [*chosen]
+    together = [each for each in chosen if each.solver.side_by_side]
+    return [*pages(together), *([each] for each in chosen if not each.solver.side_by_side)]
+
+
+def pages(chosen: Sequence[Chosen]) -> list[Sequence[Chosen]]:
+    return [chosen[at : at + AT_ONCE] for at in range(0, len(chosen), AT_ONCE)]
+
+
+async def call(batch: Sequence[Chosen], what: Call) -> Called:
+    """Call the solvers of a batch and wait for all of them: what one could do counts, whatever befell another."""
+    answers = await asyncio.gather(*(what(each) for each in batch), return_exceptions=True)
+    trouble = []
+    for answer in answers:
+        if isinstance(answer, TryLater | Refused):
+            trouble.append(_solvers_own(answer))
+        elif isinstance(answer, BaseException):
+            raise answer
+    well = [each for each, answer in zip(batch, answers, strict=True) if answer is None or answer is True]
+    return Called(well, trouble)
+
+
+def _solvers_own(why: TryLater | Refused) -> TryLater | Refused:
+    """However a solver calls its trouble, it is not the CA's: that one was not asked."""
+    if isinstance(why, Refused):
+        return why if why.reason in set(Reason) else Refused(str(why), reason=Reason.SOLVER_FAILED)
+    reason = why.reason if why.reason in _NOT_SEEN else Reason.SOLVER_FAILED
+    return TryLater(str(why), after=why.after, reason=reason)
+
+
+def solvers_of(proofs: Iterable[Mapping[str, Any]], solver_for: SolverFor) -> tuple[list[Chosen], list[Proof]]:
+    """Who takes these away; and those of which nobody does, since the operator's rules changed."""
+    known = [(proof := from_json(each), solver_for([proof])) for each in proofs]
+    return [found for _, found in known if found is not None], [proof for proof, found in known if found is None]
+
+
+# ── What is kept of proofs ──
 
 
 def to_json(proof: Proof) -> dict[str, Any]:
@@ -100,21 +158,25 @@ def to_json(proof: Proof) -> dict[str, Any]:
     }
 
 
-# ── What is kept of proofs ──
-
-
 def is_known(proof: Proof, kept: Sequence[Mapping[str, Any]]) -> bool:
     return any(_same(proof, each) for each in kept)
 
 
-def is_answered(proof: Proof, kept: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the CA confirmed that it was told. Without that it may have been: then it is told again."""
-    return any(_same(proof, each) and each.get("answered") for each in kept)
+def has(mark: Mark, proof: Proof, kept: Sequence[Mapping[str, Any]]) -> bool:
+    """Without a mark it may have been done all the same: then it is done again."""
+    return any(_same(proof, each) and each.get(mark) for each in kept)
 
 
-def answered(proofs: Sequence[Proof], kept: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """The same, with these marked."""
-    return tuple({**each, "answered": True} if any(_same(proof, each) for proof in proofs) else each for each in kept)
+def marked(mark: Mark, proofs: Iterable[Proof], kept: Sequence[Mapping[str, Any]], *, value: bool = True) -> Kept:
+    """The same, with these marked; or without that mark."""
+    proofs = [*proofs]
+    return tuple({**each, mark: value} if any(_same(proof, each) for proof in proofs) else each for each in kept)
+
+
+def without(proofs: Iterable[Proof], kept: Sequence[Mapping[str, Any]]) -> Kept:
+    """Those that are left when these are gone."""
+    proofs = [*proofs]
+    return tuple(each for each in kept if not any(_same(proof, each) for proof in proofs))
 
 
 def _same(proof: Proof, kept: Mapping[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.core import renewal
@@ -24,24 +24,32 @@ class _Page:
 
 async def sweep(keeper: Keeper) -> int:
     """Everything that is due, page by page; how many attempts were begun. Two replicas never see the same page."""
-    total, ids = 0, _fresh(keeper, 0)
+    total = 0
     while True:
-        ids += _fresh(keeper, PAGE - len(ids))
-        page = await keeper.db.write(lambda tx, ids=tuple(ids): _due_page(tx, ids))  # type: ignore[misc]
+        ids = _Drawn(keeper)
+        page = await keeper.db.write(lambda tx, ids=ids: _due_page(tx, ids))  # type: ignore[misc]
         total += page.begun
         if page.seen < PAGE:
             return total + await keeper.db.write(_find_stranded)
-        ids = _fresh(keeper, 0)
 
 
-def _fresh(keeper: Keeper, number: int) -> list[Ids]:
-    return [keeper.ids() for _ in range(number)]
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """Ids for as many as turn out to be due; a transaction that runs again finds the same ones."""
+
+    keeper: Keeper
+    ids: list[Ids] = field(default_factory=list)
+
+    def of(self, number: int) -> Ids:
+        while len(self.ids) <= number:
+            self.ids.append(self.keeper.ids())
+        return self.ids[number]
 
 
-def _due_page(tx: Tx, ids: tuple[Ids, ...]) -> _Page:
-    due = certificates.due(tx, tx.now(), limit=len(ids))
+def _due_page(tx: Tx, ids: _Drawn) -> _Page:
+    due = certificates.due(tx, tx.now(), limit=PAGE)
     held = versions.many(tx, [each.current_version for each in due if each.current_version is not None])
-    begun = sum(_act(tx, each, held.get(each.current_version or ""), own) for each, own in zip(due, ids, strict=False))
+    begun = sum(_act(tx, each, held.get(each.current_version or ""), ids.of(n)) for n, each in enumerate(due))
     return _Page(len(due), begun)
 
 

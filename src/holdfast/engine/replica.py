@@ -64,14 +64,6 @@ class Replica:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until stop; on return nothing of ours is left running and our leases are free."""
-        leader = Leader(
-            self.db,
-            holder=self.identity.holder,
-            ttl=self.pace.ttl,
-            clock=self.clock,
-            points=self.points,
-            telemetry=self.telemetry,
-        )
         worker = Worker(
             db=self.db,
             identity=self.identity,
@@ -83,6 +75,15 @@ class Replica:
             poll=self.pace.poll,
             drain=self.pace.drain * IN_GOOD_TIME,
             handover=self.handover,
+        )
+        leader = Leader(
+            self.db,
+            holder=self.identity.holder,
+            ttl=self.pace.ttl,
+            clock=self.clock,
+            points=self.points,
+            telemetry=self.telemetry,
+            may_lead=lambda: not worker.rests,
         )
         duties = self._duties()
         loops = [self._loop(each, leader) for each in duties]

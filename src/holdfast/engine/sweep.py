@@ -27,15 +27,15 @@ async def retry_failed(db: Store, points: Points) -> int:
 
 
 async def time_out(db: Store) -> int:
-    return await _in_pages(db, sweeps.expire_overdue)
+    return await in_pages(db, sweeps.expire_overdue)
 
 
 async def clean_up(db: Store, history_for: timedelta) -> int:
     """Forget old history, old events, keys of writes long done, and replicas that are long gone."""
     await db.write(lambda tx: replicas.forget_silent(tx, SILENT_FOR))
     await db.write(lambda tx: forget_keys(tx, tx.now() - KEYS_FOR))
-    events = await _in_pages(db, lambda tx: journal.forget_events(tx, tx.now() - history_for))
-    return events + await _in_pages(db, lambda tx: sweeps.forget_history(tx, tx.now() - history_for))
+    events = await in_pages(db, lambda tx: journal.forget_events(tx, tx.now() - history_for))
+    return events + await in_pages(db, lambda tx: sweeps.forget_history(tx, tx.now() - history_for))
 
 
 async def reconcile(db: Store, families: Sequence[Owed], points: Points) -> int:
@@ -55,7 +55,8 @@ def _restore(tx: Tx, owed: Owed) -> int:
     return len(missing)
 
 
-async def _in_pages(db: Store, page: Callable[[Tx], int]) -> int:
+async def in_pages(db: Store, page: Callable[[Tx], int]) -> int:
+    """A transaction for each page until one changes nothing; how much was changed in all."""
     total = 0
     while changed := await db.write(page):
         total += changed

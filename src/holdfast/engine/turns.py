@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from holdfast.core.renewal import EMERGENCY
 from holdfast.core.turns import dealt
 from holdfast.operations.issuing import ISSUE, Keeper
 from holdfast.store import turns
@@ -14,6 +15,7 @@ SOON: Final = timedelta(seconds=30)  # what is nearer than this is left alone: s
 
 async def deal(keeper: Keeper) -> int:
     """How many changed places. Nothing waits for a turn on most days, and then this is one look at an index."""
+    await keeper.db.write(lambda tx: turns.hurry(tx, ISSUE, round(1 / EMERGENCY)))  # the reserve is for these
     waiting = await keeper.db.read(lambda tx: turns.waiting(tx, ISSUE, tx.now() + SOON))
     changes, total = dealt(waiting), 0
     for start in range(0, len(changes), turns.PAGE):

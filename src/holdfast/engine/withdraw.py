@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from holdfast.core.certificate import Version
 from holdfast.core.issuance import Issuance, Withdrawal
-from holdfast.core.job import Done, Outcome, Spec
+from holdfast.core.job import Again, Done, Outcome, Spec
 from holdfast.core.reasons import Reason
-from holdfast.engine.issue import Tools
+from holdfast.engine.attempt import Previous, Tools, previous_of
 from holdfast.engine.worker import Kind, Work
-from holdfast.errors import Refused
+from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Issuer, Uncertain, Wish
 from holdfast.operations import paying
 from holdfast.operations.issuing import WITHDRAW, WITHDRAW_TRIES, Keeper
-from holdfast.store import issuances, issuers, journal
+from holdfast.store import issuances, issuers, journal, versions
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
@@ -26,6 +27,7 @@ class _Facts:
     issuance: Issuance
     issuer: IssuerRow | None
     shared: bool  # the CA gave the same order to another attempt, which goes on with it
+    previous: Previous  # as the attempt knew it: what it may have renewed
 
 
 def kind(tools: Tools) -> Kind:
@@ -40,35 +42,50 @@ def kind(tools: Tools) -> Kind:
         if facts.issuer is None:
             return _ended(facts, "refused", why=f"There is no CA named {facts.issuance.issuer!r} any more.")
         try:
-            return _ended(facts, await _withdraw(await tools.make_issuer(facts.issuer), facts.issuance, work))
+            return _ended(facts, await _withdraw(await tools.make_issuer(facts.issuer), facts, work))
         except Refused as why:
             return _ended(facts, "refused", why=str(why))
+        except TryLater as why:
+            if why.reason != Reason.UNDER_WAY:
+                raise
+            return Again(after=why.after, reason=Reason.UNDER_WAY.value)  # there is more to look through
 
     return Kind(name=WITHDRAW, handler=handler, slots=4, timeout=timedelta(minutes=2))
 
 
-async def _withdraw(issuer: Issuer, issuance: Issuance, work: Work) -> Withdrawal:
-    ref = issuance.ref
+async def _withdraw(issuer: Issuer, facts: _Facts, work: Work) -> Withdrawal:
+    ref = facts.issuance.ref
     if ref is None:  # its answer was lost, or came too late
-        found = await issuer.find(_wish(issuance))
+        found = await issuer.find(_wish(facts))
         if isinstance(found, Uncertain):
             raise Refused(found.why, reason=Reason.ORDER_UNCERTAIN)
         ref = None if found is None else found.ref
     if ref is None:
-        return "none"
+        return _there_is_none(facts.issuance)
     work.check()
     await issuer.cancel(ref)
     work.point("job.effect-done")
     return "done"
 
 
-def _wish(issuance: Issuance) -> Wish:
+def _there_is_none(issuance: Issuance) -> Withdrawal:
+    """What nobody could tell when it was ordered is not settled by a look that finds nothing: a person hears of it."""
+    if issuance.uncertain_since is None:
+        return "none"
+    why = f"It was in doubt whether it was placed, and it cannot be found now. Look for {issuance.id} at the CA."
+    raise Refused(why, reason=Reason.ORDER_UNCERTAIN)
+
+
+def _wish(facts: _Facts) -> Wish:
+    issuance = facts.issuance
     return Wish(
         issuance=issuance.id,
         identifiers=issuance.identifiers,
         csr=issuance.csr or b"",
         asked_at=issuance.asked_at,
         not_after=None,
+        previous=facts.previous.ref,
+        same_names=facts.previous.same_names,
     )
 
 
@@ -77,7 +94,13 @@ def _facts(tx: Tx, subject: str) -> _Facts | None:
     if found is None or found.withdrawal != "owed":
         return None
     shared = found.ref is not None and issuances.is_under_way(tx, found.issuer, found.ref)
-    return _Facts(found, issuers.get(tx, found.issuer), shared)
+    return _Facts(found, issuers.get(tx, found.issuer), shared, previous_of(tx, found, _in_use_then(tx, found)))
+
+
+def _in_use_then(tx: Tx, issuance: Issuance) -> Version | None:
+    """The certificate that the attempt was to replace: another one may have replaced it since."""
+    begun = issuance.asked_at or issuance.started_at
+    return next((each for each in versions.of(tx, issuance.certificate, limit=10) if each.issued_at <= begun), None)
 
 
 def _ended(facts: _Facts, how: Withdrawal, *, why: str = "") -> Done:
@@ -100,7 +123,7 @@ def owed(keeper: Keeper) -> Callable[[Tx], Sequence[Spec]]:
 
     def specs(tx: Tx) -> Sequence[Spec]:
         found = issuances.to_withdraw_without_job(tx, WITHDRAW)
-        paid = paying.for_requests(tx, found.values())
+        paid = paying.for_requests(tx, found.values(), lookup=True)
         return [
             Spec(
                 id=keeper.random.new_id("job"),

@@ -14,6 +14,7 @@ from typing import Final, Literal
 from holdfast import __version__
 from holdfast.core.backoff import JOB, STORE, Ladder
 from holdfast.core.job import Again, Claim, Failed, Outcome
+from holdfast.engine.database_clock import CLOCK_JUMP, DatabaseClock
 from holdfast.engine.leader import MARGIN
 from holdfast.engine.loop import wait_for
 from holdfast.engine.settle import PASSING, Settler
@@ -22,10 +23,10 @@ from holdfast.operations.handover import Handover
 from holdfast.ports import Clock, Points
 from holdfast.store import jobs, replicas, sweeps
 from holdfast.store.database import Store
+from holdfast.store.owed_jobs import TRACE
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Span, Telemetry
 
-CLOCK_JUMP: Final = timedelta(seconds=60)
 STORE_BLIP: Final = timedelta(seconds=5)
 CLEAN_UP_FOR: Final = 2.0  # seconds that a cancelled handler has to put things in order
 
@@ -45,6 +46,7 @@ class Work:
     claim: Claim
     check: Callable[[], None]  # raises LeaseLost when the lease can no longer be trusted
     point: Points
+    left: Callable[[], float] = lambda: float("inf")  # seconds until its kind's limit ends it
     # Within it a stop does not cut interruptible work off: for a call whose answer must not be lost, and its commit.
     whole: Callable[[], AbstractContextManager[None]] = nullcontext
 
@@ -81,16 +83,6 @@ class _Running:
         return not self.settling and not self.ended_by
 
 
-@dataclass(slots=True)
-class _DatabaseTime:
-    """The database's clock as last seen, to notice when somebody sets it."""
-
-    at: datetime | None = None
-    seen: float = 0.0
-    look_at: float = 0.0  # when to look again
-    distrusted_until: float = 0.0
-
-
 @dataclass(slots=True, kw_only=True)
 class Worker:
     """One replica's share of the work."""
@@ -108,8 +100,12 @@ class Worker:
     _running: dict[str, _Running] = field(default_factory=dict)
     _stray: bool = False  # a claim of ours may be unknown to us
     _epoch: int = 0
-    _time: _DatabaseTime = field(default_factory=_DatabaseTime)
+    _time: DatabaseClock = field(default_factory=DatabaseClock)
     _draining: bool = False
+    rests: bool = False  # asked to take no more work; what runs goes on
+    _idle_told: bool = False
+    _claiming: bool = False
+    _ahead: float | None = None  # our clock, of the database's, in seconds
     _full: frozenset[str] = frozenset()  # kinds of which more may be due than there were slots
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -154,7 +150,8 @@ class Worker:
         """Claim what is due into the free slots. True if there may be more."""
         free = self.free()
         asked_at = self.clock.monotonic()
-        expected = self._expected_time(asked_at)  # None while it is too early to look at the clock again
+        # None while it is too early to look at the clock again
+        expected = self._time.expected(asked_at, self.clock.now())
         if expected is None and not self._stray and not any(free.values()):
             return False  # no slot, nothing to look after: the store need not be asked
 
@@ -168,14 +165,19 @@ class Worker:
             if self._stray:
                 jobs.release_strays(tx, self.identity.holder, [entry.claim for entry in self._running.values()])
             now = None if expected is None else tx.now()
-            trusted = self._time_is_plausible(now, expected, asked_at)
+            trusted = self._time.plausible(now, expected, asked_at)
             if trusted and now is not None:
                 sweeps.take_back_expired(tx, self.ttl)
-            wanted = trusted and not stop.is_set()  # told to stop since: what we took now, we would only hand back
+            # told to stop since: what we took now, we would only hand back
+            wanted = trusted and not stop.is_set() and not self.rests
             claims = jobs.claim(tx, holder=self.identity.holder, free=free, ttl=self.ttl) if wanted else []
             return claims, tx.epoch, failed_over, now
 
-        claims, self._epoch, failed_over, now = await self.db.write(claim)
+        self._claiming = True
+        try:
+            claims, self._epoch, failed_over, now = await self.db.write(claim)
+        finally:
+            self._claiming = False
         self._stray = False
         self._note_time(now, expected, asked_at)
         if failed_over:
@@ -228,8 +230,9 @@ class Worker:
 
     async def _work(self, entry: _Running, settler: Settler, woken: asyncio.Event) -> None:
         claim = entry.claim
+        asked_in = claim.payload.get(TRACE, "")
         with self.telemetry.traces.attempt(
-            claim.id, claim.fence, kind=claim.kind, subject=claim.subject, attempt=claim.attempt
+            claim.id, claim.fence, asked_in=asked_in, kind=claim.kind, subject=claim.subject, attempt=claim.attempt
         ) as span:
             await self._run(entry, settler, woken, span)
 
@@ -263,13 +266,14 @@ class Worker:
 
     async def _handle(self, entry: _Running) -> Outcome:
         """Run the handler and turn whatever comes out of it into an outcome."""
+        limit, began = entry.kind.timeout.total_seconds(), self.clock.monotonic()
         work = Work(
             claim=entry.claim,
             check=lambda: self._check(entry),
             point=self.points,
+            left=lambda: began + limit - self.clock.monotonic(),
             whole=lambda: self._whole(entry),
         )
-        limit = entry.kind.timeout.total_seconds()
         try:
             async with asyncio.timeout(limit) as deadline:
                 return await entry.kind.handler(work)
@@ -327,36 +331,56 @@ class Worker:
 
     async def _beat_forever(self) -> None:
         while True:
+            rested = self.rests
             await self._beat()
-            await self.clock.sleep(self.ttl.total_seconds() / 3)
+            if self.rests is rested:
+                await self.clock.sleep(self.ttl.total_seconds() / 3)
 
     async def _beat(self) -> None:
         """Renew all our leases in one statement, and cancel the work whose lease is gone."""
         entries = list(self._running.values())
         claims = [entry.claim for entry in entries]
         asked_at = self.clock.monotonic()
-        loops = json.dumps(self.telemetry.health.loops)
+        rests = self.rests and not self._claiming and not self.handover.offered.total()
+        tell_idle = rests and not claims and not self._idle_told
+        loops = json.dumps({**self.telemetry.health.loops, replicas.HEARTBEAT: self._heartbeat(rests=rests)})
 
-        def write(tx: Tx) -> tuple[datetime, set[str]]:
-            now = replicas.seen(
+        def write(tx: Tx) -> tuple[replicas.Heard, set[str]]:
+            heard = replicas.seen(
                 tx, self.identity.holder, self.identity.name, __version__, draining=self._draining, loops=loops
             )
-            return now, jobs.beat(tx, self.identity.holder, claims, self.ttl)
+            if tell_idle and heard.draining:
+                replicas.tell_idle(tx, self.identity.holder, self.identity.name)
+            return heard, jobs.beat(tx, self.identity.holder, claims, self.ttl)
 
         try:
-            now, kept = await self.db.write(write)
+            (now, draining), kept = await self.db.write(write)
         except StoreError as error:
             self.telemetry.metrics.store_up.set(0)
             self.telemetry.health.beat_problem = str(error)
             self.telemetry.log.warning("beat.failed", error=str(error))
             return
         self.points("job.beaten")
+        self._idle_told = draining and (self._idle_told or tell_idle)
+        self._rest(asked=draining and not self._draining)
         self._report_skew(now)
         for entry in entries:
             if entry.claim.id in kept:
                 entry.trusted_until = asked_at + self._trust_for()
             else:
                 self._end(entry, "lost")
+
+    def _heartbeat(self, *, rests: bool) -> dict[str, object]:
+        """What is told beside the loops, and in their form: to an older replica it is one more of them."""
+        at = self.clock.now().timestamp()
+        times = {"tried": at, "ended": at, "took": None, "period": self.ttl.total_seconds() / 3, "error": ""}
+        return {**times, "rests": rests, "ahead": self._ahead}
+
+    def _rest(self, *, asked: bool) -> None:
+        if asked is not self.rests:
+            self.rests = self.telemetry.health.rests = asked
+            what = "no more work is taken; what runs goes on" if asked else "work is taken again"
+            self.telemetry.log.info("worker.rests" if asked else "worker.resumed", what=what)
 
     async def _doubt_forever(self) -> None:
         """Cancel work whose lease can't be trusted any more: a beat that waits for the store must not keep it alive."""
@@ -381,37 +405,16 @@ class Worker:
         self.telemetry.metrics.store_up.set(1)
         self.telemetry.health.beat_problem = ""
         skew = self.clock.now() - now
+        self._ahead = round(skew.total_seconds(), 3)
         self.telemetry.metrics.clock_skew.set(skew.total_seconds())
         if abs(skew) > CLOCK_JUMP:
             self.telemetry.log.warning("clock.skewed", seconds=skew.total_seconds(), what="leases use the database's")
 
-    # ── the database's clock ──
-
-    def _expected_time(self, asked_at: float) -> datetime | None:
-        """Where the database's clock should be, by our own count since we last saw it."""
-        if asked_at < self._time.look_at:
-            return None
-        if self._time.at is None:
-            return self.clock.now()
-        return self._time.at + timedelta(seconds=asked_at - self._time.seen)
-
-    def _time_is_plausible(self, now: datetime | None, expected: datetime | None, asked_at: float) -> bool:
-        """Not while the clock has just been set: every lease would look expired, and all work would be stolen."""
-        if asked_at < self._time.distrusted_until:
-            return False
-        if self._time.at is None or now is None or expected is None:
-            return True
-        return abs(now - expected) <= CLOCK_JUMP
-
     def _note_time(self, now: datetime | None, expected: datetime | None, asked_at: float) -> None:
         if now is None or expected is None:
             return
-        if self._time.at is not None and abs(now - expected) > CLOCK_JUMP:
-            jump = (now - expected).total_seconds()
-            self._time.distrusted_until = asked_at + self.ttl.total_seconds()
+        if jump := self._time.note(now, expected, asked_at, again_after=self.poll, doubt_for=self.ttl):
             self.telemetry.log.error("clock.jumped", seconds=jump, what="claiming pauses for one lease time")
-        self._time.at, self._time.seen = now, asked_at
-        self._time.look_at = asked_at + self.poll.total_seconds()
 
     # ── stopping ──
 
@@ -474,7 +477,7 @@ class _Taker:
         return self.worker.identity.holder
 
     def room_for(self, kind: str) -> int:
-        return 0 if self.worker.doubts_time() else self.worker.free().get(kind, 0)
+        return 0 if self.worker.doubts_time() or self.worker.rests else self.worker.free().get(kind, 0)
 
     def take(self, claim: Claim, asked_at: float) -> None:
         if self.worker.handover.taker is not self:

@@ -83,8 +83,26 @@ def _certificate(tree: Tree, folder: str, domain: str, conf: Mapping[str, str], 
         preferred_chain=conf.get("Le_Preferred_Chain") or None,
         profile=conf.get("Le_Certificate_Profile") or None,
         proved_by=_proved_by(conf.get("Le_Webroot", "")),
-        notes=() if account else ("its account was not found: a new one is made when it is renewed",),
+        notes=(
+            *(() if account else ("its account was not found: a new one is made when it is renewed",)),
+            *_left(conf),
+        ),
     )
+
+
+def _without(account: FoundAccount | None) -> tuple[str, ...]:
+    return () if account else ("its account was not found: a new one is made when it is renewed",)
+
+
+_COMMANDS: Final = ("Le_PreHook", "Le_PostHook", "Le_RenewHook", "Le_ReloadCmd", "Le_DeployHook")
+_PLACES: Final = ("Le_RealKeyPath", "Le_RealFullChainPath", "Le_RealCertPath", "Le_RealCACertPath")
+
+
+def _left(conf: Mapping[str, str]) -> list[str]:
+    """What acme.sh did with new files, and nothing here does yet; commands may hold secrets, and are not shown."""
+    told = [f"its {each} is not taken over: what it did is for you to arrange" for each in _COMMANDS if conf.get(each)]
+    places = {each: conf[each] for each in _PLACES if conf.get(each)}
+    return told + [f"{each}: nothing writes new files to {place[:200]} yet" for each, place in places.items()]
 
 
 def _proved_by(webroot: str) -> str:

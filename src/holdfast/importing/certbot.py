@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -16,6 +16,7 @@ from holdfast.ports import Tree
 _LINE: Final = re.compile(r"^\s*([A-Za-z0-9_.*-]+)\s*=\s*(.*?)\s*$")
 _SECTION: Final = re.compile(r"^\s*\[+([^\[\]]+)\]+\s*$")
 _AGAIN: Final = "Run 'certbot certificates' to see what certbot makes of it."
+_HOOKS: Final = ("pre_hook", "post_hook", "renew_hook", "deploy_hook")
 _PLUGIN: Final = {"standalone": "http-01 (standalone)", "webroot": "http-01 (webroot)", "nginx": "http-01 (nginx)"}
 
 
@@ -49,6 +50,8 @@ def _lineage(
     if not server:
         raise Trouble(tree.shown(conf), "It does not say which CA the certificate came from ('server').", _AGAIN)
     account, notes = _account(tree, server, wishes.get("account", ""), accounts)
+    paused, before = wishes.get("autorenew", "").lower() == "false", top.get("renew_before_expiry", "")
+    notes += (*_hooks(wishes), *_paused(paused=paused), *_unread(before))
     return pair.found(
         parts,
         key,
@@ -61,9 +64,41 @@ def _lineage(
         reuse_key=wishes.get("reuse_key", "").lower() == "true",
         preferred_chain=wishes.get("preferred_chain") or None,
         profile=wishes.get("required_profile") or wishes.get("preferred_profile") or None,
+        paused=paused,
+        renew_before=_span(before),
         proved_by=_proved_by(wishes),
         notes=notes,
     )
+
+
+def _hooks(wishes: Mapping[str, str]) -> list[str]:
+    """What ran around a renewal there runs no more; the commands themselves may hold secrets, and are not shown."""
+    set_ones = [each for each in _HOOKS if wishes.get(each, "None") not in ("", "None")]
+    told = [f"its {each} is not taken over: what it did after a renewal is for you to arrange" for each in set_ones]
+    installer = wishes.get("installer", "None")
+    if installer not in ("", "None"):
+        told.append(f"certbot's plugin {installer} installed it and reloaded the server: nothing here does that yet")
+    return told
+
+
+def _paused(*, paused: bool) -> list[str]:
+    return ["autorenew is off there: it is adopted paused (holdfast resume NAME)"] if paused else []
+
+
+def _span(text: str) -> timedelta | None:
+    """Such as "30 days"; certbot understands more."""
+    found = re.fullmatch(r"(\d{1,4})\s*(hour|day|week)s?", text.strip().lower())
+    span = timedelta(0) if found is None else timedelta(**{f"{found[2]}s": int(found[1])})
+    return span or None
+
+
+def _unread(text: str) -> list[str]:
+    if not text or _span(text) is not None:
+        return []
+    return [
+        f"its renew_before_expiry, {text[:40]!r}, is not understood: "
+        "set it here with holdfast change NAME --renew-before SPAN"
+    ]
 
 
 def _place(top: Mapping[str, str], what: str, name: str) -> str:

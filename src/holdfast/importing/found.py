@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from holdfast.secret import Secret
 
@@ -37,6 +37,8 @@ class FoundCertificate:
     reuse_key: bool = False
     preferred_chain: str | None = None
     profile: str | None = None
+    paused: bool = False  # the other client was told not to renew it
+    renew_before: timedelta | None = None  # its end, if the other client was told so
     proved_by: str = ""  # how the other client proved its names
     notes: tuple[str, ...] = ()
 

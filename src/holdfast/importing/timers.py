@@ -20,6 +20,14 @@ _LEGO: Final = (
     "systemctl list-timers | grep -i lego         # or the timer: systemctl disable --now NAME",
 )
 _PEM: Final = ("# Whatever renewed these files until now: its timer, its cron line, or somebody's calendar.",)
+# What has to be so before that, or a server goes on with the certificate that it has until this ends.
+MEANWHILE: Final = (
+    "Renewed files are not written yet to where your servers read them: installing them is not built.",
+    "A server that reads the old client's files keeps its present certificate, until that ends. Until then, either",
+    "  leave the old timer on: both renew the same names then, and each renewal counts at the CA; or",
+    "  let cron fetch what is new, into a folder that the server reads, and reload it. For example, every day:",
+    "    holdfast fetch NAME --form pem --to /etc/nginx/tls/NAME && nginx -s reload    # key.pem and chain.pem",
+)
 STEPS: Final[Mapping[str, tuple[str, ...]]] = {
     "certbot": _CERTBOT,
     "acme.sh": _ACME_SH,

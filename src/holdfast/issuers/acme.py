@@ -51,6 +51,7 @@ class AcmeIssuer:
         self._wire = wire
         self._place = wire.place
         self._account = account
+        self.account_url = account.url
 
     # ── Ordering ──
 

@@ -14,7 +14,7 @@ from holdfast.errors import Refused, TryLater
 from holdfast.issuers.reading import words
 
 _LATER: Final = {
-    "badNonce": Reason.CA_DOWN,  # five times in a row: its nonces do not work
+    "badNonce": Reason.NONCES_REFUSED,  # as often in a row as is tried; it answers, so it is not down
     "orderNotReady": Reason.CA_STILL_PENDING,
     "rateLimited": Reason.CA_RATE_LIMITED,
     "serverInternal": Reason.CA_DOWN,

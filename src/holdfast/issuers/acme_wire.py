@@ -155,7 +155,7 @@ class Wire:
             return await self._transport.request(request)
         except TryLater as why:
             reason = Reason.ANSWER_MALFORMED if why.reason == "BAD_ANSWER" else Reason.CA_DOWN
-            raise TryLater(str(why), after=why.after, reason=reason) from why
+            raise TryLater(str(why), after=why.after, reason=reason, sent=why.sent) from why
 
     def _reply(self, response: Response, what: str) -> Reply:
         good = 200 <= response.status < 300

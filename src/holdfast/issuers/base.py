@@ -28,6 +28,7 @@ class Wish:
     preferred_chain: str | None = None  # common name of the root to prefer
     asked_at: datetime | None = None  # when an order was last begun, kept before the call; for `find` of binding CAs
     previous: Mapping[str, Any] | None = None  # `ref` of the order that the certificate in use came from, at this CA
+    same_names: bool = False  # `previous` was for exactly these names
     # Signs with the key of the CSR (SHA-256), for a CA that wants a proof of its own; None where nobody has the key.
     sign: Callable[[bytes], Awaitable[bytes]] | None = field(default=None, compare=False, repr=False)
 
@@ -61,6 +62,7 @@ class Pending:
     after_s: float | None = None  # Retry-After
     word: str = ""  # the CA's own word for this state
     unknown: bool = False  # a word that nobody here knows: a warning is due, once for each word
+    person: bool = False  # somebody must say yes at the CA: if it lasts, people are told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,7 @@ class Uncertain:
     """
 
     why: str  # what was looked for, where, and what a person can do
+    for_a_person: bool = False  # it may wait for approval for weeks, unseen: only a person may order again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +126,8 @@ class Issuer(Protocol):
         """The order that an earlier, interrupted try may have placed, by our reference or our public key.
 
         None: there is surely none (or, where orders cost nothing, none that matters), and a new one may be placed.
-        Uncertain: this CA cannot be asked. TryLater: it can, but not now.
+        Uncertain: this CA cannot be asked. TryLater: it can, but not now; with the reason UNDER_WAY, there is more to
+        look through than one claim pays for, and the next one goes on (`Search`).
         """
 
     async def place(self, wish: Wish) -> Placed:

@@ -6,7 +6,7 @@ reference, and is looked up by it, then by our key, before another one is placed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -18,9 +18,12 @@ from holdfast.issuers.digicert_order import DIALECT, Settings
 from holdfast.issuers.kind import Kind, Options, Parts
 from holdfast.issuers.reading import instant, words
 from holdfast.issuers.rest import Reply, Rest, beforehand, segment
+from holdfast.issuers.search import Search, resumed
 
 _CLOCKS_DIFFER: Final = timedelta(days=1)  # it writes dates, at times without a zone
-_MOST_CANDIDATES: Final = 20  # orders that are looked at, to find ours by its key
+_MOST: Final = 40  # orders that are looked at, to find ours by its key
+_DETAILS: Final = 5  # that are read in one claim
+_ANY: Final = {"Accept": "*/*"}  # what is downloaded is no JSON
 _REVOCATION: Final = {
     1: "key_compromise", 3: "affiliation_changed", 4: "superseded", 5: "cessation_of_operation",
 }  # fmt: skip
@@ -32,9 +35,10 @@ class DigicertIssuer:
     kind = "digicert"
     binding = True
 
-    def __init__(self, rest: Rest, settings: Settings) -> None:
+    def __init__(self, rest: Rest, settings: Settings, memory: MutableMapping[str, Any]) -> None:
         self._rest = rest
         self._settings = settings
+        self._memory = memory
 
     # ── Ordering ──
 
@@ -43,7 +47,7 @@ class DigicertIssuer:
         if before is not None and self._settings.renewals == "reissue":
             with beforehand():
                 order = await self._order(before)
-            if order is not None and digicert_order.is_issued(order):
+            if order is not None and digicert_order.is_issued(order) and self._outlives(order, wish):
                 return await self._reissue(before, order, wish)
         product = wish.profile or self._settings.product
         body = digicert_order.body(wish, self._settings, renewal_of=before)
@@ -54,6 +58,9 @@ class DigicertIssuer:
         if not isinstance(found.get("id"), int):
             raise reply.broken()
         return Placed(ref=digicert_order.ref(found["id"], found))
+
+    def _outlives(self, order: Mapping[str, Any], wish: Wish) -> bool:
+        return digicert_order.outlives(order, wish, self._settings, self._rest.clock.now())
 
     async def _reissue(self, number: int, order: Mapping[str, Any], wish: Wish) -> Placed:
         """What is there already is kept in mind: where the key stays, a certificate of before looks like ours."""
@@ -76,19 +83,26 @@ class DigicertIssuer:
             reissued = await self._find_reissue(before, wish)
             if reissued is not None:
                 return reissued
+        search = resumed(self._memory, wish.issuance, _DETAILS)
         reply = await self._rest.get(f"/order/alternate/{segment(wish.issuance)}", "our order by its reference")
-        listed = [] if reply.is_gone else digicert_order.listed(reply, "orders")
+        listed = [] if reply.status == 404 else digicert_order.listed(reply, "orders")
         known = [each["order_id"] for each in listed if isinstance(each.get("order_id"), int)]
-        return await self._first_of(known, wish) or await self._find_by_key(wish)
+        named = await self._first_of(known, wish, search, by_reference=True)
+        return named or await self._find_by_key(wish, search)
 
-    async def _first_of(self, orders: list[int], wish: Wish) -> Placed | None:
-        for order in sorted(orders)[:_MOST_CANDIDATES]:
+    async def _first_of(self, orders: list[int], wish: Wish, search: Search, *, by_reference: bool) -> Placed | None:
+        """What it files under our reference is ours, unless it shows another key; else it must show ours."""
+        for order in sorted(set(orders) - search.ruled_out):
+            search.spend(self._rest.name)
             found = await self._order(order)
-            if found is not None and digicert_order.is_ours(found, wish):
-                return Placed(ref=digicert_order.ref(order, {"requests": found.get("requests")}))
+            ours = None if found is None else digicert_order.is_ours(found, wish)
+            if ours or (by_reference and ours is None):
+                return Placed(ref=digicert_order.ref(order, {"requests": (found or {}).get("requests")}))
+            search.ruled_out.add(order)
+            search.unclear |= found is not None and ours is None
         return None
 
-    async def _find_by_key(self, wish: Wish) -> Placed | Uncertain | None:
+    async def _find_by_key(self, wish: Wish, search: Search) -> Placed | Uncertain | None:
         """In case the reference did not get there: the youngest orders for the same name, by the key of their CSR."""
         name = digicert_order.common_name(wish)
         asked = {
@@ -99,11 +113,11 @@ class DigicertIssuer:
         }
         reply = await self._rest.get("/order/certificate", "our order by its name", asked)
         young = [each for each in digicert_order.listed(reply, "orders") if _may_be(each, name, wish)]
-        found = await self._first_of([each["id"] for each in young[:_MOST_CANDIDATES]], wish)
-        if found is None and len(young) > _MOST_CANDIDATES:
+        found = await self._first_of([each["id"] for each in young[:_MOST]], wish, search, by_reference=False)
+        if found is None and (search.unclear or len(young) > _MOST):
             return Uncertain(
-                why=f"{self._rest.name} has {len(young)} orders for {name} that may be ours, too many to look at. "
-                f"Look there for one with the reference {wish.issuance}."
+                why=f"{self._rest.name} has {len(young)} orders for {name} that may be ours: too many to look at, or "
+                f"it shows neither key nor reference. Look there for one with the reference {wish.issuance}."
             )
         return found
 
@@ -145,13 +159,17 @@ class DigicertIssuer:
         self, reply: Reply, order: Mapping[str, Any], ref: Mapping[str, Any], wish: Wish
     ) -> Look:
         """The order has been issued all along: what counts is a certificate for our key that was not there before."""
-        for each in [*await self._reissues(ref["order"]), digicert_order.certificate(order)]:
-            new = digicert_order.has_serial(each) and each["id"] not in ref["known"]
-            if new and digicert_order.same_key(each.get("csr"), wish.csr):
-                return await self._download(each["id"], wish)
+        number = _new_one([digicert_order.certificate(order)], ref, wish)
+        if number is None and order.get("status") != "reissue_pending":  # it may not be the order's first by now
+            number = _new_one(await self._reissues(ref["order"]), ref, wish)
+        if number is not None:
+            return await self._download(number, wish)
         if digicert_order.is_rejected(order, ref.get("request")):
             why = f"{self._rest.name} rejected the reissue of order {ref['order']}. {digicert_order.said(order)}"
             return Failed(why=why, reason=Reason.CA_REFUSED, retryable=False)
+        if digicert_order.waits_for_approval(order, ref.get("request")):
+            why = f"{self._rest.name}: an administrator must approve the reissue of order {ref['order']}."
+            return Pending(why=why, word="reissue_pending", person=True)
         return self._waits(reply, order)
 
     def _waits(self, reply: Reply, order: Mapping[str, Any]) -> Look:
@@ -163,7 +181,7 @@ class DigicertIssuer:
 
     async def _download(self, certificate: int, wish: Wish) -> Look:
         path = f"/certificate/{certificate}/download/format/pem_all"
-        reply = await self._rest.get(path, "the certificate")
+        reply = await self._rest.get(path, "the certificate", headers=_ANY)
         if reply.status in (400, 404):  # its store is behind its orders
             why = f"{self._rest.name} has issued certificate {certificate}; it cannot be downloaded yet."
             return Pending(why=why, word="issued")
@@ -208,7 +226,7 @@ class DigicertIssuer:
             body = {"status": "rejected", "processor_comment": note}
             (await self._rest.put(f"/request/{segment(ref['request'])}/status", "our request", body)).good()
             return
-        body = {"status": "CANCELED", "note": note}
+        body = {"status": "canceled", "note": note}
         (await self._rest.put(f"/order/certificate/{segment(ref['order'])}/status", "a cancellation", body)).good()
 
     async def revoke(self, certificate: bytes, reason: int) -> None:
@@ -270,6 +288,15 @@ class DigicertIssuer:
             )
 
 
+def _new_one(certificates: Sequence[Mapping[str, Any]], ref: Mapping[str, Any], wish: Wish) -> int | None:
+    """The certificate for our key that was not there when the reissue was asked for."""
+    for each in certificates:
+        new = digicert_order.has_serial(each) and each["id"] not in ref["known"]
+        if new and digicert_order.same_key(each.get("csr"), wish.csr):
+            return int(each["id"])
+    return None
+
+
 def _may_be(order: Mapping[str, Any], name: str, wish: Wish) -> bool:
     """Its filters have been seen to be ignored: whatever it lists is filtered again."""
     shown = digicert_order.certificate(order).get("common_name")
@@ -286,7 +313,7 @@ def _make(parts: Parts) -> DigicertIssuer:
     settings = Settings.read(parts.settings)
     headers = {"X-DC-DEVKEY": parts.credentials["api_key"]}
     site = Options(parts.settings).site(settings.base_url, headers)
-    return DigicertIssuer(Rest(parts.transport, parts.clock, site, DIALECT), settings)
+    return DigicertIssuer(Rest(parts.transport, parts.clock, site, DIALECT), settings, parts.memory)
 
 
 KIND: Final = Kind(check=Settings.read, make=_make, needs=("api_key",))

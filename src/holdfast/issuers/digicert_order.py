@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self
 
 from cryptography import x509
@@ -16,7 +17,7 @@ from holdfast.errors import Refused
 from holdfast.issuers import chains
 from holdfast.issuers.base import Wish
 from holdfast.issuers.kind import Options
-from holdfast.issuers.reading import words
+from holdfast.issuers.reading import instant, words
 from holdfast.issuers.rest import MAX_ITEMS, Reply
 from holdfast.issuers.triage import Dialect, Meaning, Problem, Verdict
 from holdfast.pki import csr, keys
@@ -26,6 +27,7 @@ _PRODUCT: Final = "[a-z0-9_]{2,64}"
 _PEM: Final = re.compile(r"-----BEGIN (?:NEW )?CERTIFICATE REQUEST-----([A-Za-z0-9+/=\s]+)-----END")
 _OTHER_PLATFORM: Final = -1
 _SHOWN_PRODUCTS: Final = 20
+RENEWED_WITHIN: Final = timedelta(days=90)  # of its end an order is renewed there, and what is left of it carried over
 
 
 # ── Settings ──
@@ -88,7 +90,9 @@ def _problem(value: Any) -> Problem | None:
     return Problem(tuple(part for code in codes for part in (code, *code.split("|")) if part), said)
 
 
-_APPROVAL: Final = Meaning(Verdict.PENDING, "An administrator of the account must approve it in CertCentral.")
+_APPROVAL: Final = Meaning(
+    Verdict.PENDING, "An administrator of the account must approve it in CertCentral.", person=True
+)  # fmt: skip
 _OVER: Final = Meaning(Verdict.FAILED)
 _NO_RIGHT: Final = Meaning(
     Verdict.FAILED, "The credential api_key is wrong, or its user has no right to do this.", Reason.ACCOUNT_REFUSED
@@ -100,7 +104,7 @@ DIALECT: Final = Dialect(
         "pending": Meaning(Verdict.PENDING, "The CA validates the organization and the domains."),
         "processing": Meaning(Verdict.PENDING),
         "needsapproval": _APPROVAL,
-        "needscsr": Meaning(Verdict.PENDING, "The order waits for a CSR: look at it in CertCentral."),
+        "needscsr": Meaning(Verdict.PENDING, "The order waits for a CSR: look at it in CertCentral.", person=True),
         "waitingpickup": Meaning(Verdict.PENDING),
         "reissuepending": Meaning(Verdict.PENDING),
         "approved": Meaning(Verdict.PENDING),  # of old orders: taken, not issued
@@ -203,6 +207,31 @@ def common_name(wish: Wish) -> str:
 # ── What is read ──
 
 
+def outlives(order: Mapping[str, Any], wish: Wish, settings: Settings, now: datetime) -> bool:
+    """Whether a reissue still has a life worth having, before the plan that it belongs to is over.
+
+    Each would otherwise be cut shorter than the one before, until the last ends with the plan.
+    """
+    end = order.get("order_valid_till")
+    over_at = instant(end) or instant(f"{end}T00:00:00Z")
+    return over_at is None or over_at - now >= min(_wanted_life(order, wish, settings, now), RENEWED_WITHIN)
+
+
+def _wanted_life(order: Mapping[str, Any], wish: Wish, settings: Settings, now: datetime) -> timedelta:
+    if wish.not_after is not None:
+        return wish.not_after - now
+    if settings.validity_days is not None:
+        return timedelta(days=settings.validity_days)
+    dates = [instant(f"{certificate(order).get(name)}T00:00:00Z") for name in ("valid_from", "valid_till")]
+    return RENEWED_WITHIN if dates[0] is None or dates[1] is None else dates[1] - dates[0]
+
+
+def waits_for_approval(order: Mapping[str, Any], request: object) -> bool:
+    """Whether this request about the order, such as a reissue, waits for an administrator."""
+    open_ones = [each for each in requests(order) if each.get("status") in ("pending", "submitted")]
+    return any(each.get("id") == request for each in open_ones)
+
+
 def ref(order: int, reply: Mapping[str, Any], *, known: Sequence[int] | None = None) -> dict[str, Any]:
     """What is kept of an order: its number, and what the answer gave besides; `known` is what a reissue replaces."""
     request = next((each.get("id") for each in requests(reply)), None)
@@ -259,28 +288,31 @@ def has_serial(certificate: Mapping[str, Any]) -> bool:
     return isinstance(certificate.get("id"), int) and bool(certificate.get("serial_number"))
 
 
-def is_ours(order: Mapping[str, Any], wish: Wish) -> bool:
-    """By our reference and by the key of its CSR, each of which it may not show."""
-    shown, reference = certificate(order).get("csr"), order.get("alternative_order_id")
+def is_ours(order: Mapping[str, Any], wish: Wish) -> bool | None:
+    """By our reference and by the key of its CSR, each of which it may not show; None: it shows neither."""
+    reference = order.get("alternative_order_id")
     if reference and reference != wish.issuance:
         return False
-    return same_key(shown, wish.csr) if shown else bool(reference)
+    theirs = _key_of(certificate(order).get("csr"))
+    if theirs is None:
+        return True if reference else None
+    return theirs == chains.public_key(wish.csr)
 
 
 def same_key(shown: object, request: bytes) -> bool:
-    """Whether a CSR that CertCentral shows, with line breaks or without, has the key of ours."""
-    found = _PEM.search(shown) if isinstance(shown, str) and len(shown) < 64 * 1024 else None
-    if found is None:
-        return False
-    text = "".join(found.group(1).split())
-    lines = "\n".join(text[at : at + 64] for at in range(0, len(text), 64))
+    """Whether a CSR that CertCentral shows has the key of ours."""
+    return _key_of(shown) == chains.public_key(request)
+
+
+def _key_of(shown: object) -> bytes | None:
+    """The key of a CSR, as PEM with line breaks or without, or as bare base64; None if it cannot be read."""
+    text = shown if isinstance(shown, str) and len(shown) < 64 * 1024 else ""
+    found = _PEM.search(text)
     try:
-        theirs = x509.load_pem_x509_csr(
-            f"-----BEGIN CERTIFICATE REQUEST-----\n{lines}\n-----END CERTIFICATE REQUEST-----\n".encode()
-        )
-        return keys.spki(theirs.public_key()) == chains.public_key(request)  # type: ignore[arg-type]
+        content = base64.b64decode("".join((found.group(1) if found else text).split()), validate=True)
+        return keys.spki(x509.load_der_x509_csr(content).public_key())  # type: ignore[arg-type]
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        return False
+        return None
 
 
 def said(order: Mapping[str, Any]) -> str:

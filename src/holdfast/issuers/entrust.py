@@ -6,7 +6,7 @@ There is no key by which an order is the same order again: after an answer that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -15,22 +15,21 @@ from cryptography import x509
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers import acme_certificate, chains, client_certificate, entrust_order, triage
+from holdfast.issuers import acme_certificate, chains, client_certificate, entrust_events, entrust_order, triage
 from holdfast.issuers.base import Issued, Look, Pending, Placed, Proof, RenewalWindow, Uncertain, Wish
 from holdfast.issuers.entrust_order import Profile
 from holdfast.issuers.entrust_reading import DIALECT as DIALECT
-from holdfast.issuers.entrust_reading import chain_of, data, hex_or_none, inside, message, serial_of, spelled, whole
+from holdfast.issuers.entrust_reading import chain_of, data, hex_or_none, inside, message, serial_of, spelled
 from holdfast.issuers.kind import Kind, Options, Parts
 from holdfast.issuers.reading import instant, words
 from holdfast.issuers.remembered import Remembered
 from holdfast.issuers.rest import Reply, Rest, beforehand, segment
+from holdfast.issuers.search import resumed
 from holdfast.issuers.triage import Verdict
 from holdfast.secret import Secret
 
 SHOWN_AFTER: Final = timedelta(minutes=3)  # what a profile issues at once is among the events by then
-_CLOCKS_DIFFER: Final = timedelta(minutes=5)
-_EVENTS: Final = 50  # on a page: what its hosted form allows
-_MOST_PAGES: Final = 200
+_PAGES_LOOKED_UP, _PAGES_LOOKED_AT = 8, 2  # in one claim, for an order that may be there and for one that is
 _KEPT_FOR: Final = 3600.0  # seconds, of what its CA and its profile say of themselves
 _NOT_OFFERED: Final = (404, 405, 501)
 _REASONS: Final = {
@@ -56,24 +55,26 @@ class EntrustIssuer:
     kind = "entrust"
     binding = True
 
-    def __init__(self, rest: Rest, terms: Terms, memory: Remembered) -> None:
+    def __init__(self, rest: Rest, terms: Terms, memory: Remembered, searches: MutableMapping[str, Any]) -> None:
         self._rest = rest
         self._terms = terms
         self._memory = memory
+        self._searches = searches
         self._path = f"/v1/certificate-authorities/{segment(terms.ca_id)}"
 
     # ── Ordering ──
 
     async def find(self, wish: Wish) -> Placed | Uncertain | None:
         """What was issued for our key shows among the events; what waits for a person is nowhere to be seen."""
-        if (issued := await self._among_events(wish, wish.asked_at)) is not None:
+        if (issued := await self._among_events(wish, wish.asked_at, _PAGES_LOOKED_UP)) is not None:
             return Placed(ref={"certificate": chains.text(issued), "serial": serial_of(issued)})
         if not self._terms.approval:
             self._none_yet(wish.asked_at)
             return None
         return Uncertain(
             why=f"{self._rest.name} may have our order and cannot be asked while it waits for approval. Look for the "
-            f"reference {wish.issuance} in its list of enrollments. A profile that issues at once has approval=false."
+            f"reference {wish.issuance} in its list of enrollments. A profile that issues at once has approval=false.",
+            for_a_person=True,
         )
 
     def _none_yet(self, asked_at: datetime | None) -> None:
@@ -91,14 +92,17 @@ class EntrustIssuer:
         body = entrust_order.body(wish, profile, variables=self._terms.variables, lasts=end - now)
         reply = await self._rest.post(f"{self._path}/enrollments", "a new enrollment", body)
         enrollment = inside(reply, "enrollment")
-        found, number = chains.read(enrollment.get("body")), words(enrollment.get("id") or "", 200)
-        if not found and not number:
+        found, number = _leaf(enrollment.get("body"), wish), words(enrollment.get("id") or "", 200)
+        said = reply.by_word(enrollment.get("status"), message(reply))
+        if found is None and said.verdict is Verdict.FAILED:  # the only answer that a gateway without GET ever gives
+            raise said.error()
+        if found is None and not number:
             raise reply.broken()
         ref = {
             "enrollment": number or None,
             "placed_at": self._rest.clock.now().astimezone(UTC).isoformat(),
-            "serial": serial_of(found[0]) if found else hex_or_none(enrollment.get("serialNumber")),
-            "certificate": chains.text(found[0]) if found else None,
+            "serial": serial_of(found) if found else hex_or_none(enrollment.get("serialNumber")),
+            "certificate": chains.text(found) if found else None,
         }
         return Placed(ref={name: value for name, value in ref.items() if value is not None})
 
@@ -130,8 +134,8 @@ class EntrustIssuer:
 
     async def _judged(self, wish: Wish, reply: Reply, found: Mapping[str, Any], content: str) -> Look:
         """The certificate first, then the word."""
-        if certificates := chains.read(found.get(content)):
-            return await self._issued(wish, certificates[0], *chain_of(found))
+        if (leaf := _leaf(found.get(content), wish)) is not None:
+            return await self._issued(wish, leaf, *chains.read(found.get(content)), *chain_of(found))
         if found.get(content):
             raise reply.broken()
         return reply.by_word(found.get("status"), message(reply)).look()
@@ -142,30 +146,15 @@ class EntrustIssuer:
             reply = await self._rest.get(f"{self._path}/certificates/{ref['serial']}", "our certificate")
             if reply.status not in _NOT_OFFERED:
                 return await self._judged(wish, reply, inside(reply, "certificate"), "certificateData")
-        issued = await self._among_events(wish, instant(ref.get("placed_at")))
+        issued = await self._among_events(wish, instant(ref.get("placed_at")), _PAGES_LOOKED_AT)
         if issued is not None:
             return await self._issued(wish, issued)
         return Pending(why=f"{self._rest.name} took the order and does not show it; it is waited for.")
 
-    async def _among_events(self, wish: Wish, since: datetime | None) -> x509.Certificate | None:
-        """A certificate for our key among what this CA did since then."""
-        begun = since or self._rest.clock.now() - timedelta(days=1)
-        start = (begun - _CLOCKS_DIFFER).astimezone(UTC)
-        query = {"startDate": f"{start:%Y-%m-%dT%H:%M:%S}.00Z", "preferredPageSize": str(_EVENTS)}
-        for _ in range(_MOST_PAGES):
-            reply = await self._rest.get(f"{self._path}/certificate-events", "its events", query)
-            page = whole(reply)
-            events = page.get("events", [])
-            if not isinstance(events, list) or "morePages" not in page:
-                raise reply.broken()  # to see none in it would be to order again
-            for event in events:
-                found = chains.read(event.get("certificate")) if isinstance(event, dict) else ()
-                if found and chains.answers(found[0], wish.csr, begun):
-                    return found[0]
-            if not page.get("morePages"):
-                return None
-            query = {**query, "nextPageIndex": str(page.get("nextPageIndex"))}
-        raise TryLater(f"{self._rest.name} has more events than can be read at once.", reason=Reason.ANSWER_MALFORMED)
+    async def _among_events(self, wish: Wish, since: datetime | None, pages: int) -> x509.Certificate | None:
+        search = resumed(self._searches, f"{wish.issuance}/events", pages)
+        asked_at = since or self._rest.clock.now() - timedelta(days=1)
+        return await entrust_events.find(self._rest, self._path, wish, asked_at, search)
 
     async def _issued(self, wish: Wish, leaf: x509.Certificate, *beside: x509.Certificate) -> Look:
         if not chains.is_for(leaf, wish.csr):
@@ -233,6 +222,12 @@ class EntrustIssuer:
         return f"{self._rest.name} knows us; CA {named}, profile {words(profile.name or profile.id, 80)}; {ends}."
 
 
+def _leaf(content: object, wish: Wish) -> x509.Certificate | None:
+    """Of the certificates in a body the one for our key; if there is none, the first: it is not what was asked for."""
+    found = chains.read(content)
+    return next((each for each in found if chains.is_for(each, wish.csr)), found[0] if found else None)
+
+
 # ── Settings ──
 
 
@@ -266,7 +261,7 @@ def _make(parts: Parts) -> EntrustIssuer:
     headers = {"ca-client-id": Secret(client)} if client else {}
     site = options.site(_base(options), headers, client_certificate.shown_by(options, parts))
     memory: Remembered = parts.memory.setdefault("remembered", Remembered(parts.clock))
-    return EntrustIssuer(Rest(parts.transport, parts.clock, site, DIALECT), _terms(options), memory)
+    return EntrustIssuer(Rest(parts.transport, parts.clock, site, DIALECT), _terms(options), memory, parts.memory)
 
 
 KIND: Final = Kind(check=_check, make=_make, may=client_certificate.CREDENTIALS)

@@ -26,7 +26,7 @@ def _problem(value: Any) -> Problem | None:
 
 
 _WAITS: Final = Meaning(Verdict.PENDING)
-_APPROVAL: Final = Meaning(Verdict.PENDING, "It waits for a person at the CA, which may take days.")
+_APPROVAL: Final = Meaning(Verdict.PENDING, "It waits for a person at the CA, which may take days.", person=True)
 _OVER: Final = Meaning(Verdict.FAILED)
 
 DIALECT: Final = Dialect(

@@ -8,7 +8,7 @@ read, and compared by public key.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from hashlib import sha256
@@ -27,6 +27,7 @@ from holdfast.issuers.kind import Kind, Options, Parts
 from holdfast.issuers.reading import instant, words
 from holdfast.issuers.remembered import Remembered
 from holdfast.issuers.rest import Reply, Rest, beforehand, segment
+from holdfast.issuers.search import Search, resumed
 from holdfast.issuers.triage import Verdict
 from holdfast.secret import Secret
 
@@ -36,7 +37,9 @@ SHOWN_AFTER: Final = timedelta(minutes=3)  # issuance takes seconds; what is not
 KNOWN_AFTER: Final = timedelta(minutes=10)  # until then an order of ours may be unknown to one of its servers
 QUOTA_AFTER: Final = timedelta(hours=1)  # a person must buy more first
 _KEPT_FOR: Final = 3600.0
-_PAGE, _MOST_PAGES = 100, 5
+_PAGE, _MOST_PAGES = 100, 3
+_SOON: Final = timedelta(minutes=1)
+_DETAILS: Final = 9  # certificates that are read in one claim, to find ours by its key
 _CONTENT: Final = "application/json;charset=utf-8"  # exactly so, or 415
 _REASONS: Final = {
     1: "keyCompromise", 3: "affiliationChanged", 4: "superseded", 5: "cessationOfOperation", 9: "privilegeWithdrawn",
@@ -60,11 +63,14 @@ class GlobalSignIssuer:
     kind = "globalsign"
     binding = True
 
-    def __init__(self, rest: Rest, door: Rest, account: Account, memory: Remembered) -> None:
+    def __init__(
+        self, rest: Rest, door: Rest, account: Account, memory: Remembered, searches: MutableMapping[str, Any]
+    ) -> None:
         self._rest = rest
         self._door = door  # the same place, where a refusal is about our credentials
         self._account = account
         self._memory = memory
+        self._searches = searches
 
     # ── The token ──
 
@@ -100,7 +106,8 @@ class GlobalSignIssuer:
         now, since = self._rest.clock.now(), wish.asked_at
         if since is None:
             return None
-        span = {"from": str(int(since.timestamp()) - 60), "to": str(int(now.timestamp()) + 60)}
+        search = resumed(self._searches, wish.issuance, _DETAILS)
+        span = {"from": str(int(since.timestamp()) - 60), "to": str(int(now.timestamp()))}
         listed = await self._listed("/stats/issued", "what was issued", span)
         if listed is None:
             return Uncertain(
@@ -109,14 +116,29 @@ class GlobalSignIssuer:
             )
         if not all(spellings(row.get("serial_number")) for row in listed):  # ours may be among those without
             raise TryLater("GlobalSign, what was issued: it cannot be understood.", reason=Reason.ANSWER_MALFORMED)
-        for serial in [each for row in listed for each in spellings(row.get("serial_number"))]:
-            found = await self._certificate(serial)
+        hidden = False  # one that is listed and cannot be read yet may be ours
+        for names in [spellings(row.get("serial_number")) for row in listed]:
+            if search.ruled_out.issuperset(names):
+                continue
+            serial, found = await self._first_shown(names, search)
             if found is not None and chains.answers(found, wish.csr, since):
                 return Placed(ref=ref_of(serial, now))
-        if now < since + SHOWN_AFTER:
+            if found is None and now < since + KNOWN_AFTER:
+                hidden = True
+            else:
+                search.ruled_out.update(names)
+        if hidden or now < since + SHOWN_AFTER:
             why = f"{self._rest.name} may still be making the certificate that was asked for; it is looked for again."
-            raise TryLater(why, after=since + SHOWN_AFTER - now, reason=Reason.CA_STILL_PENDING)
+            raise TryLater(why, after=max(since + SHOWN_AFTER - now, _SOON), reason=Reason.CA_STILL_PENDING)
         return None
+
+    async def _first_shown(self, names: list[str], search: Search) -> tuple[str, x509.Certificate | None]:
+        """A serial is spelled in two ways, and only one of them is known there."""
+        for serial in names:
+            search.spend(self._rest.name)
+            if (found := await self._certificate(serial)) is not None:
+                return serial, found
+        return "", None
 
     async def _listed(self, path: str, what: str, query: Mapping[str, str]) -> list[dict[str, Any]] | None:
         """All pages of a list; None if they are too many."""
@@ -297,7 +319,7 @@ def _make(parts: Parts) -> GlobalSignIssuer:
     )
     memory: Remembered = parts.memory.setdefault("remembered", Remembered(parts.clock))
     rest, door = (Rest(parts.transport, parts.clock, site, dialect) for dialect in (DIALECT, LOGIN))
-    return GlobalSignIssuer(rest, door, account, memory)
+    return GlobalSignIssuer(rest, door, account, memory, parts.memory)
 
 
 KIND: Final = Kind(

@@ -17,7 +17,7 @@ from holdfast.secret import Secret
 
 # Those that take the name of an order from its CSR: there it must have a common name, whatever the RFCs say by now.
 WANT_COMMON_NAME: Final = frozenset({"sectigo"})
-COMMON: Final = frozenset({"limits", "poll_max_wait_seconds", "roots", "request_timeout_seconds"})
+COMMON: Final = frozenset({"approval_required", "limits", "poll_max_wait_seconds", "roots", "request_timeout_seconds"})
 MAX_TIMEOUT_S: Final = 120.0
 
 

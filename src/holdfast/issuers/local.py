@@ -64,6 +64,7 @@ class LocalIssuer:
         if found is None:
             return Failed(why="Our CA does not know the order any more.", reason=Reason.ORDER_EXPIRED)
         if found.issued is not None:
+            self._desk.delivered("fetched", found.issued.id, found.issued.account)  # or it would be called uncollected
             return Issued(chain_pem=own_ca.chain(self._authority(), found.issued))
         if found.order.state is OrderState.INVALID:
             why = "The order is over." if found.order.error is None else found.order.error.detail

@@ -6,7 +6,7 @@ there before anything is requested again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -17,13 +17,17 @@ from holdfast.issuers.base import Failed, Issued, Look, Pending, Placed, Proof, 
 from holdfast.issuers.kind import Kind, Options, Parts
 from holdfast.issuers.reading import words
 from holdfast.issuers.rest import Headers, Reply, Rest, beforehand, segment
+from holdfast.issuers.search import Search, resumed
 from holdfast.issuers.sectigo_order import ALREADY_REVOKED, DIALECT, NOT_ISSUED, UNREACHABLE, Settings
 from holdfast.issuers.triage import Verdict
 
 _FORMAT: Final = "x509"  # the certificate with its chain, in PEM; its order is not relied upon
 _PAGE: Final = 200
-_MOST_PAGES: Final = 10
-_MOST_DETAILS: Final = 20  # that are read, to find a request of ours
+_MOST_PAGES: Final = 3
+_MOST_DETAILS: Final = 40  # that are read, to find a request of ours
+_DETAILS: Final = 6  # that are read in one claim
+_ANY: Final = {"Accept": "*/*"}  # what is collected is no JSON
+_REVOKED: Final = "-110"  # what says that there is nothing to collect, and never will be
 _CLOCKS_DIFFER: Final = timedelta(days=1)  # it writes dates without a time
 _DAY: Final = timedelta(days=1)
 _REVOCATION: Final = {0: "unspecified", 1: "key compromise", 3: "affiliation changed", 4: "superseded",
@@ -36,9 +40,10 @@ class SectigoIssuer:
     kind = "sectigo"
     binding = True
 
-    def __init__(self, rest: Rest, settings: Settings) -> None:
+    def __init__(self, rest: Rest, settings: Settings, memory: MutableMapping[str, Any]) -> None:
         self._rest = rest
         self._settings = settings
+        self._memory = memory
         self._path = f"/ssl/{settings.api_version}"
 
     # ── Ordering ──
@@ -61,7 +66,8 @@ class SectigoIssuer:
         return Placed(ref={"ssl": found["sslId"], **({"renew": words(renew, 80)} if renew else {})})
 
     def _previous(self, wish: Wish) -> int | None:
-        known = (wish.previous or {}).get("ssl")
+        """What is to be renewed: for the same names only, as a renewal has those of the certificate before."""
+        known = (wish.previous or {}).get("ssl") if wish.same_names else None
         return known if self._settings.renewals == "renew" and isinstance(known, int) else None
 
     def _cert_type(self, wish: Wish) -> int:
@@ -94,19 +100,25 @@ class SectigoIssuer:
 
     async def find(self, wish: Wish) -> Placed | Uncertain | None:
         """The list shows ids and names only, so each candidate is opened, the youngest first."""
-        candidates = await self._listed(sectigo_order.common_name(wish))
+        search = resumed(self._memory, wish.issuance, _DETAILS)
+        candidates, whole = await self._listed(sectigo_order.common_name(wish))
         before = self._previous(wish)
         if before is not None:
-            return await self._find_renewal([each for each in candidates if each > before], wish)
+            return await self._find_renewal([each for each in candidates if each > before], wish, search)
         for ssl in candidates[:_MOST_DETAILS]:
+            if ssl in search.ruled_out:
+                continue
+            search.spend(self._rest.name)
             details = await self._details(ssl)
             if sectigo_order.is_ours(details, wish):
                 return Placed(ref={"ssl": ssl})
             if _is_older(details, wish):
                 return None
-        return self._uncertain(candidates, wish) if len(candidates) > _MOST_DETAILS else None
+            search.ruled_out.add(ssl)
+        return None if whole and len(candidates) <= _MOST_DETAILS else self._uncertain(candidates, wish)
 
-    async def _listed(self, name: str) -> list[int]:
+    async def _listed(self, name: str) -> tuple[list[int], bool]:
+        """The requests for a name, the youngest first, and whether these are all of them."""
         found: list[int] = []
         for page in range(_MOST_PAGES):
             asked = {
@@ -117,21 +129,32 @@ class SectigoIssuer:
             listed = [each for each in reply.json_list() if isinstance(each, dict)]
             found += [each["sslId"] for each in listed if isinstance(each.get("sslId"), int)]
             if len(listed) < _PAGE:
-                break
-        return sorted(set(found), reverse=True)
+                return sorted(set(found), reverse=True), True
+        return sorted(set(found), reverse=True), False
 
-    async def _find_renewal(self, candidates: list[int], wish: Wish) -> Placed | Uncertain | None:
+    async def _find_renewal(self, candidates: list[int], wish: Wish, search: Search) -> Placed | Uncertain | None:
         """A renewal carries no comments of ours. What is issued shows its key; what is not, shows nothing."""
+        open_ones: list[int] = search.cursor or []  # seen by this search, perhaps in claims before this one
+        search.cursor = open_ones
         for ssl in candidates[:_MOST_DETAILS]:
-            if isinstance(await self._collect(ssl, wish), Issued):
-                return Placed(ref={"ssl": ssl})
-        open_ones = [ssl for ssl in candidates[:_MOST_DETAILS] if not await self._is_over(ssl)]
+            if ssl in search.ruled_out or ssl in open_ones:
+                continue
+            search.spend(self._rest.name)
+            verdict = await self._verdict(ssl)
+            if verdict is Verdict.ISSUED:
+                search.spend(self._rest.name)
+                if isinstance(await self._collect(ssl, wish), Issued):
+                    return Placed(ref={"ssl": ssl})
+            if verdict in (Verdict.FAILED, Verdict.ISSUED):  # one that is issued was looked at, and is not ours
+                search.ruled_out.add(ssl)
+            else:
+                open_ones.append(ssl)
+        search.cursor = None
         return self._uncertain(open_ones, wish) if open_ones or len(candidates) > _MOST_DETAILS else None
 
-    async def _is_over(self, ssl: int) -> bool:
+    async def _verdict(self, ssl: int) -> Verdict:
         reply = await self._rest.get(f"{self._path}/{ssl}", "a request")
-        verdict = reply.by_word(reply.json_object().get("status")).verdict
-        return verdict in (Verdict.FAILED, Verdict.ISSUED)  # one that is issued was looked at, and is not ours
+        return reply.by_word(reply.json_object().get("status")).verdict
 
     def _uncertain(self, candidates: list[int], wish: Wish) -> Uncertain:
         shown = ", ".join(str(each) for each in candidates[:5])
@@ -158,12 +181,15 @@ class SectigoIssuer:
 
     async def _collect(self, ssl: int, wish: Wish) -> Look:
         """HTTP 400 is how it says "not yet", and how it says "never": the code tells them apart."""
-        reply = await self._rest.get(f"{self._path}/collect/{ssl}", "the certificate", {"format": _FORMAT})
+        path, asked = f"{self._path}/collect/{ssl}", {"format": _FORMAT}
+        reply = await self._rest.get(path, "the certificate", asked, headers=_ANY)
         if UNREACHABLE & set(reply.codes) or not (reply.response.body.strip() or reply.finding):
             why = f"{self._rest.name} has issued it, and cannot hand it out yet."
             return Pending(why=why, word="Issued", after_s=_seconds(reply))
         if reply.finding is not None:
-            return reply.finding.look()
+            if reply.finding.verdict is Verdict.PENDING or _REVOKED in reply.codes:
+                return reply.finding.look()
+            raise reply.finding.error()  # about us, or about the way: the order itself is issued, and paid for
         found = sectigo_order.certificates(reply.response.body)
         if not found:
             raise reply.broken()
@@ -254,7 +280,7 @@ def _make(parts: Parts) -> SectigoIssuer:
         "password": parts.credentials["password"],
     }
     site = Options(parts.settings).site(settings.base_url, headers)
-    return SectigoIssuer(Rest(parts.transport, parts.clock, site, DIALECT), settings)
+    return SectigoIssuer(Rest(parts.transport, parts.clock, site, DIALECT), settings, parts.memory)
 
 
 KIND: Final = Kind(check=Settings.read, make=_make, needs=("password",))

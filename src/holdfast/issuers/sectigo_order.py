@@ -85,7 +85,9 @@ def _refusal(says: str, reason: Reason | None = None) -> Meaning:
     return Meaning(Verdict.FAILED, says, reason)
 
 
-_APPROVAL: Final = Meaning(Verdict.PENDING, "An administrator must approve it in Sectigo Certificate Manager.")
+_APPROVAL: Final = Meaning(
+    Verdict.PENDING, "An administrator must approve it in Sectigo Certificate Manager.", person=True
+)  # fmt: skip
 _AT_WORK: Final = Meaning(Verdict.PENDING)
 _LOGIN: Final = _refusal(
     "Check the settings customer_uri and login, and the credential password.", Reason.ACCOUNT_REFUSED

@@ -53,6 +53,7 @@ class Meaning:
     says: str = ""  # a sentence for people, beside the CA's own words
     reason: Reason | None = None  # None: the usual one of the verdict
     again: bool = False  # of a failed one: a new order may do better
+    person: bool = False  # of a pending one: somebody must say yes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class Finding:
     word: str = ""
     unknown: bool = False
     again: bool = False
+    person: bool = False
 
     def error(self) -> TryLater | Refused:
         """What to raise where an answer was needed, and this is none."""
@@ -102,7 +104,9 @@ class Finding:
         after = None if self.after is None else self.after.total_seconds()
         match self.verdict:
             case Verdict.PENDING:
-                return Pending(why=self.why, after_s=after, word=self.word, unknown=self.unknown)
+                return Pending(
+                    why=self.why, after_s=after, word=self.word, unknown=self.unknown, person=self.person
+                )  # fmt: skip
             case Verdict.FAILED:
                 return Failed(why=self.why, reason=self.reason, retryable=self.again)
         raise self.error()
@@ -132,7 +136,9 @@ def by_word(dialect: Dialect, word: object, *, what: str, said: str = "", after:
 
 def _finding(meaning: Meaning, why: str, after: timedelta | None) -> Finding:
     reason = meaning.reason or _USUAL[meaning.verdict]
-    return Finding(verdict=meaning.verdict, why=why, reason=reason, after=after, again=meaning.again)
+    return Finding(
+        verdict=meaning.verdict, why=why, reason=reason, after=after, again=meaning.again, person=meaning.person
+    )  # fmt: skip
 
 
 _USUAL: Final = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final, NamedTuple
 
+from holdfast.core import base64url
 from holdfast.core.acme import (
     Account,
     AccountState,
@@ -140,7 +140,7 @@ class _Ids:
 
 
 def _token(random: Random) -> str:
-    return base64.urlsafe_b64encode(random.token(32)).rstrip(b"=").decode()
+    return base64url.encode(random.token(32))
 
 
 def _usable(tx: Tx, account: str, alike: str, now: datetime) -> Order | None:

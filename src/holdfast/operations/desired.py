@@ -19,6 +19,7 @@ from holdfast.core.certificate import Certificate, State, Wanted
 from holdfast.core.desired import Document, DocumentRefused, Entry, Existing, Plan, Step
 from holdfast.errors import UserError
 from holdfast.operations import certificates as verbs
+from holdfast.operations import second_person
 from holdfast.operations.certificates import identifiers_of
 from holdfast.operations.issuing import Keeper
 from holdfast.pki.aside import aside
@@ -105,7 +106,7 @@ def _planned(tree: Any, truth: _Truth, prune: bool) -> Planned:
         plan=made,
         orders=dict(sorted(orders.items())),
         budgets={name: left for name, left in truth.order_budgets.items() if name in orders},
-        approvals=sum(each.approval_required for each in ordered),
+        approvals=second_person.count_needed(ordered, [each.wanted for each in truth.existing], truth.issuers),
     )
 
 

@@ -122,7 +122,7 @@ async def tls_alpn(net: Net, listen: str, host: str, port: int) -> Finding:
 def issuers(rows: Sequence[Mapping[str, Any]], probed: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
     """Each CA as the server reached it just now."""
     if not rows:
-        return [note("CAs", "there is none", "Add one: holdfast ca add NAME --preset letsencrypt")]
+        return [note("CAs", "there is none", "Add one: holdfast ca add letsencrypt NAME")]
     return [_issuer(row, probed.get(row["name"])) for row in rows]
 
 
@@ -155,7 +155,7 @@ def channels(rows: Sequence[Mapping[str, Any]] | None, dead: int | None) -> list
 def _channel(row: Mapping[str, Any]) -> Finding:
     check = f"channel {row['name']}"
     if row.get("state", "active") != "active":
-        return note(check, "somebody paused it", f"When it may be used again: holdfast notify resume {row['name']}")
+        return note(check, "somebody paused it", f"When it may be used again: holdfast notify unmute {row['name']}")
     if row.get("breaker_open"):
         saw = f"it does not answer: {row.get('breaker_error') or 'no reason was kept'}"
         return bad(check, saw, f"Put it right, then: holdfast notify test {row['name']}")

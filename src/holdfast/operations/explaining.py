@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from holdfast.core import hindsight
 from holdfast.core.issuance import Issuance
@@ -20,7 +20,7 @@ class NotThen(UserError):
     status, code = 400, "not-there-then"
 
     def __init__(self, view: View) -> None:
-        first = view.certificate.created_at
+        first = view.certificate.created_at + timedelta(seconds=1)  # whole seconds are shown: never one too early
         super().__init__(f"Certificate {view.certificate.name!r} was not there then: it came at {_shown(first)}.")
         self.hint = f"Ask about a time from then on, for example: --at {_shown(first)}"
 

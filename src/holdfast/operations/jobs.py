@@ -66,21 +66,6 @@ async def retry(db: Store, job: str, *, actor: str) -> jobs.Job:
         raise TwinAlive(job) from None
 
 
-async def requeue(db: Store, job: str, *, actor: str) -> None:
-    """dead → ready, with all its attempts; audited."""
-
-    def write(tx: Tx) -> None:
-        found = _found(tx, job)
-        if not jobs.requeue(tx, found.id):
-            raise JobNotIn(job, found.state, "dead", "Only a dead job can be requeued; the others go on by themselves.")
-        _tell(tx, found, "requeued", actor)
-
-    try:
-        await db.write(write)
-    except Duplicate:
-        raise TwinAlive(job) from None
-
-
 def _requeue(tx: Tx, found: jobs.Job, actor: str) -> None:
     jobs.requeue(tx, found.id)
     _tell(tx, found, "requeued", actor)

@@ -7,7 +7,7 @@ passphrase bring them. A key that is needed and not brought means a refusal to s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -25,7 +25,6 @@ from holdfast.store.tx import Tx
 
 PASSPHRASE: Final = variable("keys.passphrase")
 PREVIOUS: Final = variable("keys.previous_passphrase")
-Owner = Callable[[Tx, str], None]  # writes down who owns the secret of that id
 
 
 # ── At start ──
@@ -163,28 +162,6 @@ def sealed(keyring: Keyring, secret: Secret[bytes]) -> Kept:
     """Seal a secret under a new id, ready for `secrets.put` in the transaction that writes its owner."""
     secret_id = keyring.random.new_id("secret")
     return Kept(id=secret_id, sealed=keyring.seal(secret, **secrets.place(secret_id)))
-
-
-async def keep(
-    db: Store, settings: Settings, files: Files, keyring: Keyring, secret: Secret[bytes], owner: Owner
-) -> str:
-    """Keep a secret and write down its owner, in one transaction; its id. Follows a rotation if need be."""
-
-    async def attempt() -> str:
-        kept = sealed(keyring, secret)
-
-        def both(tx: Tx) -> None:
-            secrets.put(tx, kept)
-            owner(tx, kept.id)
-
-        await db.write(both)
-        return kept.id
-
-    try:
-        return await attempt()
-    except KeyMissing:
-        await refresh(db, settings, files, keyring)
-        return await attempt()
 
 
 async def reveal(db: Store, settings: Settings, files: Files, keyring: Keyring, secret_id: str) -> Secret[bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import re
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from holdfast.core import base64url
 from holdfast.errors import UserError
 from holdfast.operations.access import RIGHTS, Principal, Role
 from holdfast.ports import Random
@@ -120,7 +120,7 @@ def _within(grant: Grant, by: Principal) -> None:
 
 def _drawn(random: Random) -> tuple[str, Secret[str]]:
     token_id = random.new_id("t").removeprefix("t_")
-    return token_id, Secret(f"{MARK}_{token_id}_{base64.urlsafe_b64encode(random.token(32)).rstrip(b'=').decode()}")
+    return token_id, Secret(f"{MARK}_{token_id}_{base64url.encode(random.token(32))}")
 
 
 def _row(tx: Tx, token_id: str, token: Secret[str], grant: Grant, actor: str) -> TokenRow:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any, Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
+from holdfast.core import base64url
 from holdfast.core.ca import CaOptions, Policy
 from holdfast.errors import UserError
 from holdfast.operations import asking, ca_clients, ca_options, publishing, second_person, verbs_certificates
@@ -190,7 +190,7 @@ async def eab_create(
 ) -> Json:
     span = None if lives_for_s is None else timedelta(seconds=lives_for_s)
     made = await ca_clients.create_eab_key(office.vault, ca, names=names, note=note, lives_for=span, actor=actor)
-    mac = base64.urlsafe_b64encode(made.mac.reveal()).rstrip(b"=").decode()
+    mac = base64url.encode(made.mac.reveal())
     return {**_eab(made.key), "mac": mac}
 
 

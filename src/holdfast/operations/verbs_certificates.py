@@ -60,7 +60,9 @@ async def import_certificates(
     try:
         offers = importing.read_offers(certificates, issuer=issuer, owner=owner, labels=labels or {})
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"This import cannot be read: {type(error).__name__}.") from None
+        refused = UserError(f"This import cannot be read: {type(error).__name__}.")
+        refused.hint = "Import with the 'holdfast import' command of the server's own version."
+        raise refused from None
     found = await importing.adopt(_keeper(office), offers, actor=actor, manner=Manner(dry_run=dry_run))
     return [asdict(each) for each in found]
 

@@ -7,6 +7,8 @@ import re
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
+from holdfast.core import base64url
+
 SECOND: Final = timedelta(seconds=1)
 _PART: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -19,7 +21,7 @@ class Window(NamedTuple):
 def cert_id(key_identifier: bytes, serial: int) -> str:
     """The issuer's key identifier and the serial, as they stand in DER: a high first bit gets a zero octet."""
     octets = serial.to_bytes(serial.bit_length() // 8 + 1, "big")
-    return f"{_encode(key_identifier)}.{_encode(octets)}"
+    return f"{base64url.encode(key_identifier)}.{base64url.encode(octets)}"
 
 
 def parse_cert_id(text: str) -> tuple[bytes, str]:
@@ -32,10 +34,6 @@ def parse_cert_id(text: str) -> tuple[bytes, str]:
     if serial <= 0 or cert_id(key_identifier, serial) != text:
         raise ValueError("a serial is a positive DER integer")
     return key_identifier, f"{serial:x}"
-
-
-def _encode(octets: bytes) -> str:
-    return base64.urlsafe_b64encode(octets).rstrip(b"=").decode()
 
 
 def _decode(text: str) -> bytes:

@@ -95,6 +95,7 @@ def problem_with(
 ) -> str | None:
     """Why a received chain must not be used, in a sentence; None if it is what was asked for.
 
+    Names that CAs are known to add by themselves (`added_names`) are no problem; any other one is.
     Without roots, only what the chain itself shows is checked: each certificate is signed by the next.
     """
     if not chain:
@@ -118,11 +119,23 @@ def _leaf_problem(
         return "The certificate is for another key than ours."
     got_names, got_ips = subject_names(leaf)
     missing = sorted(({*names} - {*got_names}) | ({*ips} - {*got_ips}))
-    extra = sorted(({*got_names} - {*names}) | ({*got_ips} - {*ips}))
+    extra = sorted(({*got_names} - {*names} - _companions(names)) | ({*got_ips} - {*ips}))
     if missing or extra:
         parts = [f"{word} {', '.join(found[:5])}" for word, found in (("lacks", missing), ("adds", extra)) if found]
         return f"The names of the certificate differ from those asked for: it {' and '.join(parts)}."
     return None
+
+
+def added_names(certificate: x509.Certificate, names: Collection[str]) -> list[str]:
+    """Names that nobody asked for and that a CA gave along with these: whoever has the one may have the other."""
+    return sorted(({*subject_names(certificate)[0]} - {*names}) & _companions(names))
+
+
+def _companions(names: Collection[str]) -> set[str]:
+    """The domain itself with its wildcard, and a name with and without www: DigiCert and others give both for one."""
+    above = {each.partition(".")[2] for each in names if each.startswith(("*.", "www."))}
+    below = {f"www.{each}" for each in names if not each.startswith(("*.", "www."))}
+    return {each for each in above | below if "." in each}
 
 
 def subject_names(certificate: x509.Certificate) -> tuple[list[str], list[str]]:

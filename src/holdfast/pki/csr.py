@@ -83,6 +83,11 @@ def parse(content: bytes, *, ed25519_allowed: bool = False, must_staple_allowed:
     )
 
 
+def key_of(content: bytes) -> PublicKey:
+    """The key of a request that we made ourselves: of that one nothing else has to be looked at again."""
+    return _key(_read(content), ed25519_allowed=True)
+
+
 # ── The parts of a request ──
 
 

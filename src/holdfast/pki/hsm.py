@@ -68,10 +68,6 @@ class Pkcs11Signer:
     def public_key(self) -> PublicKey:
         return self._public_key
 
-    @property
-    def deterministic(self) -> bool:
-        return self._algorithm in {Algorithm.RSA_SHA256, Algorithm.ED25519}  # for ECDSA, devices draw a number
-
     def sign(self, content: bytes) -> bytes:
         """Try twice: devices drop idle sessions, and a log-out elsewhere in this process ends ours, too."""
         if self._session is not None:

@@ -1,4 +1,4 @@
-"""pkilint, behind the extra `lint`: RFC 5280 read by someone else, on certificates and CRLs. About 5 ms each."""
+"""pkilint, behind the extra `lint`: RFC 5280 read by someone else. About 5 ms for a certificate."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ _DECIDED_HERE: Final = frozenset({"pkix.invalid_domain_name_syntax"})
 def certificate_findings(der: bytes) -> list[Finding]:
     """What pkilint finds in a certificate, in its own words; a placeholder for a signature does not matter to it."""
     return _findings(_certificate_validator(), _loader("RFC5280CertificateDocumentLoader"), der)
-
-
-def crl_findings(der: bytes) -> list[Finding]:
-    return _findings(_crl_validator(), _loader("RFC5280CertificateListDocumentLoader"), der)
 
 
 def _findings(validator: Any, loader: Any, der: bytes) -> list[Finding]:
@@ -67,29 +63,5 @@ def _certificate_validator() -> Any:
             certificate.create_subject_validator_container([]),
             certificate.create_extensions_validator_container([]),
             certificate.create_spki_validator_container([]),
-        ],
-    )
-
-
-@cache
-def _crl_validator() -> Any:
-    try:
-        from pkilint import pkix  # type: ignore[import-not-found, import-untyped, unused-ignore]
-        from pkilint.pkix import (  # type: ignore[import-not-found, import-untyped, unused-ignore]
-            crl,
-            extension,
-            name,
-        )
-    except ImportError:
-        raise _missing() from None
-    return crl.create_pkix_crl_validator_container(
-        [
-            pkix.create_attribute_decoder(name.ATTRIBUTE_TYPE_MAPPINGS),
-            pkix.create_extension_decoder(extension.EXTENSION_MAPPINGS),
-        ],
-        [
-            crl.create_issuer_validator_container([]),
-            crl.create_validity_validator_container([]),
-            crl.create_extensions_validator_container([]),
         ],
     )

@@ -20,6 +20,7 @@ IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?")
 _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_IN_ADDRESSES: Final = re.compile(r"[][:]")  # an address that does not end in a number has one of these
 
 
 def dns_name(text: str, *, wildcard: bool = True) -> str:
@@ -27,37 +28,54 @@ def dns_name(text: str, *, wildcard: bool = True) -> str:
     _check_characters(text)
     name = text.lower()
     if not name:
-        raise NameRefused("name-empty", "A DNS name is empty.")
+        raise NameRefused("name-empty", "A DNS name is empty.", "Write it out, or leave it out of the list.")
     if len(name) > MAX_NAME:
-        raise NameRefused("name-too-long", f"{_shown(name)} has {len(name)} characters; a name has at most {MAX_NAME}.")
+        problem = f"{_shown(name)} has {len(name)} characters; a name has at most {MAX_NAME}."
+        raise NameRefused("name-too-long", problem, "Shorten it: DNS cannot carry it either.")
     if name.endswith("."):
         raise NameRefused("name-trailing-dot", f"{_shown(name)} ends with a dot.", "Write it without the dot.")
     base = name.removeprefix("*.")
     if base != name and not wildcard:
-        raise NameRefused("name-wildcard", f"{_shown(name)} is a wildcard, which is not allowed here.")
+        problem = f"{_shown(name)} is a wildcard, which is not allowed here."
+        raise NameRefused("name-wildcard", problem, "Name each host by itself.")
     if "*" in base:
         raise NameRefused(
             "name-wildcard", f"{_shown(name)} has a '*' that is not its whole first label.", "Write *.example.com."
         )
     if _is_address(base):
-        raise NameRefused(
-            "name-is-address", f"{_shown(name)} is an address or looks like one.", "Ask for it as an IP address."
-        )
+        raise _address_refused(base, name)
     for label in base.split("."):
         _check_label(label, name)
     return name
 
 
+def _address_refused(base: str, name: str) -> NameRefused:
+    try:
+        ipaddress.ip_address(base.strip("[]"))
+    except ValueError:
+        problem = f"{_shown(name)} ends in a number like an address, and is none."
+        hint = "An IPv4 address has four numbers from 0 to 255; a DNS name does not end in a number."
+        return NameRefused("name-is-address", problem, hint)
+    return NameRefused("name-is-address", f"{_shown(name)} is an address.", "Ask for it as an IP address.")
+
+
+_NOTHING_ELSE: Final = "Type it anew, with letters, digits, hyphens and dots only."
+
+
 def _check_characters(text: str) -> None:
     """Say what is wrong in words: a name with a hidden character looks like another one when it is printed."""
+    if text.isascii() and text.isprintable() and " " not in text:
+        return
     for char in text:
         category = unicodedata.category(char)
         if category in {"Cc", "Cs"} or char == "\N{REPLACEMENT CHARACTER}":
-            raise NameRefused("name-control-character", f"A name holds a control character (U+{ord(char):04X}).")
+            problem = f"A name holds a control character (U+{ord(char):04X})."
+            raise NameRefused("name-control-character", problem, _NOTHING_ELSE)
         if category == "Cf":
-            raise NameRefused("name-hidden-character", f"A name holds a hidden or bidi character (U+{ord(char):04X}).")
+            problem = f"A name holds a hidden or bidi character (U+{ord(char):04X})."
+            raise NameRefused("name-hidden-character", problem, _NOTHING_ELSE)
         if char.isspace():
-            raise NameRefused("name-space", f"{_shown(text)} holds a space.")
+            raise NameRefused("name-space", f"{_shown(text)} holds a space.", "Give several names one by one.")
     if not text.isascii():
         raise NameRefused(
             "name-not-ascii", f"{_shown(text)} is not ASCII.", "Write each label in its 'xn--' form (an A-label)."
@@ -66,18 +84,36 @@ def _check_characters(text: str) -> None:
 
 def _check_label(label: str, name: str) -> None:
     if not label:
-        raise NameRefused("name-empty-label", f"{_shown(name)} has an empty label (two dots, or one in front).")
+        problem = f"{_shown(name)} has an empty label (two dots, or one in front)."
+        raise NameRefused("name-empty-label", problem, "Write one dot between labels, and none in front.")
     if len(label) > MAX_LABEL:
-        raise NameRefused("name-label-too-long", f"{_shown(name)} has a label of more than {MAX_LABEL} characters.")
+        problem = f"{_shown(name)} has a label of {len(label)} characters; a label has at most {MAX_LABEL}."
+        raise NameRefused("name-label-too-long", problem, "Shorten the part between two dots.")
     if not _LABEL.fullmatch(label):
         raise NameRefused(
             "name-characters",
             f"{_shown(name)}: the label {_shown(label)} is not made of letters, digits and inner hyphens.",
+            _instead(name, label),
         )
     if label.startswith("xn--"):
         _check_a_label(label, name)
     elif label[2:4] == "--":
-        raise NameRefused("name-reserved-label", f"{_shown(name)}: labels like {label[:4]}… are reserved (RFC 5890).")
+        problem = f"{_shown(name)}: labels like {label[:4]}… are reserved (RFC 5890)."
+        raise NameRefused("name-reserved-label", problem, "Do without two hyphens as third and fourth characters.")
+
+
+def _instead(name: str, label: str) -> str:
+    """What was perhaps meant."""
+    if "://" in name or "/" in name:
+        host = re.split(r"[/:?#]", name.partition("://")[2] or name)[0].rpartition("@")[2]
+        return f"Give the host alone, without scheme, port and path: {host[:253] or 'www.example.com'}"
+    if "@" in name:
+        return "This looks like an address of a mailbox: give the host, after the @, alone."
+    if ":" in name:
+        return "Give the host alone, without a port."
+    if "_" in label:
+        return "Hosts have no underscores in their names: CAs refuse them. Use a hyphen, or a wildcard above it."
+    return "Write it with letters, digits, hyphens inside and dots only."
 
 
 def _check_a_label(label: str, name: str) -> None:
@@ -87,13 +123,16 @@ def _check_a_label(label: str, name: str) -> None:
     except (idna.IDNAError, UnicodeError, ValueError):
         same = False
     if not same:
-        raise NameRefused("name-idna", f"{_shown(name)}: {label} is not a valid internationalised label (IDNA 2008).")
+        problem = f"{_shown(name)}: {label} is not a valid internationalised label (IDNA 2008)."
+        raise NameRefused("name-idna", problem, "Have a registrar's or an IDNA tool convert it again from its letters.")
 
 
 def _is_address(name: str) -> bool:
     """A name whose last label is a number is read as an address by browsers and by inet_aton."""
     if _NUMBER.fullmatch(name.rpartition(".")[2]):
         return True
+    if not _IN_ADDRESSES.search(name):
+        return False
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
@@ -106,20 +145,23 @@ def ip_address(text: str) -> str:
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        raise NameRefused("ip-malformed", f"{_shown(text)} is not an IP address.") from None
+        problem = f"{_shown(text)} is not an IP address."
+        raise NameRefused("ip-malformed", problem, "For example: 192.0.2.7, 2001:db8::7") from None
     return checked(address)
 
 
 def checked(address: IPAddress) -> str:
     if isinstance(address, ipaddress.IPv6Address):
         if address.scope_id is not None:
-            raise NameRefused("ip-scoped", f"{address} names a network interface, which means nothing elsewhere.")
+            problem = f"{address} names a network interface, which means nothing elsewhere."
+            raise NameRefused("ip-scoped", problem, "Write the address without % and what follows.")
         if address.ipv4_mapped is not None:
             raise NameRefused(
                 "ip-mapped", f"{address} is an IPv4 address in disguise.", f"Ask for {address.ipv4_mapped}."
             )
     if address.is_multicast or address.is_unspecified or address == ipaddress.IPv4Address("255.255.255.255"):
-        raise NameRefused("ip-not-a-host", f"{address} is not the address of one host.")
+        problem = f"{address} is not the address of one host."
+        raise NameRefused("ip-not-a-host", problem, "Name the address that clients connect to.")
     return str(address)
 
 

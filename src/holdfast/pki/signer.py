@@ -43,15 +43,14 @@ class Signer(Protocol):
     def public_key(self) -> PublicKey: ...
 
     @property
-    def deterministic(self) -> bool:
-        """Whether the same content always gives the same signature; if not, the first one that is stored counts."""
-
-    @property
     def quick(self) -> bool:
         """Whether a signature takes well under a millisecond, so that it may be made on the event loop."""
 
     def sign(self, content: bytes) -> bytes:
-        """Sign with the algorithm that algorithm_of(public_key) names. ECDSA signatures are in DER."""
+        """Sign with the algorithm that algorithm_of(public_key) names. ECDSA signatures are in DER.
+
+        Devices draw a number for ECDSA: the same content gives another signature then, and the first one stored counts.
+        """
 
 
 def algorithm_of(key: PublicKey) -> Algorithm:
@@ -69,8 +68,6 @@ def algorithm_of(key: PublicKey) -> Algorithm:
 
 class KeySigner:
     """A private key in the memory of this process, from a file or from the keyring."""
-
-    deterministic = True  # RFC 6979 for ECDSA; the other two are so by nature
 
     def __init__(self, key: PrivateKey) -> None:
         self._key = key

@@ -115,7 +115,9 @@ def _year(number: int | None, processes: int) -> list[str]:
         reports = list(pool.map(experiments.year, shares, [365] * processes, range(1, processes + 1)))
     used = os.times()
     issued, faults = sum(report.counts.get("issued", 0) for report in reports), sum(report.faults for report in reports)
+    lives = ", ".join(f"{share / 10:g} % of {days}" for days, share in experiments.LIVES.items())
     print(f"year: {total} certificates in {processes} installations, {issued:g} renewals, {faults} faults")
+    print(f"  days that certificates live: {lives}")
     seconds = used.children_user + used.children_system - cpu.children_user - cpu.children_system
     return _told(reports, experiments.year_figures(reports, time.perf_counter() - began, seconds))
 

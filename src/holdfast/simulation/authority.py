@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -29,13 +30,16 @@ class Order:
     ref: str
     issuance: str
     at: float  # when it was placed
-    paid_at: float  # when the product claimed the job that placed it
+    paid_at: float  # when the product claimed the job that placed it, or found it again
     names: tuple[str, ...]
+    profile: str | None = None
     proofs: dict[str, Proof] = field(default_factory=dict)  # those that are still to be answered
     csr: bytes = b""
     ready_at: float = 0.0
     chain: bytes = b""
     serial: int = 0
+    wrong: bool = False  # what was issued is for another key
+    erred: bool = False  # it was so once
     cancelled: bool = False
 
 
@@ -45,7 +49,10 @@ class Authority:
 
     name: str
     life: timedelta
+    lives: Mapping[str, timedelta] = field(default_factory=dict)  # by profile, where it is another
     orders_limit: Limit | None = None
+    set_limit: Limit | None = None  # certificates for exactly the same names
+    domain_limit: Limit | None = None  # certificates, by registered domain
     asks_proofs: bool = False
     binding: bool = False  # whoever orders hands the CSR in, and has bought
     ari: bool = False
@@ -88,7 +95,11 @@ class Authority:
             raise Refused(f"{self.name} does not want these names today", reason=Reason.CA_REFUSED)
 
     def calm(self) -> None:
+        """Well again; and since somebody has complained, what it issued wrongly is issued once more."""
         self.down_until = self.storm_until = self.late_until = self.refuses_until = self.errs_until = AWAY
+        for order in self.orders.values():
+            if order.wrong:
+                order.wrong, order.chain = False, b""
 
     # ── orders ──
 
@@ -99,7 +110,7 @@ class Authority:
     def place(self, wish: Wish, now: float, paid_at: float) -> Order:
         ref = f"{self.name}-{len(self.orders) + 1}"
         names = tuple(each.value for each in wish.identifiers)
-        order = Order(ref=ref, issuance=wish.issuance, at=now, paid_at=paid_at, names=names)
+        order = Order(ref=ref, issuance=wish.issuance, at=now, paid_at=paid_at, names=names, profile=wish.profile)
         if self.asks_proofs:
             order.proofs = {f"{ref}-{n}": _proof(ref, n, wish) for n in range(len(names))}
         self.orders[ref] = self.by_issuance[wish.issuance] = order
@@ -131,14 +142,33 @@ class Authority:
         order.ready_at = now + self.issue_after + late
 
     def issue(self, order: Order, now: float) -> None:
+        begins = self._enter(order, now)
+        ends, order.wrong = begins + self.life_of(order.profile), now < self.errs_until
+        order.erred = order.erred or order.wrong
+        order.chain = self.certifier.sign(
+            order.csr, serial=order.serial, begins=begins, ends=ends, other_key=order.wrong
+        )
+
+    def grant(self, order: Order, key: object) -> tuple[datetime, datetime]:
+        """As if it had been issued when it was ordered, for this key; its dates."""
+        begins = self._enter(order, order.at)
+        ends = begins + self.life_of(order.profile)
+        order.chain = self.certifier.grant(order.names[0], key, serial=order.serial, begins=begins, ends=ends)
+        return begins, ends
+
+    def _enter(self, order: Order, now: float) -> datetime:
+        order.serial = len(self.by_serial) + 1
+        self.by_serial[f"{order.serial:x}"] = order
+        return at(now).replace(microsecond=0)
+
+    def life_of(self, profile: str | None) -> timedelta:
+        return self.lives.get(profile or "", self.life)
+
+    @property
+    def certifier(self) -> Certifier:
         if self._certifier is None:
             self._certifier = Certifier(self.name)
-        order.serial = len(self.by_serial) + 1
-        begins = at(now).replace(microsecond=0)
-        order.chain = self._certifier.sign(
-            order.csr, serial=order.serial, begins=begins, ends=begins + self.life, other_key=now < self.errs_until
-        )
-        self.by_serial[f"{order.serial:x}"] = order
+        return self._certifier
 
     # ── what becomes of certificates ──
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from holdfast.core.reasons import Reason
 from holdfast.errors import TryLater
 from holdfast.issuers.base import Look, Placed, Proof, RenewalWindow, Wish
 from holdfast.simulation.authority import Authority, Order
@@ -39,17 +40,21 @@ class DoorIssuer:
         if stage.chance("hang"):
             await asyncio.sleep(PATIENCE)
             await node.gate()
-            raise TryLater("simulated: no answer", reason="TIMEOUT")
+            raise TryLater("simulated: no answer", reason=Reason.CA_DOWN)
         if stage.chance("slow"):
             await asyncio.sleep(stage.dice.uniform(1, PATIENCE - 5))
             await node.gate()
         if stage.chance("lost reply"):
-            raise TryLater("simulated: the reply was lost")
+            raise TryLater("simulated: the reply was lost", reason=Reason.CA_DOWN)
         return answer
 
     async def find(self, wish: Wish) -> Placed | None:
+        paid_at = self._stage.sets_out(self._node, wish)
         found = await self._call("find", lambda _: self._ca.find(wish))
-        return None if found is None else Placed(ref={"order": found.ref})
+        if found is None:
+            return None
+        found.paid_at = paid_at  # by this claim: what an earlier one paid, and did not see the use of, was given back
+        return Placed(ref={"order": found.ref})
 
     async def place(self, wish: Wish) -> Placed:
         paid_at = self._stage.sets_out(self._node, wish)

@@ -13,6 +13,7 @@ from typing import Final
 
 from holdfast.core.budget import Limit
 from holdfast.core.certificate import Rule
+from holdfast.core.renewal import SHORT_LIFE
 from holdfast.engine.replica import Pace
 from holdfast.simulation import faults, life_invariants
 from holdfast.simulation.authority import Authority
@@ -62,8 +63,9 @@ def _perform(
 ) -> Report:
     report = Report()
 
-    async def told(stage: LifeStage, result: Result, trace: bool) -> None:
+    async def told(stage: LifeStage, result: Result) -> None:
         await story(stage, report, result)  # type: ignore[misc]
+        report.counts["expired"] = max(report.counts["expired"], stage.truth.look(_gaps))
 
     result = perform(make, told, Result(seed, "experiment"), every=1_000_000)
     report.violation, report.audit_hash, report.faults = result.violation, result.audit_hash, result.faults.total()
@@ -71,10 +73,23 @@ def _perform(
 
 
 def _expired(tx: Tx) -> int:
+    """By the index of what has ended; at the end of an experiment the tables are read as a whole."""
     row = tx.rows(
-        """SELECT COUNT(*) AS n FROM certificates
-             JOIN certificate_versions ON certificate_versions.id = certificates.current_version
-            WHERE certificates.state = 'active' AND certificate_versions.not_after <= (SELECT now_us())"""
+        """SELECT COUNT(*) AS n FROM certificate_versions AS held
+            WHERE held.not_after <= (SELECT now_us()) AND held.state IN ('active', 'imported')
+              AND EXISTS (SELECT 1 FROM certificates WHERE certificates.id = held.certificate
+                             AND certificates.current_version = held.id AND certificates.state = 'active')"""
+    )[0]
+    return int(row["n"])
+
+
+def _gaps(tx: Tx) -> int:
+    """How often a certificate ended before the next one took over, however soon afterwards that was."""
+    row = tx.rows(
+        """SELECT COUNT(*) AS n FROM (SELECT not_after, LEAD(issued_at) OVER (PARTITION BY certificate
+                                                                        ORDER BY issued_at) AS followed_at
+                                        FROM certificate_versions) AS held
+            WHERE followed_at >= not_after"""
     )[0]
     return int(row["n"])
 
@@ -94,16 +109,21 @@ YEAR_PACE: Final = Pace(
 YEAR_RHYTHM: Final = Rhythm(renewal=3 * HOUR, ask=DAY, turn=DAY, others=DAY, history_for=400 * DAY)
 
 
+# Of a thousand certificates so many have so many days: public ones live 200 at most since 2026, most of ACME 90.
+LIVES: Final = {200: 500, 90: 450, 47: 45, 6: 5}
+PROFILES: Final = {f"{days}-days": days * DAY for days in LIVES}
+
+
 def year(number: int = 10_000, days: int = 365, seed: int = 1) -> Report:
-    """So many certificates of 90 days from two CAs, with replicas that die and CAs that are away, twice a day."""
+    """So many certificates from two CAs, with replicas that die and CAs that are away, twice a day."""
+    slower = Limit(burst=100, every=timedelta(seconds=36))
     cas = [
-        Authority(name="alpha", life=90 * DAY, orders_limit=LETS_ENCRYPT),
-        Authority(name="beta", life=90 * DAY, orders_limit=Limit(burst=100, every=timedelta(seconds=36))),
+        Authority(name="alpha", life=90 * DAY, lives=PROFILES, orders_limit=LETS_ENCRYPT),
+        Authority(name="beta", life=90 * DAY, lives=PROFILES, orders_limit=slower),
     ]
 
     async def story(stage: LifeStage, report: Report, result: Result) -> None:
-        fleet = spread_evenly(number, 90 * DAY)
-        enlist(stage, (_of_the_year(n, age) for n, age in enumerate(fleet)))
+        enlist(stage, (_of_the_year(n) for n in range(number)))
         end = days * DAY.total_seconds()
         striking = faults.strike(
             stage, end, noted(stage, result, trace=False), OF_THE_YEAR, every=DAY.total_seconds() / 2
@@ -128,14 +148,31 @@ def year(number: int = 10_000, days: int = 365, seed: int = 1) -> Report:
     )
 
 
-def _of_the_year(number: int, age: timedelta) -> Member:
+def _of_the_year(number: int) -> Member:
+    """None is due yet, no two are of the same age, and any number of them is a mixture of all lives."""
+    days = _life(number * 389 % 1000)
+    age = days * DAY * (0.55 if days >= SHORT_LIFE.days else 0.4) * ((number * 0.6180339887) % 1)
     issuers = ("alpha", "beta") if number % 2 else ("beta",)
-    return Member(name=f"n{number}.example{number % 97}.com", issuers=issuers, age=age)
+    name = f"n{number}.example{number % 97}.com"
+    return Member(name=name, issuers=issuers, age=age, wishes={"profile": f"{days}-days"})
+
+
+def _life(place: int) -> int:
+    for days, share in LIVES.items():
+        if place < share:
+            return days
+        place -= share
+    raise AssertionError("the shares are of a thousand")
 
 
 async def _away_for_hours(stage: LifeStage) -> None:
     ca = stage.dice.choice(list(stage.cas.values()))
     ca.down_until = stage.loop.time() + stage.dice.uniform(1, 8) * 3600
+
+
+async def _database_away_for_hours(stage: LifeStage) -> None:
+    """Measured by hours, not by leases of half a day: without a store for days nobody keeps one of six days."""
+    stage.truth.down_until = stage.loop.time() + stage.dice.uniform(1, 8) * 3600
 
 
 async def _limits_for_hours(stage: LifeStage) -> None:
@@ -152,7 +189,7 @@ async def _issues_hours_later(stage: LifeStage) -> None:
 
 OF_THE_YEAR: Final[tuple[faults.Fault[LifeStage], ...]] = (
     faults.kill, faults.kill_at_a_point, faults.stop_in_good_order, faults.pause, faults.pause_at_a_point,
-    faults.database_down, faults.cut_off_from_the_database, faults.flaky_commits, faults.lost_commit_answers,
+    _database_away_for_hours, faults.cut_off_from_the_database, faults.flaky_commits, faults.lost_commit_answers,
     faults.lost_replies, faults.lost_wake_ups, faults.vandal, faults.set_a_replicas_clock,
     _away_for_hours, _limits_for_hours, _issues_hours_later,
 )  # fmt: skip
@@ -161,9 +198,11 @@ OF_THE_YEAR: Final[tuple[faults.Fault[LifeStage], ...]] = (
 def year_figures(reports: list[Report], seconds: float, cpu: float) -> list[Figure]:
     expired = sum(report.counts.get("expired", 0) for report in reports)
     broken = [report.violation for report in reports if report.violation]
+    each = 1000 * cpu / max(1, sum(report.counts.get("issued", 0) for report in reports))
     return [
         Figure(name="sim_year_seconds", value=round(seconds, 1), unit="s", goal="60", met=seconds <= 60),
         Figure(name="sim_year_cpu_seconds", value=round(cpu, 1), unit="s", goal="120_on_2_cores", met=cpu <= 120),
+        Figure(name="sim_year_cpu_per_renewal", value=round(each, 2), unit="ms", goal="2", met=each <= 2),
         Figure(name="sim_year_expired", value=expired, unit="certificates", goal="0", met=not expired),
         Figure(name="sim_year_violations", value=len(broken), unit="promises", goal="0", met=not broken),
     ]
@@ -210,16 +249,17 @@ def outage(number: int = 2_000, seed: int = 1) -> Report:
         ca.down_until = stage.loop.time() + 8 * 3600
         await _live(stage, report, ca.down_until, step=3600)
         report.counts["requests"] = ca.requests - before
-        await _until_done(stage, report, 2 * DAY.total_seconds())
+        await _until_done(stage, report, 2 * DAY.total_seconds(), since=HOUR / 2)
         report.counts["recovered_after_h"] = round((stage.loop.time() - ca.down_until) / 3600, 1)
         life_invariants.inside_the_budget(ca, stage.rewound_at)
 
     return _perform(_in_minutes(seed, [ca]), story, seed=seed)
 
 
-async def _until_done(stage: LifeStage, report: Report, within: float) -> None:
+async def _until_done(stage: LifeStage, report: Report, within: float, since: timedelta = timedelta(0)) -> None:
+    """Until nothing is left that has been due for so long: of many, some are always just due."""
     end = stage.loop.time() + within
-    while stage.truth.look(life_invariants.unfinished):
+    while stage.truth.look(lambda tx: life_invariants.unfinished(tx, since)):
         if stage.loop.time() > end:
             raise Violation(f"I12: {within / 3600:.0f} h after the last fault something is not done")
         await _live(stage, report, stage.loop.time() + 600, step=600)
@@ -284,6 +324,7 @@ def mass_revocation(number: int = 10_000, seed: int = 1, *, every: float = 4.0) 
                 raise Violation(f"I12: four days after the CA asked for it {left} are not replaced")
             await _live(stage, report, stage.loop.time() + 600, step=600)
         report.counts["hours"] = round((stage.loop.time() - told_at) / 3600, 1)
+        report.counts["hours_by_budget"] = round(number * every / 3600, 1)  # nobody can be faster
         report.counts["by_risk"] = by_risk(ca, told_at)
         life_invariants.inside_the_budget(ca, stage.rewound_at)
 
@@ -305,8 +346,10 @@ def by_risk(ca: Authority, since: float) -> float:
 
 
 def mass_revocation_figures(report: Report) -> list[Figure]:
-    share = report.counts.get("by_risk", -1)
+    share, took, least = (report.counts.get(name, -1) for name in ("by_risk", "hours", "hours_by_budget"))
+    in_time = 0 <= took <= 1.1 * least + 1
     return [
         Figure(name="sim_mass_revocation_by_risk", value=share, unit="percent_of_pairs", goal="95", met=share >= 95),
+        Figure(name="sim_mass_revocation_hours", value=took, unit="h", goal=f"{1.1 * least + 1:.1f}", met=in_time),
         *_sound(report, "sim_mass_revocation", report.counts.get("expired", -1)),
     ]

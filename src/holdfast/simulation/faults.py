@@ -198,8 +198,8 @@ async def strike(
         task = stage.loop.create_task(fault(stage))
         under_way.add(task)
         task.add_done_callback(under_way.discard)
-    while under_way:
-        await asyncio.sleep(1)
+    if under_way:
+        await asyncio.wait(under_way)
     heal(stage)
 
 

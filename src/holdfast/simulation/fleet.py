@@ -12,15 +12,16 @@ from holdfast.core.acme import Identifier
 from holdfast.core.certificate import Certificate, Rule, State, Version, VersionState, Wanted
 from holdfast.operations import issuing
 from holdfast.operations.keys import sealed
-from holdfast.pki import csr, keys
-from holdfast.pki.chain import parse_bundle
-from holdfast.simulation.authority import Authority, Order
+from holdfast.pki import keys
+from holdfast.simulation.authority import Order
 from holdfast.simulation.life_stage import LifeStage
 from holdfast.simulation.signing import LEAF_KEYS
 from holdfast.store import certificates, journal, secrets, versions
 from holdfast.store.tx import Tx
 
 PAGE: Final = 500
+_PUBLIC: Final = [key.public_key() for key in LEAF_KEYS]
+_SPKI: Final = [keys.spki_sha256(key).hex() for key in _PUBLIC]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +56,9 @@ def enlist(stage: LifeStage, members: Iterable[Member]) -> int:
 
 def _made(stage: LifeStage, member: Member, number: int, secret_ids: Sequence[str]) -> tuple[Certificate, Version]:
     ca, now, wanted = stage.cas[member.issuers[0]], stage.truth.now(), member.wanted()
-    key, which = LEAF_KEYS[number % len(LEAF_KEYS)], number % len(LEAF_KEYS)
-    order = _bought(ca, csr.build([member.name], key), stage.loop.time() - member.age.total_seconds(), member.name)
-    leaf = parse_bundle(order.chain)[0]
+    which = number % len(LEAF_KEYS)
+    order = _bought(member, stage.loop.time() - member.age.total_seconds())
+    begins, ends = ca.grant(order, _PUBLIC[which])
     certificate, version = f"certificate_{number:08d}", f"version_{number:08d}"
     held = Version(
         id=version,
@@ -66,13 +67,13 @@ def _made(stage: LifeStage, member: Member, number: int, secret_ids: Sequence[st
         state=VersionState.IMPORTED,
         key_secret=secret_ids[which],
         chain_pem=order.chain.decode(),
-        serial=f"{leaf.serial_number:x}",
-        not_before=leaf.not_valid_before_utc,
-        not_after=leaf.not_valid_after_utc,
+        serial=f"{order.serial:x}",
+        not_before=begins,
+        not_after=ends,
         issuer=ca.name,
         account=None,
-        spki_sha256=keys.spki_sha256(key.public_key()).hex(),
-        issued_at=leaf.not_valid_before_utc,
+        spki_sha256=_SPKI[which],
+        issued_at=begins,
     )
     found = Certificate(
         id=certificate,
@@ -89,12 +90,10 @@ def _made(stage: LifeStage, member: Member, number: int, secret_ids: Sequence[st
     return found, held
 
 
-def _bought(ca: Authority, content: bytes, at: float, name: str) -> Order:
+def _bought(member: Member, at: float) -> Order:
     """As the CA remembers it: not through any of its doors, so that nothing of this is counted."""
-    order = Order(ref=f"before-{name}", issuance=f"before-{name}", at=at, paid_at=float("-inf"), names=(name,))
-    order.csr = content
-    ca.issue(order, at)
-    return order
+    ref, profile = f"before-{member.name}", member.wishes.get("profile")
+    return Order(ref=ref, issuance=ref, at=at, paid_at=float("-inf"), names=(member.name,), profile=profile)
 
 
 def _write(tx: Tx, pairs: Sequence[tuple[Certificate, Version]]) -> None:

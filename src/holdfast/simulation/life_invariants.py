@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.core import renewal
 from holdfast.core.budget import Limit
 from holdfast.core.certificate import Certificate, Version
+from holdfast.core.registered_domain import registered_domain
 from holdfast.pki import keys
 from holdfast.pki.chain import parse_bundle
 from holdfast.simulation.invariants import Violation, chain_and_waits
@@ -114,6 +115,21 @@ def one_order_each(stage: LifeStage, ca: Authority) -> None:
 def inside_the_budget(ca: Authority, since: float) -> None:
     if ca.orders_limit is not None:
         check_pace([order.paid_at for order in ca.orders.values() if order.paid_at > since], ca.orders_limit, ca.name)
+    made = [order for order in ca.orders.values() if order.csr and order.paid_at > since]
+    if ca.set_limit is not None:
+        _check_each(((" ".join(sorted(order.names)), order) for order in made), ca.set_limit, ca.name)
+    if ca.domain_limit is not None:
+        named = ((domain, order) for order in made for domain in {registered_domain(each) for each in order.names})
+        _check_each(named, ca.domain_limit, ca.name)
+
+
+def _check_each(made: Iterable[tuple[str, Order]], limit: Limit, ca: str) -> None:
+    """Of certificates that are counted by what they are for."""
+    times: dict[str, list[float]] = {}
+    for key, order in made:
+        times.setdefault(key, []).append(order.paid_at)
+    for key, paid in times.items():
+        check_pace(paid, limit, f"{ca}, for {key},")
 
 
 def check_pace(times: Iterable[float], limit: Limit, name: str) -> None:
@@ -179,7 +195,8 @@ def _what_was_issued_is_held(tx: Tx, stage: LifeStage) -> None:
 def _explained(order: Order, row: object, stage: LifeStage) -> bool:
     if row is None or order.issuance in stage.excused:
         return True  # it was lost with the commits of a failover
-    return row["state"] == "cancelled" or row["reason"] == "WRONG_CERTIFICATE"  # type: ignore[index, no-any-return]
+    given_up = order.erred and row["state"] == "failed"  # type: ignore[index]
+    return given_up or row["state"] == "cancelled" or row["reason"] == "WRONG_CERTIFICATE"  # type: ignore[index, no-any-return]
 
 
 def _no_secret_in_what_is_told(tx: Tx) -> None:

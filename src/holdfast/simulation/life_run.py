@@ -49,16 +49,19 @@ def _wanted(number: int, *issuers: str, **wishes: object) -> Wanted:
 def play_life(seed: int, *, trace: bool = False) -> Result:
     """Run one seed of the lifecycle to its end."""
     return perform(
-        lambda loop: LifeStage(loop, seed, replicas=REPLICAS, cas=_cas()), _story, Result(seed, "life"), trace=trace
+        lambda loop: LifeStage(loop, seed, replicas=REPLICAS, cas=_cas()),
+        lambda stage, result: _story(stage, result, trace),
+        Result(seed, "life"),
     )
 
 
 def _cas() -> list[Authority]:
     tight, tighter = Limit(burst=2, every=timedelta(seconds=90)), Limit(burst=2, every=timedelta(minutes=2))
-    return [
-        Authority(name="alpha", life=timedelta(hours=5), orders_limit=tight, asks_proofs=True, ari=True),
-        Authority(name="beta", life=timedelta(hours=8), orders_limit=tighter, issue_after=20.0, binding=True),
-    ]
+    alpha = Authority(name="alpha", life=timedelta(hours=5), orders_limit=tight, asks_proofs=True, ari=True)
+    beta = Authority(name="beta", life=timedelta(hours=8), orders_limit=tighter, issue_after=20.0, binding=True)
+    for ca in (alpha, beta):  # with the proportions of Let's Encrypt: some of a set in a life, many of a domain
+        ca.set_limit, ca.domain_limit = Limit(burst=12, every=ca.life / 2), Limit(burst=20, every=timedelta(minutes=8))
+    return [alpha, beta]
 
 
 async def _story(stage: LifeStage, result: Result, trace: bool) -> None:

@@ -67,7 +67,8 @@ class LifeStage(Ground):
 
     subjects = """CREATE TRIGGER witness_issuance AFTER UPDATE ON issuances
         WHEN NEW.state NOT IN ('failed', 'cancelled') BEGIN SELECT saw_change(NEW.id,
-             (SELECT holder FROM jobs WHERE kind = 'issue' AND subject = NEW.id AND state = 'running')); END"""
+             (SELECT holder FROM jobs WHERE kind = 'issue' AND subject = NEW.id AND state = 'running'
+                 AND state <> 'dead')); END"""  # twice, so that the index of live jobs is used
 
     def __init__(
         self,
@@ -195,26 +196,27 @@ class _Seen:
 
 
 def _seen(tx: Tx, node: Node, wish: Wish) -> _Seen:
-    job = tx.row(
-        """SELECT started_at FROM jobs WHERE kind = 'issue' AND subject = :subject AND state = 'running'
-              AND holder = :holder AND lease_until > now_us()""",
+    row = tx.row(
+        """SELECT issuances.csr, issuances.state, jobs.started_at,
+                  EXISTS (SELECT 1 FROM secrets WHERE secrets.id = issuances.key_secret) AS kept
+             FROM issuances LEFT JOIN jobs
+               ON jobs.kind = 'issue' AND jobs.subject = issuances.id AND jobs.state = 'running'
+              AND jobs.state <> 'dead' AND jobs.holder = :holder AND jobs.lease_until > now_us()
+            WHERE issuances.id = :subject""",
         subject=wish.issuance,
         holder=node.holder,
     )
-    row = tx.row(
-        """SELECT csr, state, EXISTS (SELECT 1 FROM secrets WHERE secrets.id = issuances.key_secret) AS kept
-             FROM issuances WHERE id = :id""",
-        id=wish.issuance,
-    )
-    claimed = None if job is None else (from_micros(job["started_at"]) - START).total_seconds()
-    over = row is None or row["state"] in ("issued", "failed", "cancelled")
-    return _Seen(claimed, row is not None and bool(row["kept"]) and row["csr"] == wish.csr, over)
+    if row is None:
+        return _Seen(None, key_kept=False, over=True)
+    claimed = None if row["started_at"] is None else (from_micros(row["started_at"]) - START).total_seconds()
+    over = row["state"] in ("issued", "failed", "cancelled")
+    return _Seen(claimed, key_kept=bool(row["kept"]) and row["csr"] == wish.csr, over=over)
 
 
 def _settings(ca: Authority) -> dict[str, object]:
-    limits = None if ca.orders_limit is None else _pair(ca.orders_limit)
-    return {"limits": {"orders": limits, "requests": [40, 0.25]}}
+    limits = {"orders": ca.orders_limit, "per_set": ca.set_limit, "per_domain": ca.domain_limit}
+    return {"limits": {name: _pair(limit) for name, limit in limits.items()} | {"requests": [40, 0.25]}}
 
 
-def _pair(limit: Limit) -> list[float]:
-    return [limit.burst, limit.every.total_seconds()]
+def _pair(limit: Limit | None) -> list[float] | None:
+    return None if limit is None else [limit.burst, limit.every.total_seconds()]

@@ -41,17 +41,19 @@ class Result:
     trace: list[str] = field(default_factory=list)
 
 
-Story = Callable[[S, "Result", bool], Coroutine[None, None, None]]
+Story = Callable[[S, "Result"], Coroutine[None, None, None]]
 
 
 def play(seed: int, *, trace: bool = False) -> Result:
     """Run one seed of errands to its end. The same seed gives the same audit hash, on any machine."""
-    return perform(lambda loop: Stage(loop, seed, replicas=REPLICAS), _story, Result(seed), trace=trace)
+    return perform(
+        lambda loop: Stage(loop, seed, replicas=REPLICAS),
+        lambda stage, result: _story(stage, result, trace),
+        Result(seed),
+    )
 
 
-def perform(
-    make: Callable[[VirtualLoop], S], story: Story[S], result: Result, *, trace: bool = False, every: int = 200
-) -> Result:
+def perform(make: Callable[[VirtualLoop], S], story: Story[S], result: Result, *, every: int = 200) -> Result:
     """Play a story on a stage of its own, and gather what became of it."""
     loop = VirtualLoop()
     loop.set_exception_handler(lambda _loop, _context: None)  # the dead die loudly; nobody has to hear it
@@ -60,7 +62,7 @@ def perform(
         asyncio.set_event_loop(loop)
         stage = make(loop)
         watch(stage, every)
-        loop.run_until_complete(story(stage, result, trace))
+        loop.run_until_complete(story(stage, result))
     except Violation as violation:
         result.violation = str(violation)
     finally:

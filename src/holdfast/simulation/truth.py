@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from holdfast.ports import Points, no_points
 from holdfast.simulation.clockwork import START, VirtualLoop
@@ -15,6 +15,9 @@ from holdfast.store.sqlite import SqliteSession, open_connection
 from holdfast.store.tx import Tx, to_micros
 
 T = TypeVar("T")
+
+_BEGINNING: Final = to_micros(START)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Truth:
@@ -28,12 +31,20 @@ class Truth:
         self.down_until = 0.0
         self.on_commit: Callable[[Note], None] = lambda _: None
         self._changes = 0
+        self._witness = Witness(self.now_us, ttl // timedelta(microseconds=1), may_take)
+        self._connect()
+
+    def _connect(self) -> None:
         self._connection = open_connection(":memory:", self, write=True, deadline=1.0)
-        self._witness = Witness(lambda: to_micros(self.now()), ttl // timedelta(microseconds=1), may_take)
+        self._connection.create_function("now_us", 0, self.now_us)
         self._witness.install(self._connection)
 
     def now(self) -> datetime:
         return START + timedelta(seconds=self._loop.time()) + self.offset
+
+    def now_us(self) -> int:
+        """What SQL calls the time; asked for so often that it is not made of dates."""
+        return _BEGINNING + round(self._loop.time() * 1e6) + self.offset // _MICROSECOND
 
     def monotonic(self) -> float:
         return self._loop.time()
@@ -80,8 +91,14 @@ class Truth:
         return self._connection.serialize()
 
     def rewind(self, to: bytes) -> None:
-        """A standby was promoted that had not seen the last commits: they are gone, and the timeline is a new one."""
+        """A standby was promoted that had not seen the last commits: they are gone, and the timeline is a new one.
+
+        So is the connection: statements that were prepared before would touch tables that are not there any more.
+        """
+        self._connection.close()
+        self._connect()
         self._connection.deserialize(to)
+        self._changes = 0
         self.epoch += 1
 
     def close(self) -> None:

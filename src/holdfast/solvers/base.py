@@ -17,6 +17,7 @@ class Solver(Protocol):
     """One way to publish proofs of one type."""
 
     type: str  # http-01, dns-01 or tls-alpn-01
+    side_by_side: bool  # whether several proofs may be published, or taken away, at the same time, each in a moment
 
     async def publish(self, proof: Proof) -> None:
         """Put it in place, beside others that may be there."""
@@ -29,6 +30,7 @@ class Solver(Protocol):
 
 
 def not_now(why: str) -> TryLater:
+    """Whatever went wrong: the CA has no part in it."""
     return TryLater(why, reason=Reason.SOLVER_FAILED)
 
 

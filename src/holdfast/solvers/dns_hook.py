@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Final, Literal
 
+from holdfast.errors import TryLater
 from holdfast.ports import Files
 from holdfast.solvers.base import not_now
 from holdfast.solvers.dns_record import Record
@@ -17,8 +18,11 @@ class Hook:
     """A provider for DnsSolver: runs `argv… add|remove NAME VALUE`; exit 0 means done.
 
     The same three, and the zone, are on its standard input as JSON: a value may begin with a dash, which some programs
-    take for an option. What it prints is not repeated anywhere, since it may hold its credentials.
+    take for an option. What it prints is not repeated anywhere, since it may hold its credentials. One run follows the
+    other: many such programs read a zone, and write it back.
     """
+
+    side_by_side = False
 
     def __init__(self, files: Files, argv: Sequence[str], *, run_for: float = RUN_FOR) -> None:
         if not argv:
@@ -40,6 +44,11 @@ class Hook:
             code, _ = await self._files.run(argv, stdin=json.dumps(told).encode(), timeout=self._run_for)
         except OSError as error:
             raise not_now(f"The hook {self._argv[0]} cannot be run: {error.strerror}.") from None
+        except TryLater:  # its time was up
+            raise not_now(
+                f"The hook {self._argv[0]} did not end in {self._run_for:g} s ({action} {record.name}), "
+                "and was stopped; run it by hand to see why."
+            ) from None
         if code != 0:
             raise not_now(
                 f"The hook {self._argv[0]} ended with {code} ({action} {record.name}); run it by hand to see why."

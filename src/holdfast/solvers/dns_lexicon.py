@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from holdfast.errors import TryLater
 from holdfast.ports import Files
 from holdfast.secret import Secret
 from holdfast.solvers.base import never, not_now
 from holdfast.solvers.dns_record import Record
 
 RUN_FOR: Final = 120.0
+REQUIREMENT: Final = "dns-lexicon>=3.25"  # as in the extra
 _PROGRAM: Final = Path(__file__).with_name("lexicon_process.py")
 
 
@@ -30,7 +32,9 @@ class LexiconSettings:
 
 
 class Lexicon:
-    """A provider for DnsSolver."""
+    """A provider for DnsSolver. One change follows the other: several of its providers write the whole zone back."""
+
+    side_by_side = False
 
     def __init__(self, files: Files, python: str, settings: LexiconSettings) -> None:
         self._files = files
@@ -49,16 +53,30 @@ class Lexicon:
             "action": action, "name": record.name, "value": record.value, "zone": record.zone, "ttl": settings.ttl,
             "provider": settings.provider, "options": {k: v.reveal() for k, v in settings.options.items()},
         }  # fmt: skip
-        argv = [self._python, "-I", str(_PROGRAM)]
-        _, output = await self._files.run(argv, stdin=json.dumps(told).encode(), timeout=settings.run_for)
-        said = output.decode("ascii", "replace").strip().rpartition("\n")[2]
+        said = await self._said(json.dumps(told).encode(), f"{action} {record.name}")
         if said == "done":
             return
         if said == "missing":
-            raise never("dns-lexicon is not installed here; install holdfast[dns].")
+            raise never(
+                f"dns-lexicon is not installed for {self._python}. "
+                f"Install it there: {self._python} -m pip install {REQUIREMENT!r} (it is the extra of holdfast[dns])."
+            )
         if said == "unknown":
             raise never(f"dns-lexicon has no provider {settings.provider!r}, or it needs another package.")
         word = said.removeprefix("failed ")
         raise not_now(
             f"{settings.provider} did not {action} {record.name}: {word if word.isidentifier() else 'it failed'}."
         )
+
+    async def _said(self, told: bytes, what: str) -> str:
+        """The last line that the process prints."""
+        provider, run_for = self._settings.provider, self._settings.run_for
+        argv = [self._python, "-I", str(_PROGRAM)]
+        try:
+            _, output = await self._files.run(argv, stdin=told, timeout=run_for)
+        except OSError as error:
+            raise not_now(f"dns-lexicon cannot be run by {self._python}: {error.strerror}.") from None
+        except TryLater:  # its time was up
+            why = f"{provider}, by dns-lexicon, did not end in {run_for:g} s ({what}) and was stopped; is it reachable?"
+            raise not_now(why) from None
+        return output.decode("ascii", "replace").strip().rpartition("\n")[2]

@@ -25,6 +25,8 @@ class Record:
 class Provider(Protocol):
     """A way to change a zone. Both can be repeated."""
 
+    side_by_side: bool  # as of a solver
+
     async def add(self, record: Record) -> None: ...
 
     async def remove(self, record: Record) -> None: ...
@@ -42,6 +44,7 @@ class DnsSolver:
         self._client = client
         self._propagation = propagation  # None: the operator says that it cannot be seen from here
         self._zone = zone  # None: found by its SOA record
+        self.side_by_side = provider.side_by_side
 
     async def publish(self, proof: Proof) -> None:
         await self._provider.add(await self._record(proof))

@@ -47,6 +47,8 @@ class UpdateServer:
 class Rfc2136:
     """A provider for DnsSolver. Adding what is there and removing what is not are no changes (§3.4.2)."""
 
+    side_by_side = True
+
     def __init__(self, client: DnsClient, told: UpdateServer) -> None:
         self._client = client
         self._told = told

@@ -17,6 +17,7 @@ class HttpStore:
     """Once the row is committed, every replica has it."""
 
     type = "http-01"
+    side_by_side = True
 
     def __init__(self, put: Put, delete: Delete) -> None:
         self._put = put

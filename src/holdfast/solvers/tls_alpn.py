@@ -38,6 +38,7 @@ class TlsAlpn:
     """Rows in the store, as for http-01; the listener of each replica shows them."""
 
     type = "tls-alpn-01"
+    side_by_side = True
 
     def __init__(self, put: Put, delete: Delete) -> None:
         self._put = put

@@ -13,6 +13,7 @@ from holdfast.solvers.http_store import WELL_KNOWN
 
 class Webroot:
     type = "http-01"
+    side_by_side = True
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files = files
@@ -27,7 +28,10 @@ class Webroot:
             raise not_now(f"A proof cannot be written below {self._folder}: {error.strerror}.") from None
 
     async def visible(self, proof: Proof) -> bool:
-        content = self._files.read(self._folder / _name(proof))
+        try:
+            content = self._files.read(self._folder / _name(proof))
+        except OSError as error:
+            raise not_now(f"A proof cannot be read below {self._folder}: {error.strerror}.") from None
         return content == proof.key_authorization.encode()
 
     async def clean(self, proof: Proof) -> None:

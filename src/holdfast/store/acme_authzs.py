@@ -22,7 +22,6 @@ from holdfast.store import jobs
 from holdfast.store.tx import Row, Tx, from_micros, instant, to_micros, value_list
 
 PAGE = 200
-_CHALLENGE = "id, authz_id, type, state, token, thumbprint, error, next_try_at, valid_at"
 
 
 def insert(tx: Tx, authzs: Sequence[Authz], now: datetime) -> None:

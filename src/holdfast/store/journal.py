@@ -176,6 +176,7 @@ def forget_events(tx: Tx, before: datetime, limit: int = 5000) -> int:
 
 def audit_outbox(tx: Tx, consumer: str, limit: int = 500) -> list[chain.Entry]:
     """The rows that a named consumer has not yet taken. It acts, then moves its cursor: at least once, in order."""
+    # In event_cursors.event_id it keeps the number of an audit row, not that of an event.
     row = tx.row("SELECT event_id FROM event_cursors WHERE consumer = :consumer", consumer=consumer)
     return audit_page(tx, row["event_id"] if row else 0, limit=limit)
 

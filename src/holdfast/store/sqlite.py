@@ -42,8 +42,6 @@ class SqliteEngine:
                 f"SQLite {sqlite3.sqlite_version} is too old: Holdfast needs 3.35 or newer.",
                 "Use a newer Python build, or PostgreSQL (store.url).",
             )
-        if path.is_dir():
-            raise StoreRefused(f"{path} is a folder, and not a database.", "Name a file in it (store.url).")
         self.path = path
         self._clock = clock
         self._lock = _take_instance_lock(path)
@@ -272,8 +270,11 @@ def _cut(path: Path) -> str:
             f"{path} is empty (0 bytes): its content was lost.",
             "Restore it from a backup. To start anew, remove the file yourself.",
         )
-    with path.open("rb") as file:
-        header = file.read(100)
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except IsADirectoryError:
+        raise StoreRefused(f"{path} is a folder, and not a database.", "Name a file in it (store.url).") from None
     if len(header) < 100 or not header.startswith(_MAGIC):
         raise _malformed(path, "its first bytes are not those of a SQLite database")
     (page_size,) = struct.unpack(">H", header[16:18])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hmac
-from base64 import urlsafe_b64encode
 from hashlib import sha256
 
+from holdfast.core import base64url
 from holdfast.validators.resolver import Resolver
 from holdfast.validators.verdict import Challenge, Failed, Trace
 
@@ -20,7 +20,7 @@ async def check_at(name: str, challenge: Challenge, resolver: Resolver, trace: T
     trace.more["record"] = name
     texts = await resolver.texts(name)
     trace.more["records"] = len(texts)
-    expected = urlsafe_b64encode(sha256(challenge.key_authorization.encode()).digest()).rstrip(b"=")
+    expected = base64url.encode(sha256(challenge.key_authorization.encode()).digest()).encode()
     if not texts:
         raise Failed("incorrectResponse", f"There is no TXT record at {name}.")
     # What the records say is not repeated: an alias may have led us to one that only we can see.

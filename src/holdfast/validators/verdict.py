@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from holdfast.core.acme import key_authorization
 from holdfast.core.problem import STATUS, Problem
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{0,512}")  # persistent proofs have none
@@ -29,7 +30,7 @@ class Challenge:
 
     @property
     def key_authorization(self) -> str:
-        return f"{self.token}.{self.thumbprint}"
+        return key_authorization(self.token, self.thumbprint)
 
     @property
     def wildcard(self) -> bool:
