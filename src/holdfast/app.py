@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,7 +28,7 @@ from holdfast.engine.loop import wait_for
 from holdfast.engine.replica import Every, Pace, Replica
 from holdfast.engine.worker import Identity
 from holdfast.errors import OutcomeUnknown, SettingRefused, StoreError, StoreUnavailable
-from holdfast.operations import audit, keys, observe, publishing, tokens
+from holdfast.operations import audit, first_token, keys, observe, publishing, tokens
 from holdfast.operations.diagnosis import IN_THE_CLEAR
 from holdfast.operations.front import Front
 from holdfast.operations.gauges import Inventory
@@ -46,6 +47,7 @@ from holdfast.web.serve import Line, bind, bind_local, serving
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
 CERTIFICATE_WITHIN: Final = 30.0  # seconds that the start waits for our own certificate; without a CA there is none
+FIRST_TOKEN_EVERY: Final = timedelta(seconds=5)  # to look whether its file is of use; without a file it costs nothing
 Started = Callable[[], Coroutine[Any, Any, None]]  # what to do once all is up, beside it
 Step = Callable[[Database], Awaitable[None]]  # of the start; one that was cut off may be done again
 
@@ -186,13 +188,23 @@ class App:
         return await self._keeper.http01(token)
 
     async def _let_somebody_in(self, db: Database) -> None:
-        """At a terminal, while nobody has a token: show one that makes an admin, there and in no log."""
+        """While nobody has a token: one that makes an admin, at a terminal or else in a file; and in no log."""
         if not sys.stderr.isatty():
-            if await tokens.nobody_yet(db):
-                how = "on this machine: holdfast token create NAME --role admin"
-                self._telemetry.log.info("holdfast.nobody_let_in_yet", next=how)
+            await self._leave_first_token(db)
         elif (first := await tokens.first(db, self._random)) is not None:
             print(f"The first token, for a day and one use (POST /api/v1/tokens): {first.reveal()}", file=sys.stderr)
+
+    async def _leave_first_token(self, db: Database) -> None:
+        folder = self._settings.store.data_dir
+        try:
+            left = await first_token.leave(db, self._random, self._files, folder)
+        except OSError as error:
+            how = "on this machine: holdfast token create NAME --role admin"
+            self._telemetry.log.warning("holdfast.nobody_let_in_yet", path=str(folder), error=str(error), next=how)
+            return
+        if left is not None:
+            how = f"within a day: holdfast login URL < {left}"
+            self._telemetry.log.info("holdfast.first_token_written", path=str(left), next=how)
 
     async def _either(self, wait: Coroutine[Any, Any, object], engine: asyncio.Task[None]) -> None:
         """Wait for one thing, but not longer than the engine runs."""
@@ -273,13 +285,17 @@ class App:
             pace=_pace(settings),
             kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in kinds],
             families=[selfcheck.owed(self._random), *ca.families(), *keeper.families()],
-            duties=[*ca.duties(), *self._audit_duties(db), *keeper.duties()],
+            duties=[*ca.duties(), *self._audit_duties(db), *keeper.duties(), self._first_token_duty(db)],
             handover=ca.desk.handover,
             clock=self._clock,
             random=self._random,
             points=self._points,
             telemetry=self._telemetry,
         )
+
+    def _first_token_duty(self, db: Database) -> Every:
+        duty = partial(first_token.tidy, db, self._files, self._settings.store.data_dir)
+        return Every(name="first_token", period=FIRST_TOKEN_EVERY, duty=duty, everywhere=True)
 
     def _audit_duties(self, db: Database) -> list[Every]:
         """Audit rows go to a second place, if the settings name one; by the replica that leads."""

@@ -46,6 +46,7 @@ CONFIG_VARIABLE: Final = "HOLDFAST_CONFIG"  # names the TOML file; read by the c
 SERVER_VARIABLE: Final = "HOLDFAST_SERVER_URL"  # of commands: a server elsewhere, and the token for it
 TOKEN_VARIABLE: Final = "HOLDFAST_TOKEN"  # noqa: S105  (its name, not its value)
 CONTEXT_VARIABLE: Final = "HOLDFAST_CONTEXT"  # of commands: which of the servers that were logged in to
+PKI_VARIABLES: Final = ("HOLDFAST_PKI_ROOT_PASSPHRASE", "HOLDFAST_PKI_INTERMEDIATE_PASSPHRASE")  # of holdfast pki
 SQLITE_NAME: Final = "holdfast.sqlite"
 KEY_NAME: Final = "holdfast.key"
 SOCKET_NAME: Final = "holdfast.sock"
@@ -371,7 +372,8 @@ SERVICE_LINK: Final = re.compile(
 
 
 def _refuse_unknown_variables(env: Mapping[str, str]) -> None:
-    known = sorted([CONFIG_VARIABLE, CONTEXT_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE, *map(variable, KINDS)])
+    others = (CONFIG_VARIABLE, CONTEXT_VARIABLE, SERVER_VARIABLE, TOKEN_VARIABLE, *PKI_VARIABLES)
+    known = sorted([*others, *map(variable, KINDS)])
     for name in sorted(name for name in env if name.startswith("HOLDFAST_")):
         if name not in known and not SERVICE_LINK.match(f"{name}={env[name]}"):
             raise SettingRefused(name, "there is no such setting", _meant(name, known))

@@ -193,6 +193,9 @@ class Metrics:
         self.ca_budget = self._gauge("ca_budget_remaining", "What a CA's limit still allows now.", "ca", "limit")
         self.ca_circuit_open = self._gauge("ca_circuit_open", "1 while a CA is left alone after failures.", "ca")
         self.ca_paused = self._gauge("ca_paused", "1 while somebody keeps a CA from being asked.", "ca")
+        self.ca_issuer_not_after = self._gauge(
+            "ca_issuer_not_after_timestamp_seconds", "When the issuer of one of our own CAs ends.", "ca"
+        )
         self.approvals_pending = self._gauge("approvals_pending", "Attempts that wait for a second person.")
         self.gauges_age = self._gauge("store_gauges_age_seconds", "How old what comes from the store is.")
         self.gauges_failures = self._counter("store_gauges_failures_total", "Looks at the store that failed.")

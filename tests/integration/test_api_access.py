@@ -221,6 +221,43 @@ async def test_the_first_token_makes_one_admin_and_ends(db: Database, tmp_path: 
         assert await tokens.first(db, random) is None
 
 
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"role": "agent", "owners": ["mine"]}, "agent"),
+        ({"role": "viewer"}, "human"),
+        ({"role": "viewer", "kind": "robot"}, "robot"),
+    ],
+    ids=["agent", "nothing-said", "said"],
+)
+async def test_a_token_of_the_role_agent_is_an_agents(
+    db: Database, tmp_path: Path, more: dict[str, Any], kind: str
+) -> None:
+    async with a_desk(db, tmp_path) as desk:
+        made = await (await desk.as_()).post("/tokens", {"name": "me", **more})
+        assert (await Asker(desk.http, made["token"]).get("/self"))["actor"] == f"{kind}:me"
+
+
+@pytest.mark.parametrize(
+    ("path", "word", "near"),
+    [
+        ("/certificates?bogus=1", "bogus", "nearest"),
+        ("/certificates?limt=5&limit=3", "limt", "nearest is limit."),
+        ("/tokens?cursr=x", "cursr", "nearest is cursor."),
+        ("/self?x=1", "x", "There are no parameters here."),
+    ],
+)
+async def test_a_parameter_that_a_route_does_not_know_is_refused_and_the_nearest_named(
+    db: Database, tmp_path: Path, path: str, word: str, near: str
+) -> None:
+    async with a_desk(db, tmp_path) as desk:
+        answer = await (await desk.as_())("GET", path)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid-request")
+        assert answer.json()["errors"][0]["pointer"] == f"/query/{word}"
+        assert near in answer.json()["detail"]
+        assert (await Asker(desk.http, "nonsense")("GET", path)).status_code == 401
+
+
 async def test_nobody_gives_what_they_do_not_have(db: Database, tmp_path: Path) -> None:
     async with a_desk(db, tmp_path) as desk:
         plain = await desk.as_(rights=frozenset())

@@ -11,10 +11,12 @@ from tests.support.ca import a_vault, authorities_of, opened_ca
 from tests.support.pki import a_key
 from tests.support.secrets_planted import INTERMEDIATE_PASSPHRASE, ROOT_PASSPHRASE
 
+from holdfast.core.acme import Identifier
 from holdfast.core.ca import CaOptions, Mode, ProfileOptions
+from holdfast.core.problem import AcmeError
 from holdfast.errors import TxConflict, UserError
-from holdfast.operations import ca
-from holdfast.operations.ca import Brought, CaExists, CaRefused, NoSuchCa
+from holdfast.operations import acme_orders, ca
+from holdfast.operations.ca import Brought, CaExists, CaRefused, IssuerKeyTaken, NoSuchCa
 from holdfast.pki import bundle, certify, chain, csr, keys, profile
 from holdfast.pki.ceremony import Passphrases, Plan, Result, make, perform
 from holdfast.pki.intent import new_serial
@@ -135,6 +137,16 @@ async def test_nothing_is_made_under_a_root_whose_key_is_elsewhere(db: Database,
         await ca.create_under(vault, ca="new", under="old", plan=PLAN, options=CaOptions(), actor="local:test")
 
 
+async def test_a_name_outside_what_its_certificate_is_confined_to_is_refused_when_it_is_ordered(
+    db: Database, tmp_path: Path
+) -> None:
+    confined = (await opened_ca(db, tmp_path, plan=Plan(name="Example", permit=("example.internal",)))).ca
+    inside, outside = Identifier("dns", "a.example.internal"), Identifier("dns", "a.elsewhere.internal")
+    acme_orders.check_allowed(confined, [inside])
+    with pytest.raises(AcmeError, match=r"a\.elsewhere\.internal"):
+        acme_orders.check_allowed(confined, [inside, outside])
+
+
 # ── Bringing one along ──
 
 
@@ -149,6 +161,14 @@ async def test_the_intermediate_of_a_ceremony_can_be_taken_over(db: Database, tm
     assert opened.root_pem == bundle.certificates_pem([result.root])
     assert opened.chain_pem == bundle.certificates_pem([result.intermediate])
     assert await _audited(db, "ca_adopted") == [("local:test", "old")]
+
+
+async def test_a_key_that_signs_for_one_ca_is_not_taken_over_for_another(db: Database, tmp_path: Path) -> None:
+    vault, result = await a_vault(db, tmp_path), await _ceremony()
+    await ca.adopt(vault, ca="old", brought=_brought(result), options=CaOptions(), actor="local:test")
+    with pytest.raises(IssuerKeyTaken, match="CA 'old' signs with this issuer's key already"):
+        await ca.adopt(vault, ca="twin", brought=_brought(result), options=CaOptions(), actor="local:test")
+    assert [row.id for row in await db.read(cas.everything)] == ["old"]
 
 
 async def test_a_ca_is_not_taken_over_with_the_key_of_another(db: Database, tmp_path: Path) -> None:

@@ -46,10 +46,10 @@ async def audited(db: Database) -> list[tuple[str, str, str]]:
     return [(row["actor"], row["action"], row["subject"]) for row in rows]
 
 
-async def an_account(db: Database, name: str = "acct_1") -> str:
+async def an_account(db: Database, name: str = "acct_1", thumbprint: str = "") -> str:
     def write(tx: Any) -> None:
         account = Account(
-            id=name, ca="ca1", thumbprint=name, jwk="{}", state=AccountState.VALID, created_at=tx.now()
+            id=name, ca="ca1", thumbprint=thumbprint or name, jwk="{}", state=AccountState.VALID, created_at=tx.now()
         )  # fmt: skip
         acme_accounts.insert(tx, account)
 
@@ -120,12 +120,23 @@ async def test_what_is_not_there_is_told_with_a_way_on(db: Database, tmp_path: P
         "pause.remove": {"account": "acct_x", "name": "a.example"},
         "pause.add": {"account": "acct_x", "name": "a.example"},
         "certificate.revoke": {"ca": "ca1", "serial": "ab"},
+        "order.list": {"account": "acct_x"},
     }.items():
         with pytest.raises(NotFound) as refusal:
             await do(office, verb, **args)
         assert refusal.value.status == 404
         assert refusal.value.hint
-    for verb in ("ca.show", "ca.chain", "ca.close", "ca.open", "eab.create", "certificate.list"):
+    for verb in (
+        "ca.show",
+        "ca.chain",
+        "ca.close",
+        "ca.open",
+        "eab.create",
+        "certificate.list",
+        "order.list",
+        "account.list",
+        "eab.list",
+    ):
         with pytest.raises(NoSuchCa):
             await do(office, verb, ca="nope")
     assert await db.read(lambda tx: tx.rows("SELECT id FROM secrets WHERE id NOT IN (SELECT key_secret FROM cas)"))
@@ -146,6 +157,28 @@ async def test_an_account_is_ended_once_and_for_good(db: Database, tmp_path: Pat
     assert [entry for entry in await audited(db) if entry[1] == "account_revoked"] == [
         ("local:alice", "account_revoked", account)
     ]
+
+
+async def test_an_account_of_this_installation_itself_is_nobodys_to_end(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    account = await an_account(db, "acct_kept_ca1", thumbprint="internal:acct_kept_ca1")
+    with pytest.raises(CaRefused, match="this installation's own"):
+        await do(office, "account.revoke", account=account)
+    [listed] = await do(office, "account.list", ca="ca1")
+    assert listed["state"] == "valid"
+
+
+async def test_what_is_only_tried_says_what_it_would_end_and_changes_nothing(db: Database, tmp_path: Path) -> None:
+    office, opened = await an_office(db, tmp_path)
+    account, issued = await an_account(db), await issue(db, opened.ca)
+    before = await audited(db)
+    assert (await do(office, "ca.close", ca="ca1", dry_run=True))["good_certificates"] == 1
+    assert (await do(office, "account.revoke", account=account, dry_run=True))["good_certificates"] == 1
+    tried = await do(office, "certificate.revoke", ca="ca1", serial=issued.serial, reason="superseded", dry_run=True)
+    assert tried["names"] == ["www.example.internal"]
+    assert await audited(db) == before
+    [row] = await do(office, "certificate.list", ca="ca1")
+    assert row["revoked"] is None
 
 
 async def test_a_pause_is_listed_and_lifted_and_both_are_audited(db: Database, tmp_path: Path) -> None:

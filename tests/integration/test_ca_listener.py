@@ -247,6 +247,44 @@ async def test_a_ca_that_may_not_sign_for_our_name_is_passed_over(db: Database, 
 
 
 @pytest.mark.anyio
+async def test_the_first_ca_signs_for_us_even_while_it_is_closed_to_others(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    await cas.create(opened.vault, ca="ca2", plan=Plan(name="Other"), options=CaOptions(), actor="system")
+    await cas.set_state(db, "ca1", "closed", actor="local:test")
+    await opened.authorities.refresh()
+    held = a_listener(db, opened)
+    async with issuing(db, held):
+        await held.listener.tend()
+    assert held.listener.loaded.is_set()
+    assert [each.ca for each in await orders(db)] == ["ca1"]
+
+
+async def permit(db: Database, opened: Opened, *patterns: str) -> None:
+    await cas.change_options(db, "ca1", lambda was: replace(was, permitted=patterns), actor="local:test")
+    await opened.authorities.refresh()
+
+
+@pytest.mark.anyio
+async def test_names_that_the_first_ca_may_not_issue_come_from_another_until_it_may_again(
+    db: Database, tmp_path: Path
+) -> None:
+    opened = await opened_ca(db, tmp_path)
+    await cas.create(opened.vault, ca="ca2", plan=Plan(name="Other"), options=CaOptions(), actor="system")
+    await permit(db, opened, "*.example.internal")
+    held = a_listener(db, opened)
+    async with issuing(db, held):
+        await held.listener.tend()
+        await held.listener.tend()
+        assert [each.ca for each in await orders(db)] == ["ca2"]
+        await permit(db, opened)
+        await held.listener.tend()
+        await held.listener.tend()
+    assert [each.ca for each in await orders(db)] == ["ca1", "ca2"]
+    [warned] = held.watch.log.told("listener.root_changes")
+    assert (warned["before"], warned["ca"]) == ("ca2", "ca1")
+
+
+@pytest.mark.anyio
 async def test_an_order_that_is_refused_is_told_and_not_repeated_at_once(db: Database, tmp_path: Path) -> None:
     opened = await opened_ca(db, tmp_path)
     held = a_listener(db, opened)
@@ -271,8 +309,10 @@ async def test_without_a_ca_nothing_is_ordered_and_nothing_fails(db: Database, t
     opened = await opened_ca(db, tmp_path)
     await cas.set_state(db, "ca1", "closed", actor="local:test")
     await opened.authorities.refresh()
-    held = a_listener(db, opened)
-    await held.listener.tend()
+    held = a_listener(db, opened, first="another")
+    for _ in range(2):
+        await held.listener.tend()
+    assert len(held.watch.log.told("listener.no_ca")) == 1
     assert not held.listener.loaded.is_set()
     assert await orders(db) == []
 

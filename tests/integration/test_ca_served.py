@@ -185,7 +185,7 @@ async def test_a_closed_ca_takes_no_new_orders_until_it_is_opened_again(installe
     installed.ca("set", "default", "--no-eab-required")
     async with installed.client() as client:
         assert (await client.register()).status_code == 201
-        installed.ca("close", "default")
+        installed.ca("close", "default", "--yes")
         status, _ = problem(await client.order("127.0.0.1"))
         assert status == 403
         installed.ca("open", "default")

@@ -113,7 +113,7 @@ def test_an_eab_key_is_made_shown_once_listed_and_revoked(ground: Ground, served
 
 def test_a_revoked_certificate_is_on_the_list_that_everyone_can_fetch(ground: Ground, served: Served) -> None:
     [certificate, *_] = ground.ca("certificates", "default")
-    ground.ca("revoke", certificate["serial"], "--ca", "default", "--reason", "superseded")
+    ground.ca("revoke", certificate["serial"], "--ca", "default", "--reason", "superseded", "--yes")
 
     def listed() -> bool:
         with urlopen(f"{served.url}/pki/default/0.crl", timeout=10) as answer:
@@ -123,10 +123,23 @@ def test_a_revoked_certificate_is_on_the_list_that_everyone_can_fetch(ground: Gr
     until(listed, "the certificate on the list", seconds=60, every=0.2)
 
 
+def test_what_shuts_others_out_asks_back_and_can_be_tried_first(ground: Ground, served: Served) -> None:
+    asked = ground.holdfast("--no-input", "ca", "close", "default")
+    assert asked.returncode == 1
+    assert "This needs --yes" in asked.stderr
+    tried = ground.holdfast("ca", "close", "default", "--dry-run")
+    assert tried.returncode == 0
+    assert "Nothing was changed" in tried.stderr
+    assert ground.ca("show", "default")["state"] == "active"
+
+
 def test_every_change_is_in_the_audit_with_whoever_made_it(ground: Ground, served: Served) -> None:
     assert "The audit chain holds" in ground.audit()
     names = {each["ca"] for each in ground.ca("list")}
-    ground.ca("close", "default")
+    ground.ca("close", "default", "--yes")
+    tested = ground.holdfast("ca", "test", "default")
+    assert tested.returncode == 1
+    assert "To open it: holdfast ca open default" in tested.stdout + tested.stderr
     ground.ca("open", "default")
     assert {each["ca"] for each in ground.ca("list")} == names
     assert "The audit chain holds" in ground.audit()
@@ -141,7 +154,11 @@ def test_every_change_is_in_the_audit_with_whoever_made_it(ground: Ground, serve
         (("set", "default"), 1, "Nothing was to be changed."),
         (("set", "default", "--challenge", "http-99"), 1, "There is no challenge 'http-99'."),
         (("set", "default", "--crl-lifetime", "soon"), 1, "'soon' is no duration"),
-        (("revoke", "ab", "--ca", "default"), 6, "There is no certificate ab"),
+        (("revoke", "ab", "--ca", "default"), 2, "Missing option '--reason'"),
+        (("revoke", "ab", "--ca", "default", "--reason", "superseded"), 6, "There is no certificate ab"),
+        (("orders", "--ca", "nosuch"), 6, "There is no CA 'nosuch'."),
+        (("orders", "--account", "nosuch"), 6, "There is no account nosuch."),
+        (("revoke-account", "acct_listener_default", "--yes"), 1, "is this installation's own"),
         (("unpause-name", "acct_x", "a.example"), 6, "There is no pause of a.example"),
         (("eab", "revoke", "eab_x"), 6, "There is no EAB key eab_x."),
         (("adopt", "old", "--chain", "/nowhere.pem"), 1, "There is no file /nowhere.pem"),
@@ -201,6 +218,11 @@ def test_a_ceremony_elsewhere_is_taken_over_with_its_key(alone: Ground, tmp_path
     wrong = alone.holdfast("ca", "adopt", "older", *chains, "--key", str(out / "root-key.pem"))
     assert wrong.returncode == 1
     assert "no passphrase was given" in wrong.stderr
+    assert "--passphrase-file" in wrong.stderr
+    again = alone.holdfast("ca", "adopt", "older", *chains, *key)
+    assert again.returncode == 5
+    assert "CA 'old' signs with this issuer's key already" in again.stderr
+    assert alone.ca("create", "lab")["issuer"].startswith("CN=Holdfast lab Intermediate CA")
 
 
 def test_without_a_store_nothing_is_made_by_mistake(tmp_path: Path) -> None:
@@ -208,4 +230,37 @@ def test_without_a_store_nothing_is_made_by_mistake(tmp_path: Path) -> None:
     done = place.holdfast("ca", "list")
     assert done.returncode == 1
     assert "There is no database" in done.stderr
+    assert not (tmp_path / "none").exists()
+
+
+# ── When another server is meant ──
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "words"),
+    [
+        ((), {"HOLDFAST_SERVER_URL": "https://holdfast.example"}, "unset HOLDFAST_SERVER_URL"),
+        ((), {"HOLDFAST_CONTEXT": "prod"}, "unset HOLDFAST_CONTEXT"),
+        (("--server", "https://holdfast.example"), {}, "leave --server out"),
+        ((), {"LOGGED_IN": "yes"}, "holdfast logout"),
+    ],
+    ids=["variable", "context", "option", "login"],
+)
+def test_a_command_of_our_own_cas_refuses_when_a_server_elsewhere_is_named(
+    tmp_path: Path, args: tuple[str, ...], env: dict[str, str], words: str
+) -> None:
+    if "LOGGED_IN" in env:
+        login = tmp_path / ".config" / "holdfast" / "login.json"
+        login.parent.mkdir(parents=True)
+        login.write_text(json.dumps({"server": "https://holdfast.example", "token": "hf_x"}))
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli.main", "ca", "create", "lab", *args],
+        env=environment(tmp_path / "none", {}) | {"HOME": str(tmp_path)} | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "works only on the machine of the server" in done.stderr
+    assert words in done.stderr
     assert not (tmp_path / "none").exists()

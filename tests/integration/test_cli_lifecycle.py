@@ -242,6 +242,9 @@ async def test_the_product_keeps_a_certificate_of_its_own_ca(tmp_path: Path) -> 
         await asyncio.to_thread(server.wait_until_ready)
         [warned] = server.events("server.in_the_clear")
         assert "server.trusted_proxies" in warned["fix"]
+        left = Path(server.wait_for_event("holdfast.first_token_written")["path"])
+        first = left.read_text().strip()
+        assert (left.parent, stat.S_IMODE(left.stat().st_mode)) == (tmp_path, 0o600)
         shell = Shell(None, tmp_path)  # type: ignore[arg-type]
         made = await shell.ok("issue", "www.example.internal", "10.0.0.1", "--wait", "--timeout", "60", "-o", "json")
         assert made.json["status"]["phase"] == "ok"
@@ -253,6 +256,24 @@ async def test_the_product_keeps_a_certificate_of_its_own_ca(tmp_path: Path) -> 
         there = {"HOLDFAST_SERVER_URL": server.url, "HOLDFAST_TOKEN": token}
         assert (await shell.ok("ls", "-o", "name", env=there)).out == "www.example.internal\n"
         assert token not in server.output()
+        assert first not in server.output()
+        until(lambda: not left.exists(), "the file of the first token is gone, now that somebody was let in")
+
+
+async def test_the_first_token_is_left_in_a_file_until_it_is_used_or_replaced(db: Database, tmp_path: Path) -> None:
+    files, random = LocalFiles(), SystemRandom()
+    left = await first_token.leave(db, random, files, tmp_path / "one")
+    assert left is not None
+    assert await first_token.tidy(db, files, tmp_path / "one") == 0
+    other = await first_token.leave(db, random, files, tmp_path / "two")  # another replica: its token is the first now
+    assert other is not None
+    assert [await first_token.tidy(db, files, each.parent) for each in (left, other)] == [1, 0]
+    who = await tokens.authenticate(db, Secret(other.read_text().strip()))
+    await tokens.create(db, random, Grant(name="me", role=Role.ADMIN), by=who)
+    assert await first_token.tidy(db, files, tmp_path / "two") == 1
+    assert await first_token.leave(db, random, files, tmp_path / "two") is None
+    assert not left.exists()
+    assert not other.exists()
 
 
 async def test_the_first_token_logs_an_admin_in_from_elsewhere(db: Database, tmp_path: Path) -> None:
@@ -263,8 +284,10 @@ async def test_the_first_token_logs_an_admin_in_from_elsewhere(db: Database, tmp
         assert first is not None
         server = url.removesuffix("/api/v1")
         assert (await shell("login", server, "--token-stdin", env=home, stdin="nonsense\n")).code == 4
-        said = await shell.ok("login", server, "--token-stdin", env=home, stdin=f"{first.reveal()}\n")
+        said = await shell.ok("login", server, env=home, stdin=f"{first.reveal()}\n")  # piped in: nothing is asked
         assert "(admin)" in said.err
+        assert "Warning" not in said.err
+        assert "Commands still go to" not in said.err
         [kept] = (tmp_path / "home").rglob("*.json")
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
         assert first.reveal() not in kept.read_text()

@@ -17,6 +17,7 @@ from tests.support.messages import a_notice, owe
 from tests.support.typing_in import Said, typed_in
 
 from holdfast.core.notice import State
+from holdfast.store import journal
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock
@@ -105,6 +106,16 @@ async def test_what_is_wrong_is_said_before_anything_is_kept(db: Database, tmp_p
         assert (both.code, "--all" in both.err) == (2, True)
         nothing = await shell("resolve", "notice_1")
         assert (nothing.code, "--note" in nothing.err) == (2, True)
+
+
+async def test_dead_letters_that_no_channel_wants_are_not_nothing(db: Database, tmp_path: Path) -> None:
+    async with a_shell(db, tmp_path) as shell:
+        assert "nothing to send again" in (await shell.ok("requeue", "--all", "--yes")).err
+        await db.write(lambda tx: journal.event(tx, "store.failover", "store"))
+        for how in (("--all", "--yes"), ("--dead",), ("--dead", "--dry-run")):
+            said = (await shell.ok("requeue", *how)).err
+            assert "1 message that is dead cannot be sent again: no channel wants it." in said
+            assert "holdfast notify channel add" in said
 
 
 async def test_dead_letters_are_listed_shown_requeued_and_resolved(db: Database, tmp_path: Path) -> None:

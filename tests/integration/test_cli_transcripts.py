@@ -593,7 +593,13 @@ async def test_several_servers_are_kept_apart_as_contexts(db: Database, tmp_path
         typed.desk.api.state.local = False
         token = await typed.desk.token(Role.VIEWER)
         for name in ("prod", "test"):
-            await typed.ok("login", server, "--token-stdin", "--name", name, stdin=f"{token}\n")
+            said = await typed.ok("login", server, "--token-stdin", "--name", name, stdin=f"{token}\n")
+            assert f"Commands still go to the Holdfast that runs on this machine (data folder {tmp_path})" in said.err
+            assert f"HOLDFAST_CONTEXT={name}" in said.err
+        apart = {"XDG_CONFIG_HOME": str(tmp_path / "xdg"), "HOLDFAST_CONTEXT": "apart"}
+        said = await typed.ok("login", server, "--name", "apart", stdin=f"{token}\n", env=apart)
+        assert "Commands still go to" not in said.err
+        assert json.loads((tmp_path / "xdg/holdfast/login.json").read_text())["current"] == "apart"
         assert (await typed.ok("context", "ls")).out == (
             f"   NAME  SERVER\n   prod  {server}\n*  test  {server}\n"
         )  # fmt: skip

@@ -97,6 +97,9 @@ def test_a_ca_that_does_not_answer_and_a_channel_that_is_down_are_found() -> Non
     [down] = diagnosis.issuers([row], {"le": {"ok": False, "detail": "le did not answer in 30 s"}})
     assert is_bad(down, "did not answer")
     assert down.fix.endswith("holdfast ca test le")
+    closed = {"ok": False, "detail": "own refused: Our CA default is closed"}
+    own = {"name": "own", "state": "active", "kind": "local", "settings": {"ca": "default"}}
+    assert "holdfast ca open default" in diagnosis.issuers([own], {"own": closed})[0].fix
     [paused] = diagnosis.issuers([{**row, "state": "paused"}], {})
     assert paused.level is Level.NOTE
     assert [each.level for each in diagnosis.issuers([], {})] == [Level.NOTE]
@@ -104,6 +107,24 @@ def test_a_ca_that_does_not_answer_and_a_channel_that_is_down_are_found() -> Non
     assert is_bad(diagnosis.channels([channel], 0)[0], "refused")
     assert is_bad(diagnosis.channels([{**channel, "breaker_open": False}], 2)[1], "2 messages were given up")
     assert diagnosis.channels(None, None) == []
+
+
+@pytest.mark.parametrize(
+    ("days", "root_here", "fix"),
+    [
+        (10, True, "ca create NEXT --under corp"),
+        (10, False, "pki intermediate"),
+        (-1, False, "ca adopt"),
+        (91, True, ""),
+    ],
+)
+def test_an_issuer_of_ours_that_ends_before_what_it_signs_is_found(days: int, root_here: bool, fix: str) -> None:
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    row = {"name": "corp", "not_after": (now + timedelta(days=days)).isoformat(), "needs_s": 90 * 86400.0}
+    [found] = diagnosis.own_cas({"at": now.isoformat(), "own_cas": [{**row, "root_here": root_here}]})
+    assert is_bad(found, "its issuer ends on") is bool(fix)
+    assert fix in found.fix
+    assert diagnosis.own_cas(None) == diagnosis.own_cas({"at": now.isoformat()}) == []
 
 
 def test_another_version_is_a_note_and_a_loop_that_fails_is_found() -> None:

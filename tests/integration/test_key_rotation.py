@@ -57,7 +57,9 @@ async def keep(db: Database, keyring: Keyring, content: bytes) -> str:
 
 
 async def keep_following(db: Database, settings: Settings, keyring: Keyring, content: bytes) -> str:
-    return await Vault(db, settings, FILES, keyring).keep([Secret(content)], lambda tx, ids: ids[0])
+    return await Vault(db=db, settings=settings, files=FILES, keyring=keyring).keep(
+        [Secret(content)], lambda tx, ids: ids[0]
+    )
 
 
 async def keep_some(db: Database, keyring: Keyring, number: int) -> dict[str, bytes]:
@@ -423,7 +425,7 @@ async def test_the_owner_of_a_secret_is_written_with_it_or_neither_is(db: Databa
         raise RuntimeError("no owner")
 
     with pytest.raises(RuntimeError, match="no owner"):
-        await Vault(db, settings, FILES, keyring).keep([Secret(b"x")], refuse)
+        await Vault(db=db, settings=settings, files=FILES, keyring=keyring).keep([Secret(b"x")], refuse)
     assert owners
     assert await db.read(secrets.counts) == {}
 

@@ -13,14 +13,15 @@ from tests.support.lifecycle import House, TruthfulCa, a_house
 
 from holdfast.core.issuance import State
 from holdfast.core.status import Phase
-from holdfast.engine import acme_issue, lifecycle, sweep
+from holdfast.engine import acme_issue, lifecycle, renew, sweep
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Failed
 from holdfast.issuers.local import LocalIssuer
-from holdfast.operations import certificates, deliveries, issuers
+from holdfast.operations import ca_clients, certificates, deliveries, issuers
 from holdfast.operations.certificates import UnknownIssuer
 from holdfast.pki import keys
 from holdfast.pki.chain import parse_bundle
+from holdfast.pki.crl import Reason
 from holdfast.pki.refused import NameRefused
 from holdfast.ports import no_points
 from holdfast.store import budgets, ca_certificates, issuances, journal, versions
@@ -98,6 +99,31 @@ async def test_our_own_ca_issues_by_the_pipeline_of_all_orders(db: Database, tmp
         assert old is not None
         assert old.revoked_at is not None
         assert (await db.read(lambda tx: versions.get(tx, view.current.id))).state == "revoked"  # type: ignore[union-attr]
+
+
+async def test_what_our_own_ca_revoked_is_replaced_at_once_and_by_another_key(db: Database, tmp_path: Path) -> None:
+    house = await a_house(db, tmp_path)
+    async with open_office(db, tmp_path) as office:
+        await house.add("own", LocalIssuer(office.desk, office.ca.id))
+        signing = acme_issue.kind(office.desk, caa=office._caa, use_pkilint=False)
+        async with house.working(kinds=[signing]):
+            await house.ask("app.internal", issuers=["own"], reuse_key=True)
+            held = (await house.settled("app.internal")).current
+            assert held is not None
+            await ca_clients.revoke_certificate(
+                db, house.keeper.random, office.ca.id, held.serial, Reason.KEY_COMPROMISE, actor="local:alice"
+            )
+            view = await house.view("app.internal")
+            assert view.status.phase is not Phase.OK
+            assert await renew.sweep(house.keeper) == 1
+            new = (await house.settled("app.internal")).current
+    assert new is not None
+    assert new.spki_sha256 != held.spki_sha256
+    old = await db.read(lambda tx: versions.get(tx, held.id))
+    assert old is not None
+    assert (old.state, old.revoke_reason) == ("revoked", 1)
+    audited = [(each.actor, each.action) for each in await db.read(lambda tx: journal.audit_page(tx, 0))]
+    assert audited.count(("local:alice", "version_revoked")) == 1
 
 
 async def test_proofs_are_published_told_and_taken_away(db: Database, tmp_path: Path) -> None:

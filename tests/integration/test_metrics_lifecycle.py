@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.support.ca import opened_ca
 from tests.support.jobs import update
 from tests.support.lifecycle import DAY, House, a_house
 
@@ -133,6 +134,15 @@ async def test_ends_attempts_and_cas_are_shown(db: Database, tmp_path: Path) -> 
     left = shown(seen, "ca_budget_remaining")
     assert {ca for ca, _ in left} == {"ca"}
     assert {limit for _, limit in left} <= {"requests", "orders"}
+
+
+async def test_the_end_of_our_own_issuer_is_shown(db: Database, tmp_path: Path) -> None:
+    house = await a_house(db, tmp_path)
+    opened = await opened_ca(db, tmp_path, name="corp")
+    looking, _ = looker(house)
+    await looking.refresh()
+    ends = opened.ca.issuer.certificate.not_valid_after_utc.timestamp()
+    assert shown(looking.metrics, "ca_issuer_not_after_timestamp_seconds") == {("corp",): ends}
 
 
 async def test_the_failing_and_those_that_end_first_have_series_of_their_own_up_to_a_number(

@@ -10,14 +10,17 @@ import pytest
 from tests.support.lifecycle import DAY, House, a_house, a_moving_house
 from tests.support.notices import MINUTE, Box, Newsroom, a_newsroom
 
+from holdfast.core.ca import CaOptions
 from holdfast.core.job import Failed, Spec
 from holdfast.core.notice import Routing, Severity
 from holdfast.engine import expiry, outages, renew, selfcheck
 from holdfast.engine.worker import Work
 from holdfast.errors import Refused, TryLater
-from holdfast.operations import approvals, notices
+from holdfast.operations import approvals, ca, ca_ends, notices
+from holdfast.pki.ceremony import Plan
 from holdfast.ports import no_points
 from holdfast.store import jobs, journal, replicas
+from holdfast.store import outages as open_outages
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
 from holdfast.world import SystemRandom
@@ -45,6 +48,30 @@ async def a_teller(house: House) -> Teller:
     teller = Teller(house)
     await teller.listen()
     return teller
+
+
+# ── Our own CAs ──
+
+
+async def test_the_end_of_our_own_issuer_is_told_at_each_threshold_until_it_is_closed(tmp_path: Path) -> None:
+    async with a_moving_house(tmp_path) as (house, clock):
+        teller = Teller(house)
+        await teller.listen()
+        plan, vault = Plan(name="Example", intermediate_years=1), house.keeper.vault
+        row = await ca.create(vault, ca="corp", plan=plan, options=CaOptions(), actor="local:alice")
+        ends = ca_ends.end_of(row).not_after
+        for left, told in ((92, 0), (89, 1), (80, 0), (10, 1), (0.9, 1)):  # days; what it signs lives for 90
+            clock.ahead += ends - left * DAY - clock.now()
+            assert [await expiry.sweep(house.db), await expiry.sweep(house.db)] == [told, 0]
+        ended = [each for each in await teller.room.all() if each.event == "ca.issuer_ends"]
+        assert [each.severity.value for each in ended] == ["warning", "warning", "critical"]
+        assert "10 days left" in ended[1].title
+        assert "holdfast ca create NEXT --under corp" in ended[1].text
+        await outages.watch(house.db, LOST)
+        assert await house.db.read(lambda tx: open_outages.is_open(tx, "ca-issuer/corp"))
+        await ca.set_state(house.db, "corp", "closed", actor="local:alice")
+        await outages.watch(house.db, LOST)
+        assert not await house.db.read(lambda tx: open_outages.is_open(tx, "ca-issuer/corp"))
 
 
 # ── Ends ──

@@ -211,7 +211,8 @@ class Life:
         def own(tx: Tx, ids: list[str]) -> None:
             tx.run("INSERT INTO owners (name, secret) VALUES (:name, :secret)", name=name, secret=ids[0])
 
-        await Vault(db, self._settings, self._files, keyring).keep([Secret(name.encode())], own)
+        vault = Vault(db=db, settings=self._settings, files=self._files, keyring=keyring)
+        await vault.keep([Secret(name.encode())], own)
 
     async def _leave(self, db: Database, keyring: Keyring, stop: asyncio.Event) -> None:
         while not stop.is_set() and not await _all_done(db):

@@ -205,6 +205,11 @@ def test_other_variables_and_the_name_of_the_file_are_left_alone():
     assert load(None, {"PATH": "/bin", "HOLDFAST_CONFIG": "x.toml", "XHOLDFAST_Y": "1"}, no_files) == Settings()
 
 
+def test_the_passphrases_that_pki_init_asks_for_may_stay_in_the_environment():
+    env = {"HOLDFAST_PKI_ROOT_PASSPHRASE": "words", "HOLDFAST_PKI_INTERMEDIATE_PASSPHRASE": "others"}
+    assert load(None, env, no_files) == Settings()
+
+
 def test_the_variables_that_kubernetes_adds_beside_a_service_are_no_mistake():
     env = {
         "HOLDFAST_SERVICE_HOST": "10.0.0.1",

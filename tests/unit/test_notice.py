@@ -208,6 +208,8 @@ SAID: dict[str, dict[str, object]] = {
     "issuer.up": {},
     "issuer.account_well": {},
     "issuer.windows_calm": {},
+    "ca.issuer_ends": {"left_s": 86400 * 10, "threshold": 2, "not_after": "2030-01-11", "root_here": True},
+    "ca.issuer_well": {},
     "job.dead": {"kind": "issue"},
     "job.quarantined": {"kind": "issue"},
     "jobs.well": {"key": "jobs/issue"},

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final, TypeVar
 from fastapi import Depends, Header, Query, Request
 from fastapi.security import HTTPBearer
 
+from holdfast.api import queries
 from holdfast.api.origin import client_address, traceparent
 from holdfast.api.throttle import Throttle
 from holdfast.errors import StoreUnavailable, UserError
@@ -106,6 +107,7 @@ async def call(request: Request, _: Annotated[object, Depends(bearer)], prefer: 
     if front is None:
         raise StoreUnavailable("the server is starting")
     principal = await _principal(request, front)
+    queries.check(request)
     manner = Manner(origin=_origin(request, principal))
     return Call(request=request, front=front, principal=principal, manner=manner, wait=_patience(prefer or ""))
 

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path
 
 from holdfast.api import installation_shapes as whole
 from holdfast.api.call import Caller, Changer
+from holdfast.core.ca_end import IssuerEnd
 from holdfast.operations import draining, inventory
 from holdfast.operations.access import Action
 from holdfast.operations.draining import AtWork
@@ -31,6 +32,13 @@ async def cluster(call: Caller) -> whole.Cluster:
         replicas=[_replica(AtWork(replica=each, running=found.at_work.get(each.holder, 0))) for each in found.replicas],
         leases=[whole.LeaseHeld(**asdict(each)) for each in found.leases],
         loops=[whole.LoopSeen(**asdict(each)) for each in found.loops],
+        own_cas=[_issuer_end(each) for each in found.own],
+    )
+
+
+def _issuer_end(found: IssuerEnd) -> whole.OwnCaSeen:
+    return whole.OwnCaSeen(
+        name=found.ca, not_after=found.not_after, needs_s=found.needs.total_seconds(), root_here=found.root_here
     )
 
 

@@ -50,6 +50,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "issuer-refused": "The CA's settings cannot be used, or the CA itself refused.",
     "no-such-ca": "There is no own CA of this name.",
     "ca-exists": "There is an own CA of this name already.",
+    "ca-key-taken": "Another own CA signs with this issuer's key already.",
     "ca-refused": "The own CA cannot be made or changed like this.",
     "already-so": "It is so already.",
     "half-a-limit": "A forecast under another limit needs the CA, the burst and the time, all three.",

@@ -42,7 +42,7 @@ async def make_token(call: Repeater, asked: shapes.NewToken) -> shapes.MadeToken
     grant = Grant(
         name=asked.name,
         role=Role(asked.role),
-        kind=asked.kind,
+        kind=asked.kind or "",
         rights=frozenset(asked.rights),
         owners=tuple(asked.owners),
         labels=dict(asked.labels),

@@ -113,8 +113,16 @@ class LeaseHeld(BaseModel):
     until: datetime
 
 
+class OwnCaSeen(BaseModel):
+    name: str
+    not_after: datetime = Field(description="When its issuer ends; what it signs never lives longer.")
+    needs_s: float = Field(description="With less than this left, what it signs is cut to that end.")
+    root_here: bool = Field(description="The key of its root is kept here, so that the next issuer can be made here.")
+
+
 class Cluster(BaseModel):
     at: datetime = Field(description="By the database's clock, as all times here.")
     replicas: list[ReplicaSeen]
     leases: list[LeaseHeld]
     loops: list[LoopSeen]
+    own_cas: list[OwnCaSeen] = Field(description="The CAs of this installation that are open.")

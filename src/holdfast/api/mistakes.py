@@ -44,9 +44,14 @@ def _number(ctx: Mapping[str, Any]) -> str:
     return "" if found is None else str(found)
 
 
+def _unknown(near: str) -> str:
+    return f"There is no such parameter here; the nearest is {near}." if near else "There are no parameters here."
+
+
 _KINDS: Final[Mapping[str, _Words]] = {
     "missing": _fixed("It must be given."),
     "extra_forbidden": _fixed("There is no such field: it may be misspelt."),
+    "unknown_parameter": lambda ctx: _unknown(str(ctx.get("near", ""))),
     "json_invalid": lambda ctx: f"The body is not JSON: {ctx.get('error', 'it ends too early')}.",
     "string_pattern_mismatch": lambda ctx: PATTERNS.get(str(ctx.get("pattern")), "It has characters that cannot be."),
     "string_too_long": lambda ctx: f"It is longer than the {ctx['max_length']} characters that are allowed.",

@@ -390,7 +390,9 @@ class Token(BaseModel):
 class NewToken(Given):
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.@+-]{1,80}$")]
     role: RoleName
-    kind: Literal["human", "robot", "agent"] = "human"
+    kind: Literal["human", "robot", "agent"] | None = Field(
+        default=None, description="Who will use it; left out: an agent for the role agent, else a human."
+    )
     rights: list[Literal["export"]] = Field(default=[], max_length=1)
     owners: list[OwnerName] = Field(default=[], max_length=32)
     labels: Labels = {}

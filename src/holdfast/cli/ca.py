@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from holdfast.cli import issuer
-from holdfast.cli.config import ConfigOption, settings
+from holdfast.cli.config import ConfigOption
+from holdfast.cli.following import DryRunOption
+from holdfast.cli.issue import YesOption
+from holdfast.cli.issuer import UNCHANGED
+from holdfast.cli.on_the_server import ask_here, only_on_the_server
 from holdfast.cli.showing import OutputOption, show_one, show_rows
+from holdfast.cli.terminal import asked_for, say
 from holdfast.errors import UserError
 
 app = typer.Typer(name="ca", help="Add and test CAs elsewhere; make and change our own, let their clients in, revoke.")
@@ -46,21 +52,15 @@ ProfileOption = Annotated[
 ]
 
 
-def _ask(config: Path | None, verb: str, **args: Any) -> Any:
-    import asyncio
-
-    from holdfast.cli.reaching import ask
-
-    return asyncio.run(ask(settings(config), verb, **args))
-
-
 # ── CAs ──
 
 
 @app.command()
 def create(
     ca: CaArgument,
-    name: Annotated[str, typer.Option("--name", help="Its name in certificates.")] = "Holdfast",
+    name: Annotated[
+        str | None, typer.Option("--name", help="Its name in certificates; without it, Holdfast and that of the CA.")
+    ] = None,
     key: Annotated[KeyKind, typer.Option("--key", help="The kind of both keys.")] = "ec-p256",
     confine: Annotated[
         list[str] | None, typer.Option("--confine", help="A domain or network its certificate is confined to.")
@@ -80,8 +80,9 @@ def create(
 ) -> None:
     """Make a CA: a root, whose key is put away, and an intermediate that signs."""
     options = _options(mode, eab_required, challenge, permit, shards, crl_lifetime, profile)
-    given = {"ca": ca, "name": name, "key": key, "permit": confine or [], "under": under}
-    show_one(_ask(config, "ca.create", options=options, **given), output)
+    subject = name or (f"Holdfast {ca}" if len(ca) < 32 else ca[:32])  # a certificate has room for 40 characters
+    given = {"ca": ca, "name": subject, "key": key, "permit": confine or [], "under": under}
+    show_one(ask_here(config, "ca.create", options=options, **given), output)
 
 
 @app.command()
@@ -113,20 +114,20 @@ def adopt(
         "passphrase": None if passphrase_file is None else _text(passphrase_file).splitlines()[0],
         "device": device,
     }
-    show_one(_ask(config, "ca.adopt", ca=ca, options=options, **given), output)
+    show_one(ask_here(config, "ca.adopt", ca=ca, options=options, **given), output)
 
 
 @app.command("own")
 @app.command("list")  # its first name
 def list_cas(config: ConfigOption = None, output: OutputOption = "table") -> None:
     """List our own CAs, which this server runs; 'ca ls' lists those that certificates come from."""
-    show_rows(_ask(config, "ca.list"), output, empty="There is no CA; 'holdfast ca create' makes one.")
+    show_rows(ask_here(config, "ca.list"), output, empty="There is no CA; 'holdfast ca create' makes one.")
 
 
 @app.command()
 def show(ca: CaArgument, config: ConfigOption = None, output: OutputOption = "table") -> None:
     """Show all about one CA."""
-    show_one(_ask(config, "ca.show", ca=ca), output)
+    show_one(ask_here(config, "ca.show", ca=ca), output)
 
 
 @app.command()
@@ -136,19 +137,56 @@ def chain(
     config: ConfigOption = None,
 ) -> None:
     """Print the chain of a CA in PEM: the issuer and what is above it, without the root."""
-    sys.stdout.write(_ask(config, "ca.chain", ca=ca, root=root))
+    sys.stdout.write(ask_here(config, "ca.chain", ca=ca, root=root))
 
 
 @app.command()
-def close(ca: CaArgument, config: ConfigOption = None, output: OutputOption = "table") -> None:
+def close(
+    ca: CaArgument,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
     """Take no new accounts and orders; lists and revocations go on."""
-    show_one(_ask(config, "ca.close", ca=ca), output)
+
+    def question(row: Any) -> str:
+        out = _many(row["good_certificates"])
+        return f"CA {ca} will take no new accounts and orders: {out} of it can then be renewed by nobody."
+
+    _confirmed(config, output, "ca.close", {"ca": ca}, question, word=ca, yes=yes, dry_run=dry_run)
+
+
+def _many(number: int) -> str:
+    return f"{number} good certificate{'' if number == 1 else 's'}"
+
+
+def _confirmed(
+    config: Path | None,
+    output: Any,
+    verb: str,
+    args: dict[str, Any],
+    question: Callable[[Any], str],
+    *,
+    word: str,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Look first; ask back with what was seen; then do it."""
+    seen = ask_here(config, verb, **args, dry_run=True)
+    if dry_run:
+        show_one(seen, output)
+        say(f"{question(seen)} {UNCHANGED}")
+        return
+    if not asked_for(question(seen), yes=yes, word=word):
+        raise typer.Exit(1)
+    show_one(ask_here(config, verb, **args), output)
 
 
 @app.command("open")
 def reopen(ca: CaArgument, config: ConfigOption = None, output: OutputOption = "table") -> None:
     """Open a closed CA again."""
-    show_one(_ask(config, "ca.open", ca=ca), output)
+    show_one(ask_here(config, "ca.open", ca=ca), output)
 
 
 @app.command("set")
@@ -172,7 +210,7 @@ def change(
     changes = _options(mode, eab_required, challenge, [] if any_name else permit, shards, crl_lifetime, profile)
     if without_profile:
         changes["without_profiles"] = without_profile
-    show_one(_ask(config, "ca.set", ca=ca, changes=changes), output)
+    show_one(ask_here(config, "ca.set", ca=ca, changes=changes), output)
 
 
 def _options(
@@ -245,7 +283,7 @@ def eab_create(
 ) -> None:
     """Make a key; its MAC key is shown only now. Clients ask for both: kid, and HMAC key in base64url."""
     span = None if lifetime is None else _seconds(lifetime)
-    show_one(_ask(config, "eab.create", ca=ca, names=name or [], note=note, lives_for_s=span), output)
+    show_one(ask_here(config, "eab.create", ca=ca, names=name or [], note=note, lives_for_s=span), output)
 
 
 @eab.command("list")
@@ -257,7 +295,7 @@ def eab_list(
     output: OutputOption = "table",
 ) -> None:
     """List the keys, without their MAC keys."""
-    show_rows(_ask(config, "eab.list", ca=ca, after=after, limit=limit), output, empty="There are no EAB keys.")
+    show_rows(ask_here(config, "eab.list", ca=ca, after=after, limit=limit), output, empty="There are no EAB keys.")
 
 
 @eab.command("revoke")
@@ -265,7 +303,7 @@ def eab_revoke(
     kid: Annotated[str, typer.Argument(help="Its id.")], config: ConfigOption = None, output: OutputOption = "table"
 ) -> None:
     """Let no account in with this key any more; one that is in stays."""
-    show_one(_ask(config, "eab.revoke", kid=kid), output)
+    show_one(ask_here(config, "eab.revoke", kid=kid), output)
 
 
 # ── Clients and their work ──
@@ -280,17 +318,25 @@ def accounts(
     output: OutputOption = "table",
 ) -> None:
     """List accounts, the oldest first."""
-    show_rows(_ask(config, "account.list", ca=ca, after=after, limit=limit), output, empty="There are no accounts.")
+    show_rows(ask_here(config, "account.list", ca=ca, after=after, limit=limit), output, empty="There are no accounts.")
 
 
 @app.command("revoke-account")
 def revoke_account(
     account: Annotated[str, typer.Argument(help="Its id.")],
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     config: ConfigOption = None,
     output: OutputOption = "table",
 ) -> None:
     """End an account for good; its certificates stay as they are."""
-    show_one(_ask(config, "account.revoke", account=account), output)
+
+    def question(row: Any) -> str:
+        held = _many(row["good_certificates"])
+        return f"This ends account {account} of CA {row['ca']} for good: it can renew none of its {held}."
+
+    args = {"account": account}
+    _confirmed(config, output, "account.revoke", args, question, word=account, yes=yes, dry_run=dry_run)
 
 
 @app.command()
@@ -303,7 +349,7 @@ def orders(
     output: OutputOption = "table",
 ) -> None:
     """List orders, the oldest first."""
-    rows = _ask(config, "order.list", ca=ca, account=account, after=after, limit=limit)
+    rows = ask_here(config, "order.list", ca=ca, account=account, after=after, limit=limit)
     show_rows(rows, output, empty="There are no orders.")
 
 
@@ -316,14 +362,14 @@ def certificates(
     output: OutputOption = "table",
 ) -> None:
     """List the certificates of a CA, the oldest first."""
-    rows = _ask(config, "certificate.list", ca=ca, after=after, limit=limit)
+    rows = ask_here(config, "certificate.list", ca=ca, after=after, limit=limit)
     show_rows(rows, output, empty="There are no certificates.")
 
 
 @app.command()
 def pauses(config: ConfigOption = None, output: OutputOption = "table") -> None:
     """List names that are paused because they failed too often in a row."""
-    show_rows(_ask(config, "pause.list"), output, empty="Nothing is paused.")
+    show_rows(ask_here(config, "pause.list"), output, empty="Nothing is paused.")
 
 
 AccountArgument = Annotated[str, typer.Argument(help="The account.", metavar="ACCOUNT")]
@@ -335,7 +381,7 @@ def pause_name(
     account: AccountArgument, name: NameArgument, config: ConfigOption = None, output: OutputOption = "table"
 ) -> None:
     """Take no more orders of an account for a name."""
-    show_one(_ask(config, "pause.add", account=account, name=name), output)
+    show_one(ask_here(config, "pause.add", account=account, name=name), output)
 
 
 @app.command("unpause-name")
@@ -344,19 +390,26 @@ def unpause(
     account: AccountArgument, name: NameArgument, config: ConfigOption = None, output: OutputOption = "table"
 ) -> None:
     """Let orders for a name through again, with its failures forgotten."""
-    show_one(_ask(config, "pause.remove", account=account, name=name), output)
+    show_one(ask_here(config, "pause.remove", account=account, name=name), output)
 
 
 @app.command()
 def revoke(
     serial: Annotated[str, typer.Argument(help="The serial number, in hex.")],
     ca: Annotated[str, typer.Option("--ca", help="The CA that issued it.")],
-    reason: Annotated[Reason, typer.Option("--reason", help="Why.")] = "unspecified",
+    reason: Annotated[Reason, typer.Option("--reason", help="Why.")],
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
     config: ConfigOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Revoke a certificate; it is on the CRL within a minute."""
-    show_one(_ask(config, "certificate.revoke", ca=ca, serial=serial, reason=reason), output)
+
+    def question(row: Any) -> str:
+        return f"This revokes the certificate of {', '.join(row['names'])}, serial {row['serial']}, for good."
+
+    args = {"ca": ca, "serial": serial, "reason": reason}
+    _confirmed(config, output, "certificate.revoke", args, question, word=serial, yes=yes, dry_run=dry_run)
 
 
 @app.command("block-key")
@@ -368,4 +421,7 @@ def block_key(
 ) -> None:
     """Never issue for a public key again."""
     content = key if len(key) == 64 and all(c in "0123456789abcdefABCDEF" for c in key) else _text(Path(key))
-    show_one(_ask(config, "key.block", key=content, why=why), output)
+    show_one(ask_here(config, "key.block", key=content, why=why), output)
+
+
+only_on_the_server(app, eab, module=__name__)

@@ -192,6 +192,24 @@ def away(chosen: Settings) -> str:
     return "" if file is None or file.exists() else remembered().get("server", "")
 
 
+def named_elsewhere(chosen: Settings) -> str:
+    """What says that commands are meant for a server elsewhere, by the rule of here(); empty if nothing does."""
+    if os.environ.get(SERVER_VARIABLE):
+        return SERVER_VARIABLE
+    if os.environ.get(CONTEXT_VARIABLE):
+        return CONTEXT_VARIABLE
+    if (chosen.store.data_dir / SOCKET_NAME).exists():
+        return ""
+    return f"your login at {kept['server']}" if (kept := remembered()) else ""
+
+
+def goes_here(chosen: Settings) -> Path | None:
+    """The data folder whose server commands go to, by the rule of here(); None if they go elsewhere."""
+    folder = chosen.store.data_dir
+    named = os.environ.get(CONTEXT_VARIABLE) or os.environ.get(SERVER_VARIABLE)
+    return folder if (folder / SOCKET_NAME).exists() and not named else None
+
+
 @contextmanager
 def here(chosen: Settings) -> Iterator[Client]:
     """The server of this data folder; without one, or if a context is named, where this user is logged in."""

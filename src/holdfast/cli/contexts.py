@@ -10,7 +10,7 @@ from typing import Final
 
 from holdfast.errors import UserError
 
-FILE: Final = Path(".config") / "holdfast" / "login.json"  # in the home folder
+FILE: Final = Path("holdfast") / "login.json"  # in the folder of this user's settings
 Context = Mapping[str, str]  # server and token
 
 
@@ -45,10 +45,18 @@ class Contexts:
         return Contexts(current=self.current if self.current in left else next(iter(left), ""), known=left)
 
 
+def _file() -> Path:
+    """Where XDG_CONFIG_HOME says, if it is an absolute path, as the XDG base directories ask; else ~/.config."""
+    from holdfast.cli.config import environment
+
+    folder = Path(environment("XDG_CONFIG_HOME") or "")
+    return (folder if folder.is_absolute() else Path.home() / ".config") / FILE
+
+
 def read() -> Contexts:
     from holdfast.world import LocalFiles
 
-    kept = LocalFiles().read(Path.home() / FILE)
+    kept = LocalFiles().read(_file())
     found = {} if kept is None else json.loads(kept)
     if "server" in found:  # as it was written before there were names
         return Contexts(current="default", known={"default": {"server": found["server"], "token": found["token"]}})
@@ -59,7 +67,7 @@ def write(contexts: Contexts) -> None:
     from holdfast.world import LocalFiles
 
     content = json.dumps({"current": contexts.current, "contexts": dict(contexts.known)}, indent=1)
-    LocalFiles().write_private(Path.home() / FILE, content.encode(), replace=True)
+    LocalFiles().write_private(_file(), content.encode(), replace=True)
 
 
 def in_force(named: str | None) -> Context:

@@ -157,6 +157,7 @@ def _of_server(client: Client) -> list[Finding]:
         *there,
         *diagnosis.replicas(cluster, __version__),
         *diagnosis.issuers(rows, probed),
+        *diagnosis.own_cas(cluster),
         *diagnosis.channels(client.maybe("/channels"), None if notices is None else int(notices["dead"])),
     ]
 

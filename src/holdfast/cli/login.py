@@ -22,14 +22,15 @@ NameArgument = Annotated[str, typer.Argument(metavar="CONTEXT", help="Its name, 
 def login(
     server: Annotated[str, typer.Argument(metavar="URL", help="Such as https://holdfast.example.com")],
     token_stdin: Annotated[
-        bool, typer.Option("--token-stdin", help="Read the token from stdin, not from a prompt.")
+        bool, typer.Option("--token-stdin", help="Read the token from stdin even at a terminal.")
     ] = False,
     name: Annotated[str, typer.Option("--name", help="How to call it; its host, if left out.")] = "",
 ) -> None:
     """Remember a server and a token. The first token of an installation is exchanged for an admin's."""
     from holdfast.cli import client
 
-    token = sys.stdin.readline().strip() if token_stdin else typer.prompt("Token", hide_input=True, err=True)
+    piped = token_stdin or not sys.stdin.isatty()
+    token = sys.stdin.readline().strip() if piped else typer.prompt("Token", hide_input=True, err=True)
     with client.elsewhere(server, token) as line:
         token = _exchanged(line, token)
     with client.elsewhere(server, token) as line:
@@ -37,6 +38,22 @@ def login(
     called = name or urlsplit(server).netloc or "default"
     contexts.write(contexts.read().with_(called, server, token))
     say(f"You are {me['actor']} ({me['role']}) at {server}, context {called}. Forget it again: holdfast logout")
+    _say_if_without_effect(called)
+
+
+def _say_if_without_effect(called: str) -> None:
+    """Where a server runs with this data folder, commands go to that one: whoever logs in elsewhere must know."""
+    from holdfast.cli import client
+    from holdfast.cli.config import settings
+    from holdfast.config import CONTEXT_VARIABLE
+
+    try:
+        runs = client.goes_here(settings(None))
+    except UserError:  # what is wrong with the settings of this machine is no matter of a login elsewhere
+        return
+    if runs is not None:
+        here = f"Commands still go to the Holdfast that runs on this machine (data folder {runs})."
+        say(f"{here} To have them go to this one: export {CONTEXT_VARIABLE}={called}")
 
 
 def _exchanged(line: Any, token: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -13,6 +13,9 @@ from holdfast.cli.config import ConfigOption
 from holdfast.cli.following import DryRunOption, KeyOption, once
 from holdfast.cli.notify_channels import FAILED, ChannelArgument, YesOption, seen
 from holdfast.cli.terminal import Column, FormatOption, asked_for, emit, emit_one, pairs, say, when
+
+if TYPE_CHECKING:
+    from holdfast.cli.client import Client
 
 app = typer.Typer(name="notify", help="See and requeue what people are told; add and test the channels for it.")
 app.add_typer(notify_channels.app)
@@ -169,7 +172,8 @@ def requeue(
                 raise typer.Exit(FAILED)
             headers = once(idempotency_key)
             number = client.post("/notifications/requeue", which | {"all": everything}, headers=headers)["number"]
-    _say_requeued(number, dry_run=dry_run)
+        unwanted = 0 if number or not (everything or which == {"state": "dead"}) else _without_channel(client)
+    _say_requeued(number, dry_run=dry_run, unwanted=unwanted)
 
 
 def _one_way(notices: list[str] | None, which: dict[str, Any], *, everything: bool) -> None:
@@ -181,8 +185,16 @@ def _many(number: int) -> str:
     return "1 message" if number == 1 else f"{number} messages"
 
 
-def _say_requeued(number: int, *, dry_run: bool) -> None:
-    if dry_run:
+def _without_channel(client: Client) -> int:
+    """Dead ones that no channel wanted when they were told, and none wants now."""
+    return int(client.get("/notifications/summary")["by_channel"].get("", {}).get("dead", 0))
+
+
+def _say_requeued(number: int, *, dry_run: bool, unwanted: int) -> None:
+    if unwanted:
+        has = f"{_many(unwanted)} that {'is' if unwanted == 1 else 'are'} dead cannot be sent again: no channel wants"
+        say(f"{has} {'it' if unwanted == 1 else 'them'}. Add one, or widen one: holdfast notify channel add --help")
+    elif dry_run:
         say(f"{_many(number)} would be sent again.")
     elif number:
         say(f"{_many(number)} will be sent again. See how it goes: holdfast notify ls")

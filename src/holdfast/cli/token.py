@@ -21,7 +21,10 @@ Role = Literal["admin", "operator", "viewer", "auditor", "agent"]
 def create(
     name: Annotated[str, typer.Argument(help="Who will use it.")],
     role: Annotated[Role, typer.Option("--role", help="What it may do.")] = "viewer",
-    kind: Annotated[Literal["human", "robot", "agent"], typer.Option("--kind", help="Who that is.")] = "human",
+    kind: Annotated[
+        Literal["human", "robot", "agent"] | None,
+        typer.Option("--kind", help="Who that is; left out: an agent for the role agent, else a human."),
+    ] = None,
     owner: Annotated[list[str] | None, typer.Option("--owner", help="Only for certificates of this owner.")] = None,
     label: Annotated[
         list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="Only for those with this label.")
@@ -35,7 +38,8 @@ def create(
 ) -> None:
     """Make a token. It is printed once, to stdout: only a hash of it is kept."""
     asked = {
-        "name": name, "role": role, "kind": kind, "rights": ["export"] if export else [], "owners": owner or [],
+        "name": name, "role": role, "rights": ["export"] if export else [], "owners": owner or [],
+        **({"kind": kind} if kind else {}),
         "labels": dict(map(label_of, label or ())),
         "expires_in_s": None if expires == "never" else int(span(expires).total_seconds()),
     }  # fmt: skip

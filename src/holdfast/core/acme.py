@@ -36,6 +36,9 @@ class Identifier:
 # ── The machines of §7.1.6 ──
 
 
+INTERNAL: Final = "internal:"  # before the id, in place of a thumbprint
+
+
 class AccountState(StrEnum):
     VALID = "valid"
     DEACTIVATED = "deactivated"  # by its owner, for good
@@ -123,6 +126,11 @@ class Account:
     names: tuple[str, ...] = ()  # patterns that a trusting CA lets it have without a challenge
     agreed: bool = False  # to the terms of service
     created_at: datetime
+
+    @property
+    def internal(self) -> bool:
+        """This installation's own: it has no key, so no client can sign for it."""
+        return self.thumbprint.startswith(INTERNAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,8 +249,13 @@ class Crossings:
 
 def crossings(life: timedelta, not_after: datetime, now: datetime, told: Iterable[int]) -> Crossings:
     """Level, not edge: a missed run is harmless, and none is told twice."""
+    return crossed(thresholds(life), not_after, now, told)
+
+
+def crossed(lefts: Sequence[timedelta], not_after: datetime, now: datetime, told: Iterable[int]) -> Crossings:
+    """The same for thresholds of one's own, the longest first."""
     known = set(told)
-    moments = [not_after - left for left in thresholds(life)]
+    moments = [not_after - left for left in lefts]
     passed = [number for number, at in enumerate(moments) if at <= now]
     ahead = [at for at in moments if at > now]
     return Crossings(owed=tuple(n for n in passed if n not in known), next_at=min(ahead, default=None))

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast.core import reasons, telling_orders
+from holdfast.core import reasons, telling_cas, telling_orders
 from holdfast.core.notice import Severity, doubling, severity_of_crossing
 from holdfast.core.telling_orders import ca_approval_key as ca_approval_key
 from holdfast.core.telling_orders import order_key as order_key
 from holdfast.core.told import SHOWN, Details, Tell, clear, said
 from holdfast.core.told import About as About
 from holdfast.core.told import Told as Told
+from holdfast.core.told import in_words as in_words
 
 _DOWN: Final = frozenset({"CA_DOWN", "ANSWER_MALFORMED"})  # told once for the CA, not once for each certificate
 
@@ -374,6 +375,8 @@ TOLD: Final[Mapping[str, Tell]] = {
     "issuer.down": _issuer_down,
     "issuer.up": _issuer_up,
     "issuer.account_well": _account_well,
+    "ca.issuer_ends": telling_cas.issuer_ends,
+    "ca.issuer_well": telling_cas.issuer_well,
     "job.dead": _job_dead,
     "job.quarantined": _job_dead,
     "jobs.well": _jobs_well,
@@ -409,13 +412,3 @@ def _other(event: str, details: Details, about: About) -> Told:
         next="holdfast events",
         reason=str(details.get("reason") or ""),
     )
-
-
-def in_words(left: timedelta) -> str:
-    """Two days or more in days, two hours or more in hours: 13 days, 47 hours, 90 minutes."""
-    seconds = left.total_seconds()
-    for unit, length in (("days", 86400), ("hours", 3600)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    minutes = max(round(seconds / 60), 1)
-    return f"{minutes} minutes" if minutes > 1 else "a minute"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
 from holdfast.core.notice import Severity
@@ -57,3 +57,13 @@ def clear(title: str, text: str, key: str, *, not_to: str = "") -> Told:
 
 def said(details: Details) -> str:
     return str(details.get("error") or "")[:SHOWN]
+
+
+def in_words(left: timedelta) -> str:
+    """Two days or more in days, two hours or more in hours: 13 days, 47 hours, 90 minutes."""
+    seconds = left.total_seconds()
+    for unit, length in (("days", 86400), ("hours", 3600)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    minutes = max(round(seconds / 60), 1)
+    return f"{minutes} minutes" if minutes > 1 else "a minute"

@@ -1,10 +1,13 @@
-"""Tells of certificates that come to their end: each threshold once, whoever was asleep when it passed."""
+"""Tells of certificates and of our own issuers that come to their end: each threshold once, whoever slept then."""
 
 from __future__ import annotations
 
 from typing import Final
 
+from holdfast.core import ca_end
+from holdfast.core.ca_end import IssuerEnd
 from holdfast.core.notice import crossings
+from holdfast.operations import ca_ends
 from holdfast.store import certificates, issuances, journal, outages
 from holdfast.store.database import Store
 from holdfast.store.outages import Ending
@@ -14,13 +17,35 @@ PAGE: Final = 200
 
 
 async def sweep(db: Store) -> int:
-    """Look at every version whose next threshold has passed, a page at a time; how many were told of."""
-    total = 0
+    """Look at every version whose next threshold has passed, a page at a time; how many ends were told of."""
+    total = await db.write(_issuers)
     while True:
         seen, told = await db.write(_page)
         total += told
         if seen < PAGE:
             return total
+
+
+def _issuers(tx: Tx) -> int:
+    """Our own CAs: they are few, so all are looked at."""
+    return sum(_look_at_issuer(tx, each) for each in ca_ends.all_of(tx))
+
+
+def _look_at_issuer(tx: Tx, end: IssuerEnd) -> bool:
+    now = tx.now()
+    found = ca_end.crossings(end, now, outages.told_of(tx, end.crossing_key))
+    if found.told is None or not outages.cross(tx, end.crossing_key, found.owed, now):
+        return False
+    journal.event(
+        tx,
+        "ca.issuer_ends",
+        end.ca,
+        threshold=found.told,
+        left_s=(end.not_after - now).total_seconds(),
+        not_after=end.not_after.isoformat(),
+        root_here=end.root_here,
+    )
+    return True
 
 
 def _page(tx: Tx) -> tuple[int, int]:

@@ -12,9 +12,11 @@ from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.core.reasons import of as reason_of
 from holdfast.core.telling import About, Told
 from holdfast.engine.sweep import in_pages
+from holdfast.operations import ca_ends
 from holdfast.store import (
     alerts,
     approvals,
+    cas,
     certificates,
     channels,
     issuances,
@@ -104,6 +106,13 @@ def _account(tx: Tx, outage: Outage, rest: str) -> Level:
     return "on" if found.breaker.barred or issuances.any_barred(tx, rest, Reason.ACCOUNT_REFUSED.value) else "over"
 
 
+def _own_issuer(tx: Tx, outage: Outage, rest: str) -> Level:
+    found = cas.get(tx, rest)
+    if found is None or found.state == "closed":
+        return "forgotten"
+    return "on" if ca_ends.end_of(found).near(tx.now()) else "over"
+
+
 def _windows(tx: Tx, outage: Outage, rest: str) -> Level:
     return "over" if _quiet(tx, outage, rest) == "forgotten" else "on"
 
@@ -158,6 +167,7 @@ FAMILIES: Final[Mapping[str, tuple[Callable[[Tx, Outage, str], Level], str]]] = 
     "certificate": (_certificate, "certificate.well"),
     "issuer": (_issuer, "issuer.up"),
     "ca-account": (_account, "issuer.account_well"),
+    "ca-issuer": (_own_issuer, "ca.issuer_well"),
     "ca-windows": (_windows, "issuer.windows_calm"),
     "order": (_order, "order.goes_on"),
     "ca-approval": (_at_ca, "issuance.goes_on"),

@@ -92,8 +92,10 @@ class LocalIssuer:
 
     async def probe(self) -> str:
         ca = self._authority()
-        state = "closed: it takes no new orders" if ca.closed else "open"
-        return f"Our CA {ca.id} is {state}."
+        if ca.closed:
+            why = f"Our CA {ca.id} is closed: it takes no new orders. To open it: holdfast ca open {ca.id}"
+            raise Refused(why, reason=Reason.CA_REFUSED)
+        return f"Our CA {ca.id} is open."
 
 
 _REASONS: Final = {"rejectedIdentifier": Reason.NAME_REFUSED, "invalidProfile": Reason.PROFILE_UNKNOWN}

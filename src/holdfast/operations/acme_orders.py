@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core import base64url
 from holdfast.core.acme import (
+    INTERNAL,
     Account,
     AccountState,
     Authz,
@@ -222,7 +223,7 @@ def _authz(ca: Authority, account: str, identifier: Identifier, ids: _Ids, until
 def _check_names(ca: Authority, identifiers: Sequence[Identifier]) -> None:
     if ca.closed:
         raise AcmeError.unauthorized("This CA is closed: it takes no new orders.")
-    refused = _not_allowed(ca, identifiers)
+    refused = not_allowed(ca, identifiers)
     unprovable = [
         each
         for each in identifiers
@@ -443,7 +444,7 @@ def _insert_internal(tx: Tx, ca: Authority, account: str, now: datetime) -> None
         Account(
             id=account,
             ca=ca.id,
-            thumbprint=f"internal:{account}",
+            thumbprint=f"{INTERNAL}{account}",
             jwk="{}",
             state=AccountState.VALID,
             created_at=now,
@@ -455,12 +456,12 @@ def check_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> None:
     """Refuse names that this CA does not issue for, however they are proved."""
     if ca.closed:
         raise AcmeError.unauthorized("This CA is closed: it takes no new orders.")
-    _refuse_names(_not_allowed(ca, identifiers), "This CA does not issue for it.")
+    _refuse_names(not_allowed(ca, identifiers), "This CA does not issue for it.")
 
 
-def _not_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> list[Identifier]:
+def not_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> list[Identifier]:
+    """Those outside the patterns of its operator, or outside what its certificate is confined to."""
     patterns = ca.options.permitted
     refused = [each for each in identifiers if patterns and not permits(patterns, each)]
-    dns, ips = split(identifiers)
-    outside = set(constraints.outside(ca.issuer.constraints, dns, ips))
-    return refused + [each for each in identifiers if each.value in outside and each not in refused]
+    confined = [each for each in identifiers if constraints.outside(ca.issuer.constraints, *split([each]))]
+    return refused + [each for each in confined if each not in refused]

@@ -54,6 +54,14 @@ class CaExists(UserError):
         self.hint = "Choose another name: a CA is never replaced, because its certificates refer to it."
 
 
+class IssuerKeyTaken(UserError):
+    status, code = 409, "ca-key-taken"
+
+    def __init__(self, ca: str) -> None:
+        super().__init__(f"CA {ca!r} signs with this issuer's key already: its lists would be numbered twice.")
+        self.hint = f"Use that one: holdfast ca show {ca}. Or make another: holdfast pki intermediate --help"
+
+
 class CaRefused(UserError):
     code = "ca-refused"
 
@@ -142,6 +150,7 @@ async def adopt(vault: Vault, *, ca: str, brought: Brought, options: CaOptions, 
     alternates = tuple(_alternate(pem, issuer) for pem in brought.alternates)
 
     def owner(tx: Tx, ids: list[str]) -> CaRow:
+        _check_key_is_free(tx, ca, issuer)
         row = CaRow(
             id=ca,
             certificate=issuer.public_bytes(Encoding.DER),
@@ -158,6 +167,13 @@ async def adopt(vault: Vault, *, ca: str, brought: Brought, options: CaOptions, 
     return await _kept(vault, ca, [key] if key else [], owner)
 
 
+def _check_key_is_free(tx: Tx, ca: str, issuer: x509.Certificate) -> None:
+    """Two CAs with one key would number two series of lists under one issuer (RFC 5280 §5.2.3)."""
+    for other in cas.everything(tx):
+        if other.id != ca and x509.load_der_x509_certificate(other.certificate).public_key() == issuer.public_key():
+            raise IssuerKeyTaken(other.id)
+
+
 def _root_of(chain: tuple[x509.Certificate, ...], *, dev: bool) -> x509.Certificate:
     if not is_self_signed(chain[-1]):
         raise ChainRefused("chain-no-root", "The chain lacks its root.", "Give the root's certificate, too.")
@@ -172,12 +188,21 @@ async def _proved(vault: Vault, brought: Brought, issuer: x509.Certificate) -> S
         raise CaRefused("A CA signs with a key, or with a device: give one of them.")
     signer: Signer
     if brought.key is not None:
-        signer = await aside(open_signer, brought.key, brought.passphrase)
+        signer = await _opened(brought.key, brought.passphrase)
     else:
         signer = await aside(Pkcs11Signer, place_of(brought.device or "", vault.files.read))
     if signer.public_key != issuer.public_key():
         raise SignerRefused("signer-other-key", "The key is not the one in the issuer's certificate.")
     return keys.to_pem(keys.from_pem(brought.key, brought.passphrase)) if brought.key is not None else None
+
+
+async def _opened(key: Secret[bytes], passphrase: Secret[str] | None) -> Signer:
+    try:
+        return await aside(open_signer, key, passphrase)
+    except SignerRefused as refused:
+        if refused.code in ("key-needs-passphrase", "key-passphrase-wrong"):
+            refused.hint = "Name a file whose first line opens it: --passphrase-file FILE"
+        raise
 
 
 def _alternate(pem: bytes, issuer: x509.Certificate) -> str:

@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
+from holdfast.core.acme import Account, AccountState
 from holdfast.errors import UserError
 from holdfast.operations import revocation
 from holdfast.operations.ca import CaRefused, NoSuchCa, check_pattern
@@ -104,9 +105,7 @@ async def revoke_account(db: Store, account: str, *, actor: str) -> None:
     """End an account for good; its certificates stay as they are."""
 
     def write(tx: Tx) -> None:
-        found = acme_accounts.get(tx, account)
-        if found is None:
-            raise NotFound(f"account {account}", "'holdfast ca accounts' shows those there are.")
+        found = revocable(tx, account)
         if not acme_accounts.end(tx, account, "revoked"):
             raise AlreadySo(f"Account {account} is {found.state} already.")
         states = {"before": {"state": found.state}, "after": {"state": "revoked"}}
@@ -115,12 +114,29 @@ async def revoke_account(db: Store, account: str, *, actor: str) -> None:
     await db.write(write)
 
 
+def account_of(tx: Tx, account: str) -> Account:
+    found = acme_accounts.get(tx, account)
+    if found is None:
+        raise NotFound(f"account {account}", "'holdfast ca accounts' shows those there are.")
+    return found
+
+
+def revocable(tx: Tx, account: str) -> Account:
+    """An account of a client. Ours are no one's to lose: they have no key, and the next order would go on with it."""
+    found = account_of(tx, account)
+    if found.internal:
+        problem = f"Account {account} is this installation's own: its certificates come by it, and no client uses it."
+        raise CaRefused(problem, f"To take no more orders: holdfast ca close {found.ca}")
+    if found.state is not AccountState.VALID:
+        raise AlreadySo(f"Account {account} is {found.state} already.")
+    return found
+
+
 async def pause(db: Store, account: str, name: str, *, actor: str) -> None:
     """Take no more orders for this name of this account until somebody unpauses it."""
 
     def write(tx: Tx) -> None:
-        if acme_accounts.get(tx, account) is None:
-            raise NotFound(f"account {account}", "'holdfast ca accounts' shows those there are.")
+        account_of(tx, account)
         acme_limits.pause(tx, account, name.lower())
         states = {"before": {"paused": False}, "after": {"paused": True}}
         journal.audit(tx, "name_paused", name.lower(), actor=actor, account=account, **states)
@@ -148,19 +164,32 @@ async def revoke_certificate(
     db: Store, random: Random, ca: str, serial: str, reason: Reason, *, actor: str
 ) -> Issued:  # fmt: skip
     """Revoke by serial, whoever it belongs to; it is on a list within a minute."""
-    job, wanted = random.new_id("job"), _serial(serial)
+    job = random.new_id("job")
 
     def write(tx: Tx) -> Issued:
-        if cas.get(tx, ca) is None:
-            raise NoSuchCa(ca)
-        found = ca_certificates.by_serial(tx, ca, wanted)
-        if found is None:
-            raise NotFound(f"certificate {wanted} of CA {ca!r}", "'holdfast ca certificates' shows those there are.")
+        found = certificate_of(tx, ca, serial)
         if not revocation.revoke(tx, found, reason, actor=actor, job=job):
-            raise AlreadySo(f"Certificate {wanted} is revoked already.")
+            raise _revoked_already(found)
         return found
 
     return await db.write(write)
+
+
+def certificate_of(tx: Tx, ca: str, serial: str) -> Issued:
+    """One that can be revoked."""
+    wanted = _serial(serial)
+    if cas.get(tx, ca) is None:
+        raise NoSuchCa(ca)
+    found = ca_certificates.by_serial(tx, ca, wanted)
+    if found is None:
+        raise NotFound(f"certificate {wanted} of CA {ca!r}", "'holdfast ca certificates' shows those there are.")
+    if found.revoked_at is not None:
+        raise _revoked_already(found)
+    return found
+
+
+def _revoked_already(found: Issued) -> AlreadySo:
+    return AlreadySo(f"Certificate {found.serial} is revoked already.")
 
 
 def _serial(text: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from holdfast.core import ca_end
 from holdfast.core.finding import Finding, bad, note, ok
 from holdfast.errors import StoreError
 from holdfast.operations import observe
@@ -133,9 +134,29 @@ def _issuer(row: Mapping[str, Any], probe: Mapping[str, Any] | None) -> Finding:
     if probe is None:
         return note(check, "you may not test it", "Ask with a token that may change CAs: holdfast token create --help")
     if not probe["ok"]:
-        fix = f"Check its address, our way to it and its credentials; then: holdfast ca test {row['name']}"
-        return bad(check, str(probe["detail"]), fix)
+        return bad(check, str(probe["detail"]), _way_back(row))
     return ok(check, str(probe["detail"]))
+
+
+def own_cas(cluster: Mapping[str, Any] | None) -> list[Finding]:
+    """Whether the issuers of our own CAs live long enough for what they sign; a server of before does not tell."""
+    return [] if cluster is None else [_own_ca(row, cluster["at"]) for row in cluster.get("own_cas", ())]
+
+
+def _own_ca(row: Mapping[str, Any], at: str) -> Finding:
+    left = datetime.fromisoformat(row["not_after"]) - datetime.fromisoformat(at)
+    check, saw = f"own CA {row['name']}", f"its issuer ends on {row['not_after'][:10]}"
+    if left.total_seconds() >= row["needs_s"]:
+        return ok(check, saw)
+    fix = f"Make the next one, and let clients use it: {ca_end.remedy(row['name'], root_here=row['root_here'])}"
+    return bad(check, f"{saw}, and what it signs is cut to that" if left > timedelta(0) else f"{saw}: it is over", fix)
+
+
+def _way_back(row: Mapping[str, Any]) -> str:
+    if row.get("kind") == "local":
+        own = row["settings"].get("ca") or row["name"]
+        return f"If it is closed: holdfast ca open {own}. Otherwise see why it cannot sign: holdfast ca show {own}"
+    return f"Check its address, our way to it and its credentials; then: holdfast ca test {row['name']}"
 
 
 def channels(rows: Sequence[Mapping[str, Any]] | None, dead: int | None) -> list[Finding]:

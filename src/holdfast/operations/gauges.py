@@ -11,7 +11,9 @@ from typing import Any, Final, NamedTuple
 from prometheus_client import Gauge
 
 from holdfast.core import budget, ca_limits, renewal
+from holdfast.core.ca_end import IssuerEnd
 from holdfast.errors import StoreError
+from holdfast.operations import ca_ends
 from holdfast.operations.certificates import View
 from holdfast.operations.inventory import views_of
 from holdfast.ports import Clock
@@ -49,6 +51,7 @@ class Seen:
     under_way: Mapping[tuple[str, str], int]
     approvals: int
     issuers: Sequence[IssuerRow]
+    own: Sequence[IssuerEnd]
     budgets: Mapping[tuple[str, str], int]
     watched: Sequence[Watched]
     left_out: int
@@ -114,6 +117,7 @@ def look(tx: Tx, *, series: int, last_event: int | None) -> Seen:
         under_way=gauges.under_way(tx),
         approvals=gauges.approvals_pending(tx),
         issuers=rows,
+        own=ca_ends.all_of(tx),
         budgets=_left(tx, [each.name for each in rows], now),
         watched=watched,
         left_out=max(0, sum(states.values()) - states.get("archived", 0) - len(watched)),
@@ -160,6 +164,7 @@ def show(seen: Seen, metrics: Metrics) -> None:
     _set(metrics.ca_budget, ("ca", "limit"), seen.budgets)
     _set(metrics.ca_circuit_open, ("ca",), {(row.name,): int(row.breaker.open_at(seen.now)) for row in seen.issuers})
     _set(metrics.ca_paused, ("ca",), {(row.name,): int(row.state == "paused") for row in seen.issuers})
+    _set(metrics.ca_issuer_not_after, ("ca",), {(each.ca,): each.not_after.timestamp() for each in seen.own})
     metrics.approvals_pending.set(seen.approvals)
     metrics.series_left_out.set(seen.left_out)
     _show_watched(seen.watched, metrics)

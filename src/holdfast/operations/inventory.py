@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
+from holdfast.core.ca_end import IssuerEnd
 from holdfast.core.certificate import Certificate, Version
 from holdfast.core.inventory import Filter, Sort
 from holdfast.core.issuance import Issuance
 from holdfast.core.issuance import State as Step
 from holdfast.core.status import Waiting
 from holdfast.errors import UserError
+from holdfast.operations import ca_ends
 from holdfast.operations.access import Action, Forbidden, Owned, Principal, Verdict, allow, demand
 from holdfast.operations.approvals import NoSuchApproval
 from holdfast.operations.asking import Check
@@ -316,12 +318,13 @@ class Cluster:
     leases: Sequence[Lease]
     loops: Sequence[LoopSeen]
     at_work: Mapping[str, int]  # jobs that each holder has
+    own: Sequence[IssuerEnd]
 
 
 async def cluster(keeper: Keeper) -> Cluster:
     def read(tx: Tx) -> Cluster:
         everyone = replicas.everyone(tx)
-        return Cluster(tx.now(), everyone, leases.held(tx), _loops(everyone), replicas.at_work(tx))
+        return Cluster(tx.now(), everyone, leases.held(tx), _loops(everyone), replicas.at_work(tx), ca_ends.all_of(tx))
 
     return await keeper.db.read(read)
 

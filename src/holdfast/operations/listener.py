@@ -16,7 +16,7 @@ from holdfast.core.acme import Identifier, Order, OrderState
 from holdfast.operations import acme_orders as verbs
 from holdfast.operations.authorities import Authority
 from holdfast.operations.desk import Desk
-from holdfast.pki import constraints, csr, keys
+from holdfast.pki import csr, keys
 from holdfast.pki.keys import KeyKind
 from holdfast.secret import Secret
 from holdfast.store import acme_orders, listeners, secrets
@@ -65,6 +65,16 @@ def wanting(recent: Sequence[Ordered], now: datetime) -> str | None:
     return f"two thirds of its life were over at {due:%F %T}Z" if now >= due else None
 
 
+def strayed(recent: Sequence[Ordered], now: datetime, *, home: str) -> str | None:
+    """Why to go back to the CA that clients trust us by; None if the newest is of it, or one is under way."""
+    if any(each.certificate is None and now - each.created_at < PATIENCE for each in recent):
+        return None
+    newest = next((each for each in recent if usable(each, now)), None)
+    if newest is None or newest.ca == home:
+        return None
+    return f"it is of CA {newest.ca}, and CA {home} can sign for us again"
+
+
 def under_way(recent: Sequence[Ordered], now: datetime) -> str | None:
     """An order, perhaps of another replica, that is about to be decided: worth waiting for."""
     open_still = (OrderState.READY, OrderState.PROCESSING)
@@ -83,6 +93,7 @@ class Listener:
         self._first_ca = first_ca
         self._host, self._identifiers = names_of(desk.policy.base_url)
         self._current = ""  # the order whose certificate is in use
+        self._told_of_none = False  # that no CA may sign for us
 
     async def tend(self) -> None:
         """Load the newest certificate, and see to it that there is one."""
@@ -90,28 +101,50 @@ class Listener:
         await self._use(recent, now)
         order = under_way(recent, now)
         if order is None:
-            order = await self._order_if_wanted(wanting(recent, now))
+            order = await self._order_if_wanted(recent, now)
         if order is not None and await self._ended(order):
             await self._use(*await self._look())
 
-    async def _order_if_wanted(self, why: str | None) -> str | None:
-        ca = self._authority()
+    async def _order_if_wanted(self, recent: Sequence[Ordered], now: datetime) -> str | None:
+        ca, why = self._authority(), wanting(recent, now)
+        if why is None and ca is not None and ca.id == self._first_ca:
+            why = strayed(recent, now, home=ca.id)
+        self._tell_of_none(ca, why)
         if why is None or ca is None:
             return None
+        self._warn_of_another_root(recent, ca)
         order = await self._order(ca)
         self._telemetry.log.info("listener.ordered", host=self._host, ca=ca.id, order=order, why=why)
         return order
+
+    def _tell_of_none(self, ca: Authority | None, why: str | None) -> None:
+        """Once, not at every look."""
+        if why is not None and ca is None and not self._told_of_none:
+            fix = (
+                f"let one of them: holdfast ca set {self._first_ca or 'CA'} --permit {self._host}, or holdfast ca open"
+            )
+            self._telemetry.log.error("listener.no_ca", host=self._host, why=why, fix=fix)
+        self._told_of_none = why is not None and ca is None
+
+    def _warn_of_another_root(self, recent: Sequence[Ordered], ca: Authority) -> None:
+        """Clients that trust the old root alone will refuse us: whoever reads the log should know why."""
+        before = self._desk.authorities.get(recent[0].ca) if recent else None
+        if before is not None and before.root_pem != ca.root_pem:
+            facts = {"before": before.id, "ca": ca.id, "fix": f"let clients trust: holdfast ca chain {ca.id} --root"}
+            self._telemetry.log.warning("listener.root_changes", host=self._host, **facts)
 
     async def _look(self) -> tuple[list[Ordered], datetime]:
         return await self._desk.db.read(lambda tx: (listeners.newest(tx, self._host), tx.now()))
 
     def _authority(self) -> Authority | None:
-        """The CA that signs for us: the one of the settings, or any that is open and not confined to other names."""
+        """The CA that signs for us: the one of the settings, or any that is open; neither for names it may not.
+
+        The first one signs even while it is closed: that shuts others out, and its root is the one clients know us by.
+        """
         preferred = self._desk.authorities.get(self._first_ca)
-        candidates = [*([preferred] if preferred else []), *self._desk.authorities.all()]
-        names = verbs.split(self._identifiers)
-        fitting = (each for each in candidates if not constraints.outside(each.issuer.constraints, *names))
-        return next((each for each in fitting if not each.closed), None)
+        others = [each for each in self._desk.authorities.all() if not each.closed]
+        candidates = [*([preferred] if preferred else []), *others]
+        return next((each for each in candidates if not verbs.not_allowed(each, self._identifiers)), None)
 
     async def _use(self, recent: Sequence[Ordered], now: datetime) -> None:
         for each in recent:

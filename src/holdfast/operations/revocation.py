@@ -6,8 +6,9 @@ from datetime import timedelta
 from typing import Final
 
 from holdfast.core.job import Priority, Spec
+from holdfast.operations import issuing
 from holdfast.pki.crl import Reason
-from holdfast.store import ca_certificates, jobs, journal
+from holdfast.store import ca_certificates, certificates, jobs, journal, versions
 from holdfast.store.ca_certificates import Issued
 from holdfast.store.tx import Tx
 
@@ -27,7 +28,20 @@ def revoke(tx: Tx, found: Issued, reason: Reason, *, actor: str, job: str) -> bo
         tx, "certificate_revoked", found.id, actor=actor, ca=found.ca, serial=found.serial, reason=reason.name.lower()
     )
     journal.event(tx, "certificate.revoked", found.id, serial=found.serial, reason=reason.name.lower())
+    _replace_kept(tx, found, reason, actor)
     return True
+
+
+def _replace_kept(tx: Tx, found: Issued, reason: Reason, actor: str) -> None:
+    """If it is one that we keep ourselves, whoever uses it must not wait until the CA is next asked about it."""
+    for version in versions.revoked_here(tx, found.serial, found.spki_sha256, found.not_after, int(reason)):
+        journal.audit(
+            tx, "version_revoked", version.certificate, actor=actor, version=version.id, serial=version.serial
+        )
+        journal.event(tx, "version.revoked", version.certificate, version=version.id, serial=version.serial)
+        kept = certificates.get(tx, version.certificate)
+        if kept is not None and kept.current_version == version.id:
+            issuing.replan(tx, kept, tx.now(), current=version)
 
 
 def hurry(tx: Tx, ca: str, shard: int, job: str) -> None:

@@ -59,7 +59,7 @@ class Grant:
 
     name: str
     role: Role
-    kind: str = "human"
+    kind: str = ""  # left out: an agent for the role of one, else a human
     rights: frozenset[str] = frozenset()
     owners: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Grant:
     def check(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise TokenRefused("The name of a token's user has 1 to 80 letters, digits and . @ + _ -")
-        if self.kind not in KINDS or self.role is Role.FIRST:
+        if self.kind not in ("", *KINDS) or self.role is Role.FIRST:
             raise TokenRefused(f"There is no {self.kind!r:.20} with role {self.role.value!r}.")
         if not self.rights <= RIGHTS:
             raise TokenRefused("There is no such right.", f"There are: {', '.join(sorted(RIGHTS))}.")
@@ -129,7 +129,7 @@ def _row(tx: Tx, token_id: str, token: Secret[str], grant: Grant, actor: str) ->
         id=token_id,
         hash=_hash(token),
         name=grant.name,
-        kind=grant.kind,
+        kind=grant.kind or ("agent" if grant.role is Role.AGENT else "human"),
         role=grant.role.value,
         rights=grant.rights,
         owners=grant.owners,
@@ -169,11 +169,6 @@ async def first(db: Store, random: Random) -> Secret[str] | None:
     return token if await db.write(write) else None
 
 
-async def nobody_yet(db: Store) -> bool:
-    """Whether nobody was let in yet."""
-    return not await db.read(tokens.any_made)
-
-
 async def authenticate(db: Store, token: Secret[str]) -> Principal:
     """Whom a token stands for; Unauthenticated for every other text, without saying why."""
     form = _FORM.fullmatch(token.reveal())
@@ -200,6 +195,19 @@ async def authenticate(db: Store, token: Secret[str]) -> Principal:
         owners=row.owners,
         labels=row.labels,
     )
+
+
+async def is_good(db: Store, token: Secret[str]) -> bool:
+    """Whether it would let somebody in now; looking is not using it."""
+    form = _FORM.fullmatch(token.reveal())
+    if form is None:
+        return False
+
+    def read(tx: Tx) -> bool:
+        row = tokens.get(tx, form[1])
+        return row is not None and hmac.compare_digest(row.hash, _hash(token)) and row.good_at(tx.now())
+
+    return await db.read(read)
 
 
 async def listed(db: Store, *, after: str = "", limit: int = 100) -> list[TokenRow]:

@@ -128,7 +128,11 @@ async def chain(office: Office, actor: str, *, ca: str, root: bool = False) -> J
     return row.root if root else publishing.chain_pem(row)
 
 
-async def close(office: Office, actor: str, *, ca: str) -> Json:
+async def close(office: Office, actor: str, *, ca: str, dry_run: bool = False) -> Json:
+    if dry_run:
+        row = await cas.get(office.vault.db, ca)
+        good = await office.vault.db.read(lambda tx: ca_certificates.good(tx, ca=ca))
+        return {**_brief(row), "good_certificates": good}
     return await _changed(office, await cas.set_state(office.vault.db, ca, "closed", actor=actor))
 
 
@@ -195,6 +199,7 @@ async def eab_create(
 
 
 async def eab_list(office: Office, actor: str, *, ca: str | None = None, after: str = "", limit: int = 100) -> Json:
+    await _are_there(office, ca)
     found = await office.vault.db.read(lambda tx: eab_keys.page(tx, ca, after=after, limit=limit))
     return [_eab(each) for each in found]
 
@@ -219,6 +224,7 @@ def _eab(key: EabKey) -> dict[str, Json]:
 
 
 async def accounts(office: Office, actor: str, *, ca: str | None = None, after: str = "", limit: int = 100) -> Json:
+    await _are_there(office, ca)
     found = await office.vault.db.read(lambda tx: acme_accounts.page(tx, ca, after=after, limit=limit))
     return [
         {
@@ -234,7 +240,11 @@ async def accounts(office: Office, actor: str, *, ca: str | None = None, after: 
     ]
 
 
-async def account_revoke(office: Office, actor: str, *, account: str) -> Json:
+async def account_revoke(office: Office, actor: str, *, account: str, dry_run: bool = False) -> Json:
+    if dry_run:
+        found = await office.vault.db.read(lambda tx: ca_clients.revocable(tx, account))
+        good = await office.vault.db.read(lambda tx: ca_certificates.good(tx, ca=found.ca, account=account))
+        return {"account": account, "ca": found.ca, "state": str(found.state), "good_certificates": good}
     await ca_clients.revoke_account(office.vault.db, account, actor=actor)
     return {"account": account}
 
@@ -243,6 +253,7 @@ async def orders(
     office: Office, actor: str, *, ca: str | None = None, account: str | None = None, after: str = "", limit: int = 100
 ) -> Json:
     read = office.vault.db.read
+    await _are_there(office, ca, account)
     found = await read(lambda tx: acme_orders.page(tx, ca=ca, account=account, after=after, limit=limit))
     return [
         {
@@ -257,6 +268,14 @@ async def orders(
         }
         for each in found
     ]
+
+
+async def _are_there(office: Office, ca: str | None, account: str | None = None) -> None:
+    """An empty list for a name that is mistyped would read as "all is well"."""
+    if ca is not None:
+        await cas.get(office.vault.db, ca)
+    if account is not None:
+        await office.vault.db.read(lambda tx: ca_clients.account_of(tx, account))
 
 
 async def certificates(office: Office, actor: str, *, ca: str, after: str = "", limit: int = 100) -> Json:
@@ -293,14 +312,19 @@ async def unpause(office: Office, actor: str, *, account: str, name: str) -> Jso
     return {"account": account, "name": name}
 
 
-async def revoke(office: Office, actor: str, *, ca: str, serial: str, reason: str = "unspecified") -> Json:
+async def revoke(
+    office: Office, actor: str, *, ca: str, serial: str, reason: str = "unspecified", dry_run: bool = False
+) -> Json:
     try:
         why = Reason[reason.upper().replace("-", "_")]
     except KeyError:
         known = ", ".join(each.name.lower().replace("_", "-") for each in Reason)
         raise CaRefused(f"There is no reason {reason!r:.40}.", f"There are: {known}.") from None
-    random = office.vault.keyring.random
-    found = await ca_clients.revoke_certificate(office.vault.db, random, ca, serial, why, actor=actor)
+    db, random = office.vault.db, office.vault.keyring.random
+    if dry_run:
+        found = await db.read(lambda tx: ca_clients.certificate_of(tx, ca, serial))
+    else:
+        found = await ca_clients.revoke_certificate(db, random, ca, serial, why, actor=actor)
     names = [identifier.value for identifier in found.identifiers]
     return {"certificate": found.id, "serial": found.serial, "names": names, "reason": why.name.lower()}
 

@@ -57,9 +57,11 @@ class DoorIssuer:
         return Placed(ref={"order": found.ref})
 
     async def place(self, wish: Wish) -> Placed:
-        paid_at = self._stage.sets_out(self._node, wish)
+        paid_at, left_at = self._stage.sets_out(self._node, wish), self._stage.loop.time()
 
         def act(now: float) -> Order:
+            if now - left_at > self._stage.ttl:  # frozen on its way, and overtaken: no fence reaches a CA
+                self._stage.excused.add(wish.issuance)
             order = self._ca.place(wish, now, paid_at)
             if self.binding:
                 self._ca.finalize(order.ref, wish.csr, now)

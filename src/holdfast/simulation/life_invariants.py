@@ -107,8 +107,9 @@ def _every_step_has_its_audit_row(tx: Tx) -> None:
 
 
 def one_order_each(stage: LifeStage, ca: Authority) -> None:
+    """Whoever deletes the row of a job that runs lets a second begin while the first is still at the CA's door."""
     for issuance, number in ca.ordered.items():
-        if number > 1 and issuance not in stage.excused:
+        if number > 1 and issuance not in stage.excused and issuance not in stage.vandalised_at:
             raise Violation(f"I3: {issuance} was ordered {number} times from {ca.name}")
 
 

@@ -153,8 +153,10 @@ async def _peace(stage: Stage) -> None:
 
 
 def requeue_dead(tx: Tx) -> None:
-    for row in tx.rows("SELECT id FROM jobs WHERE state = 'dead' ORDER BY id"):
-        jobs.requeue(tx, row["id"])
+    """As a person would; one that has a live twin is not needed."""
+    for row in tx.rows("SELECT id, kind, subject FROM jobs WHERE state = 'dead' ORDER BY id"):
+        if jobs.live(tx, row["kind"], row["subject"]) is None:
+            jobs.requeue(tx, row["id"])
 
 
 def _live_jobs(tx: Tx) -> int:

@@ -104,6 +104,18 @@ def page(tx: Tx, *, ca: str, after: str = "", limit: int = 100) -> list[Issued]:
     return [_issued(row) for row in rows]
 
 
+def good(tx: Tx, *, ca: str, account: str | None = None) -> int:
+    """How many neither ended nor were revoked."""
+    row = tx.row(
+        f"""SELECT count(*) AS number FROM ca_certificates
+             WHERE ca = :ca AND revoked_at IS NULL AND not_after > now_us()
+                   {"" if account is None else "AND account = :account"}""",
+        ca=ca,
+        **({} if account is None else {"account": account}),
+    )
+    return 0 if row is None else int(row["number"])
+
+
 # ── The end of a certificate ──
 
 

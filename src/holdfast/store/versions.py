@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.core.certificate import Version, VersionState
@@ -125,6 +125,24 @@ def revoked(tx: Tx, version: str, at: datetime) -> bool:
         at=at,
     )
     return changed == 1
+
+
+def revoked_here(tx: Tx, serial: str, spki_sha256: str, not_after: datetime, reason: int) -> list[Version]:
+    """One of our own CAs revoked it; the versions in use that are this certificate, as they are now."""
+    second = timedelta(seconds=1)  # the end is what finds them by an index; a certificate has no fractions of it
+    rows = tx.rows(
+        f"""UPDATE certificate_versions
+               SET state = 'revoked', revoked_at = now_us(), revoke_reason = COALESCE(revoke_reason, :reason)
+             WHERE not_after > :after AND not_after < :before AND state IN ('active', 'imported')
+               AND serial = :serial AND spki_sha256 = :key AND revoked_at IS NULL
+         RETURNING {_COLUMNS}""",
+        after=not_after - second,
+        before=not_after + second,
+        serial=serial,
+        key=spki_sha256,
+        reason=reason,
+    )
+    return [_version(row) for row in rows]
 
 
 def to_revoke_without_job(tx: Tx, kind: str, limit: int = PAGE) -> dict[str, str]:
