@@ -47,7 +47,7 @@ from holdfast.web.serve import Line, bind, bind_local, serving
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
 CERTIFICATE_WITHIN: Final = 30.0  # seconds that the start waits for our own certificate; without a CA there is none
-FIRST_TOKEN_EVERY: Final = timedelta(seconds=5)  # to look whether its file is of use; without a file it costs nothing
+FIRST_TOKEN_EVERY: Final = timedelta(seconds=2)  # to look whether its file is of use; without a file it costs nothing
 Started = Callable[[], Coroutine[Any, Any, None]]  # what to do once all is up, beside it
 Step = Callable[[Database], Awaitable[None]]  # of the start; one that was cut off may be done again
 

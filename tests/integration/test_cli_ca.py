@@ -137,7 +137,7 @@ def test_every_change_is_in_the_audit_with_whoever_made_it(ground: Ground, serve
     assert "The audit chain holds" in ground.audit()
     names = {each["ca"] for each in ground.ca("list")}
     ground.ca("close", "default", "--yes")
-    tested = ground.holdfast("ca", "test", "default")
+    tested = ground.holdfast("ca", "test", "own")
     assert tested.returncode == 1
     assert "To open it: holdfast ca open default" in tested.stdout + tested.stderr
     ground.ca("open", "default")

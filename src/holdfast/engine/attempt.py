@@ -35,6 +35,7 @@ PASSING: Final = Ladder(first=timedelta(seconds=30), factor=2, cap=timedelta(min
 PASSING_TRIES: Final = 5
 LIMITED_FOR: Final = timedelta(minutes=15)  # where a CA says "too many" and names no time
 SOONEST, LATEST = timedelta(milliseconds=50), timedelta(days=1)  # of a wait that a CA asks for
+MOMENT: Final = timedelta(minutes=1)
 PATIENT_FOR: Final = timedelta(days=30)  # with a CA that has a binding order and does not answer
 VALIDATION: Final = frozenset(
     {Reason.VALIDATION_FAILED, Reason.CAA_FORBIDS, Reason.DNS_TXT_NOT_VISIBLE, Reason.PROOF_NOT_VISIBLE}
@@ -157,6 +158,7 @@ class Attempt:
         return self.facts.now - (self.issuance.polled_since or self.facts.now)
 
     def _again(self, after: timedelta, why: str, *, hold: str | None = None, **changes: Any) -> Again:
+        after = self._in_time(after)
         until = self.facts.now + after
 
         def write(tx: Tx) -> None:
@@ -175,6 +177,15 @@ class Attempt:
                 ca_breaker.hold(tx, issuance.issuer, hold, until, after_this.error or "")
 
         return Again(after=after, reason=why, write=write)
+
+    def _in_time(self, after: timedelta) -> timedelta:
+        """Where another CA could help, nobody sleeps past the moment at which it must be asked."""
+        current, now = self.facts.current, self.facts.now
+        if current is None or len(self.facts.certificate.wanted.issuers) < 2:
+            return after
+        emergency = renewal.emergency_at(current)
+        left = emergency - now if now < emergency else (current.not_after - now) / 10
+        return min(after, max(left, MOMENT)) if left > timedelta(0) else after
 
     def _next_budgets(self, after: Issuance) -> list[str]:
         """What the next claim pays for: an order that is placed is paid for, one that may be is looked for first."""
@@ -226,7 +237,8 @@ class Attempt:
         reason = reasons.of(why.reason)  # one that nobody knows is ours, and says nothing about the CA
         failures = self.issuance.failures + 1
         hurt = reason in DOWN
-        if failures >= PASSING_TRIES and not self._worth_waiting_for() and not await self._is_the_last():
+        enough = failures >= PASSING_TRIES or (hurt and self._is_pressing())
+        if enough and not self._worth_waiting_for() and not await self._is_the_last():
             words = str(why)
             if hurt and (moved := await self._elsewhere(reason, words, wait=LATEST, also=self._hurting(words))):
                 return moved
@@ -241,6 +253,12 @@ class Attempt:
     async def _is_the_last(self) -> bool:
         """Whether no order may follow this one by itself, however long its CA is away."""
         return False
+
+    def _is_pressing(self) -> bool:
+        """The certificate is about to end, and there are other CAs: this one had our order, and its chance."""
+        current = self.facts.current
+        others = self.issuance.ref is not None and len(self.facts.certificate.wanted.issuers) > 1
+        return others and current is not None and self.facts.now >= renewal.emergency_at(current)
 
     def _worth_waiting_for(self) -> bool:
         """The CA has the CSR, or may have it, and makes a certificate of it: a second order would be a second one."""

@@ -60,7 +60,8 @@ class DoorIssuer:
         paid_at, left_at = self._stage.sets_out(self._node, wish), self._stage.loop.time()
 
         def act(now: float) -> Order:
-            if now - left_at > self._stage.ttl:  # frozen on its way, and overtaken: no fence reaches a CA
+            frozen = now - left_at > self._stage.ttl  # on its way, and overtaken: no fence reaches a CA
+            if frozen or now < self._stage.doubtful_until:  # after a failover two may believe in the same lease
                 self._stage.excused.add(wish.issuance)
             order = self._ca.place(wish, now, paid_at)
             if self.binding:

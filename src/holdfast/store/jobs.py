@@ -253,10 +253,12 @@ def settle(tx: Tx, claim: Claim, outcome: Outcome, ladder: Ladder = JOB) -> None
 
 
 def _again(tx: Tx, claim: Claim, outcome: Again) -> None:
+    """No failure: what waits for weeks must not use up its attempts by deaths of workers that it outlived."""
     _guarded(
         tx,
         claim,
-        """state = :state, due_at = COALESCE(:at, now_us() + :after), attempts = attempts - 1, crashes = 0,
+        """state = :state, due_at = COALESCE(:at, now_us() + :after), crashes = 0,
+           attempts = CASE WHEN attempts > crashes THEN attempts - 1 - crashes ELSE 0 END,
            recheck = FALSE, reason = :reason, holder = NULL, lease_until = NULL""",
         state=move(State.RUNNING, "not yet"),
         at=None if outcome.at is None else to_micros(outcome.at),
