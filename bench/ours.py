@@ -11,7 +11,8 @@ from pathlib import Path
 import uvloop
 
 from holdfast.core.job import Done, Outcome, Spec
-from holdfast.engine.worker import Identity, Kind, Work, Worker
+from holdfast.engine.kind import Kind, Work
+from holdfast.engine.worker import Identity, Worker
 from holdfast.ports import no_points
 from holdfast.secret import Secret
 from holdfast.store import jobs, migrate

@@ -16,9 +16,9 @@ from holdfast.core.acme import Identifier, Order
 from holdfast.core.ca import CaOptions, Policy
 from holdfast.core.problem import STATUS, Problem
 from holdfast.engine import acme_issue, acme_sweep, acme_validate, ca_crl
+from holdfast.engine.kind import Kind
 from holdfast.engine.replica import Every
 from holdfast.engine.sweep import Owed
-from holdfast.engine.worker import Kind
 from holdfast.errors import StoreError, TryLater
 from holdfast.network import SystemNet
 from holdfast.operations import ca as cas

@@ -16,12 +16,12 @@ from holdfast.config import Settings
 from holdfast.core.acme import Identifier
 from holdfast.engine import account_key, lifecycle, notices, notify, proving
 from holdfast.engine.issue import Tools
+from holdfast.engine.kind import Kind
 from holdfast.engine.proving import SolverRule
 from holdfast.engine.replica import Every
 from holdfast.engine.senders import Senders
 from holdfast.engine.sweep import Owed
 from holdfast.engine.upstream import KINDS, Upstream, check
-from holdfast.engine.worker import Kind
 from holdfast.errors import SettingRefused, StoreError
 from holdfast.network import SystemNet
 from holdfast.operations import epochs, issuers, proofs

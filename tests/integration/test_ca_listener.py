@@ -18,7 +18,7 @@ from holdfast.core.acme import OrderState
 from holdfast.core.job import Done, Outcome
 from holdfast.core.problem import Problem
 from holdfast.engine import acme_issue
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.operations import acme_orders
 from holdfast.operations import ca as cas
 from holdfast.operations.ca import CaOptions

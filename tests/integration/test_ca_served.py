@@ -154,7 +154,7 @@ async def test_a_client_with_a_key_of_ours_gets_a_certificate_and_the_operator_r
     now = leaf.not_valid_before_utc + (leaf.not_valid_after_utc - leaf.not_valid_before_utc) / 2
     assert chain.verification_problem(leaf, certificates[1:], roots, now) is None
     assert linting.certificate_findings(leaf.public_bytes(Encoding.DER)) == []
-    installed.ca("revoke", f"{leaf.serial_number:x}", "--ca", "default", "--reason", "key-compromise")
+    installed.ca("revoke", f"{leaf.serial_number:x}", "--ca", "default", "--reason", "key-compromise", "--yes")
 
     def listed() -> bool:
         crl = x509.load_der_x509_crl(installed.published("0.crl"))

@@ -28,7 +28,7 @@ from holdfast.cli.client import Client
 from holdfast.cli.completion import SCRIPTS
 from holdfast.cli.following import countdown, standing
 from holdfast.core.job import Again, Failed, Outcome
-from holdfast.engine.worker import Handler, Work
+from holdfast.engine.kind import Handler, Work
 from holdfast.errors import Refused
 from holdfast.operations import approvals
 from holdfast.operations.access import Role

@@ -16,7 +16,7 @@ from tests.support.upstream import Through, a_site, add, ask
 from holdfast.core.ca import CaOptions
 from holdfast.core.job import Claim
 from holdfast.engine import acme_issue, lifecycle
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.issuers.local import LocalIssuer
 from holdfast.pki import keys
 from holdfast.pki.chain import parse_bundle

@@ -25,7 +25,7 @@ from holdfast.core.certificate import Certificate, State, Wanted
 from holdfast.core.notice import Message, Notice, Routing, Severity
 from holdfast.core.notice import State as NoticeState
 from holdfast.engine import notify, outages
-from holdfast.engine.worker import Work
+from holdfast.engine.kind import Work
 from holdfast.errors import OutcomeUnknown, Refused, StoreUnavailable, TryLater, UserError
 from holdfast.operations import channels, notices
 from holdfast.operations.channels import ChannelWish

@@ -14,7 +14,7 @@ from holdfast.core.ca import CaOptions
 from holdfast.core.job import Failed, Spec
 from holdfast.core.notice import Routing, Severity
 from holdfast.engine import expiry, outages, renew, selfcheck
-from holdfast.engine.worker import Work
+from holdfast.engine.kind import Work
 from holdfast.errors import Refused, TryLater
 from holdfast.operations import approvals, ca, ca_ends, notices
 from holdfast.pki.ceremony import Plan

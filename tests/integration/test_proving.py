@@ -16,8 +16,8 @@ from holdfast.core.inventory import Filter
 from holdfast.core.issuance import State
 from holdfast.core.status import Phase
 from holdfast.engine import clean, issue, lifecycle, sweep
+from holdfast.engine.kind import Kind, Work
 from holdfast.engine.proving import AT_ONCE, ROOM
-from holdfast.engine.worker import Kind, Work
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Proof
 from holdfast.operations import certificates, inventory, issuers

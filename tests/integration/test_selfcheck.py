@@ -9,7 +9,7 @@ from tests.support.jobs import claimed, update
 
 from holdfast.core.job import Again, Claim, Priority
 from holdfast.engine import selfcheck, sweep
-from holdfast.engine.worker import Work
+from holdfast.engine.kind import Work
 from holdfast.ports import no_points
 from holdfast.store import jobs, journal, selfchecks
 from holdfast.store.database import Database

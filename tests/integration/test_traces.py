@@ -26,7 +26,7 @@ from holdfast.api.origin import traceparent
 from holdfast.app import App
 from holdfast.config import load
 from holdfast.core.job import Again, Done, Failed, Outcome
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.errors import SettingRefused, TryLater
 from holdfast.ports import Request, Response
 from holdfast.store.database import Database, Engine

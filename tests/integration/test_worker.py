@@ -27,7 +27,7 @@ from tests.support.stores import migrated
 from holdfast.core.backoff import Ladder
 from holdfast.core.job import Again, Done, Outcome
 from holdfast.engine.database_clock import CLOCK_JUMP
-from holdfast.engine.worker import Handler, Work
+from holdfast.engine.kind import Handler, Work
 from holdfast.errors import LeaseLost, OutcomeUnknown, Refused, StoreUnavailable, TryLater, TxConflict
 from holdfast.secret import Secret
 from holdfast.simulation.stage import Stage

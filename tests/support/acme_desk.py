@@ -15,7 +15,7 @@ from holdfast.core.acme import Authz, AuthzState, Challenge, ChallengeState, Ide
 from holdfast.core.ca import CaOptions, Policy
 from holdfast.core.problem import Problem
 from holdfast.engine import acme_issue, acme_validate
-from holdfast.engine.worker import Kind
+from holdfast.engine.kind import Kind
 from holdfast.network import SystemNet
 from holdfast.operations import acme_accounts, acme_authzs, acme_orders
 from holdfast.operations.acme_orders import Wish

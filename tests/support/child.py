@@ -26,8 +26,9 @@ from typing import Final, Literal, Self
 from holdfast.config import Settings, Store
 from holdfast.core.backoff import Ladder
 from holdfast.core.budget import Limit
+from holdfast.engine.kind import Kind
 from holdfast.engine.replica import Pace, Replica
-from holdfast.engine.worker import Identity, Kind
+from holdfast.engine.worker import Identity
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
 from holdfast.keyring import Keyring
 from holdfast.operations import keys, rotation

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from holdfast.core.job import Done, Outcome
-from holdfast.engine.worker import Handler, Identity, Kind, Work, Worker
+from holdfast.engine.kind import Handler, Kind, Work
+from holdfast.engine.worker import Identity, Worker
 from holdfast.operations.handover import Handover
 from holdfast.ports import Clock, Points, no_points
 from holdfast.simulation.clockwork import VirtualLoop

@@ -27,9 +27,10 @@ from holdfast.config import KEY_NAME, Acme, Keeping, Keys, Settings, Store
 from holdfast.core.backoff import Ladder
 from holdfast.core.certificate import Wanted
 from holdfast.core.job import Again, Outcome
+from holdfast.engine.kind import Kind, Work
 from holdfast.engine.replica import Pace, Replica
 from holdfast.engine.upstream import KINDS, check
-from holdfast.engine.worker import Identity, Kind, Work
+from holdfast.engine.worker import Identity
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
 from holdfast.operations import certificates, issuers, keys
 from holdfast.operations.certificates import CertificateExists

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.job import Claim
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.issuers.base import Issued, Look, Pending, Placed, Uncertain, Wish
 from holdfast.ports import no_points
 from holdfast.store import jobs

@@ -19,8 +19,8 @@ from holdfast.core.acme import Identifier
 from holdfast.core.certificate import Wanted
 from holdfast.engine import lifecycle, renew
 from holdfast.engine.issue import Tools
+from holdfast.engine.kind import Kind
 from holdfast.engine.proving import SolverRule, by_rules
-from holdfast.engine.worker import Kind
 from holdfast.issuers.base import Failed, Issued, Look, NeedsProof, Pending, Placed, Proof, Ready, RenewalWindow, Wish
 from holdfast.operations import certificates, issuers
 from holdfast.operations.certificates import View

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.core.job import Again, Done, Outcome
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.operations.account_keys import ACCOUNT_KEY
 from holdfast.operations.issuing import Keeper
 from holdfast.store import issuances, issuers

@@ -13,7 +13,7 @@ from holdfast.core.acme import Identifier, Order, OrderState
 from holdfast.core.backoff import Ladder
 from holdfast.core.job import Done, Outcome, Spec
 from holdfast.core.problem import AcmeError, Problem
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.errors import TryLater
 from holdfast.operations.acme_orders import ISSUE, Started
 from holdfast.operations.authorities import Authority

@@ -10,7 +10,7 @@ from holdfast.core.acme import ChallengeState
 from holdfast.core.backoff import Ladder
 from holdfast.core.job import Again, Claim, Done, Outcome, Spec
 from holdfast.core.problem import AcmeError
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.operations import acme_authzs as verbs
 from holdfast.operations.acme_authzs import VALIDATE, Answered
 from holdfast.operations.desk import Desk

@@ -13,7 +13,7 @@ from holdfast.core.certificate import Ari, Certificate, State, Version
 from holdfast.core.job import Done, Outcome, Priority, Spec
 from holdfast.core.reasons import Reason
 from holdfast.engine.issue import Tools
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import RenewalWindow
 from holdfast.operations import issuing

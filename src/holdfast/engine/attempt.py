@@ -15,9 +15,9 @@ from holdfast.core.issuance import Event, Issuance, State, move
 from holdfast.core.job import Again, Done, Outcome, Write
 from holdfast.core.reasons import Reason
 from holdfast.engine import ca_breaker, proving
+from holdfast.engine.kind import Work
 from holdfast.engine.payment import Payment
 from holdfast.engine.proving import ROOM, Kept, SolverFor
-from holdfast.engine.worker import Work
 from holdfast.errors import LeaseLost, Refused, TryLater, TxConflict
 from holdfast.issuers.base import Issuer, Wish
 from holdfast.operations import choosing, issuing

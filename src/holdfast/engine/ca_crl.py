@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from holdfast.core.job import Again, Outcome, Spec
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.errors import LeaseLost, TryLater, UserError
 from holdfast.operations.authorities import Authorities, Authority
 from holdfast.operations.ca import CRL_ATTEMPTS

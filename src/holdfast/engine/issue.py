@@ -15,10 +15,10 @@ from holdfast.core.reasons import Reason
 from holdfast.engine import ca_breaker, received
 from holdfast.engine.attempt import LATEST, LIMITS, SOONEST, VALIDATION, Overtaken, facts_of
 from holdfast.engine.attempt import Tools as Tools
+from holdfast.engine.kind import Kind, Work
 from holdfast.engine.paid import Paid, also
 from holdfast.engine.publish import Proving
 from holdfast.engine.settle import PASSING as STORE_AWAY
-from holdfast.engine.worker import Kind, Work
 from holdfast.errors import Duplicate, KeyMissing, KeyUnusable, Refused, TryLater
 from holdfast.issuers.base import Failed, Issued, Issuer, NeedsProof, Pending, Placed, Ready, Uncertain
 from holdfast.issuers.kind import WANT_COMMON_NAME

@@ -10,9 +10,9 @@ from typing import Final
 from holdfast.core.job import Spec
 from holdfast.engine import ari, clean, issue, leaving, renew, revoke, turns, withdraw
 from holdfast.engine.issue import Tools
+from holdfast.engine.kind import Kind
 from holdfast.engine.replica import Every
 from holdfast.engine.sweep import Owed
-from holdfast.engine.worker import Kind
 from holdfast.operations import approvals, issuing
 from holdfast.operations.issuing import Keeper
 from holdfast.store import challenge_responses

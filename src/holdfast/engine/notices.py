@@ -7,10 +7,10 @@ from functools import partial
 from typing import Final
 
 from holdfast.engine import expiry, notify, outages
+from holdfast.engine.kind import Kind
 from holdfast.engine.notify import Tools
 from holdfast.engine.replica import Every
 from holdfast.engine.sweep import Owed
-from holdfast.engine.worker import Kind
 
 LOST_AFTER: Final = timedelta(minutes=2)  # a replica that said nothing for so long, and did not say good-bye
 

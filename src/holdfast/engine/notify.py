@@ -17,8 +17,8 @@ from holdfast.core.backoff import STORE
 from holdfast.core.breaker import Breaker
 from holdfast.core.job import Again, Done, Outcome, Spec
 from holdfast.core.notice import CRASHES_TO_POISON, OPENS_AFTER, STALE_AFTER, Message, Notice, Why
+from holdfast.engine.kind import Kind, Work
 from holdfast.engine.settle import PASSING
-from holdfast.engine.worker import Kind, Work
 from holdfast.errors import KeyMissing, KeyUnusable, LeaseLost, Refused, TryLater
 from holdfast.notifiers.base import RATE_LIMITED, Sender
 from holdfast.operations import burying

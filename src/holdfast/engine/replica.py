@@ -10,10 +10,11 @@ from functools import partial
 from typing import Final
 
 from holdfast.engine import sweep
+from holdfast.engine.kind import Kind
 from holdfast.engine.leader import Leader
 from holdfast.engine.loop import Duty, Loop, always
 from holdfast.engine.sweep import Owed
-from holdfast.engine.worker import Identity, Kind, Worker
+from holdfast.engine.worker import Identity, Worker
 from holdfast.operations.handover import Handover
 from holdfast.ports import Clock, Points, Random
 from holdfast.store.database import Store

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from holdfast.core.certificate import Version
 from holdfast.core.job import Done, Outcome, Priority, Spec
 from holdfast.engine.issue import Tools
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.errors import Refused
 from holdfast.operations import paying
 from holdfast.operations.certificates import REVOKE, REVOKE_TRIES

@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.core import chain
 from holdfast.core.job import Again, Outcome, Priority, Spec
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.ports import Random
 from holdfast.store import jobs, journal, selfchecks
 from holdfast.store.database import Store

@@ -12,7 +12,7 @@ from holdfast.core.issuance import Issuance, Withdrawal
 from holdfast.core.job import Again, Done, Outcome, Spec
 from holdfast.core.reasons import Reason
 from holdfast.engine.attempt import Previous, Tools, previous_of
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Issuer, Uncertain, Wish
 from holdfast.operations import paying

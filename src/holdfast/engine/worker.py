@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from holdfast import __version__
-from holdfast.core.backoff import JOB, STORE, Ladder
+from holdfast.core.backoff import STORE
 from holdfast.core.job import Again, Claim, Failed, Outcome
 from holdfast.engine.database_clock import CLOCK_JUMP, DatabaseClock
+from holdfast.engine.kind import Kind, Work
 from holdfast.engine.leader import MARGIN
 from holdfast.engine.loop import wait_for
 from holdfast.engine.settle import PASSING, Settler
@@ -37,34 +38,6 @@ class Identity:
 
     holder: str
     name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What a handler is given. It must call `check` before each effect on the outside world."""
-
-    claim: Claim
-    check: Callable[[], None]  # raises LeaseLost when the lease can no longer be trusted
-    point: Points
-    left: Callable[[], float] = lambda: float("inf")  # seconds until its kind's limit ends it
-    # Within it a stop does not cut interruptible work off: for a call whose answer must not be lost, and its commit.
-    whole: Callable[[], AbstractContextManager[None]] = nullcontext
-
-
-Handler = Callable[[Work], Awaitable[Outcome]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """How jobs of one kind are run. Each kind has slots of its own: slow ones never starve the others."""
-
-    name: str
-    handler: Handler
-    slots: int = 16
-    timeout: timedelta = timedelta(minutes=5)
-    ladder: Ladder = JOB
-    interruptible: bool = False  # at a stop: hand it back at once instead of waiting for it to end
-    settled: Callable[[Claim], None] | None = None  # told when an outcome is durable; a hint, lost in a crash
 
 
 @dataclass(slots=True, eq=False)

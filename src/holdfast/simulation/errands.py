@@ -16,7 +16,7 @@ from typing import Final, Literal
 from holdfast.core.backoff import poll_wait, rest_wait, retry_after
 from holdfast.core.budget import Limit
 from holdfast.core.job import Again, Done, Outcome, Spec
-from holdfast.engine.worker import Kind, Work
+from holdfast.engine.kind import Kind, Work
 from holdfast.errors import Refused, TryLater
 from holdfast.ports import Clock, Random, Request, Response, Transport
 from holdfast.store import budgets, jobs, journal

@@ -12,9 +12,10 @@ from datetime import timedelta
 from typing import Final
 
 from holdfast.engine.database_clock import CLOCK_JUMP
+from holdfast.engine.kind import Kind
 from holdfast.engine.replica import Every, Pace, Replica
 from holdfast.engine.sweep import Owed
-from holdfast.engine.worker import Identity, Kind
+from holdfast.engine.worker import Identity
 from holdfast.ports import no_points
 from holdfast.simulation import witness
 from holdfast.simulation.clockwork import VirtualLoop
