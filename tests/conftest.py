@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from holdfast.store.postgres import PostgresEngine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock
 from tests.support import secrets_watch
-from tests.support.postgres import Cluster
+from tests.support.postgres import Cluster, place
 from tests.support.stores import migrated, open_store
 
 # Whoever started us in the background may have had SIGINT ignored, which every child would inherit.
@@ -35,8 +36,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """No secret may be in any output of any test."""
+    """No secret may be in any output of any test. Files of tests are in memory, if there is room: no disk to wait for."""
     config.pluginmanager.register(secrets_watch)
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(place(in_memory=True)))
 
 
 @pytest.fixture(scope="session")
@@ -66,11 +68,28 @@ async def _migrated(url: str) -> None:
     await store.close()
 
 
+@pytest.fixture(scope="session")
+def template_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Likewise for SQLite."""
+    path = tmp_path_factory.mktemp("template") / "holdfast.sqlite"
+
+    async def make() -> None:
+        store = open_store(SqliteEngine(path, SystemClock()))
+        await migrated(store)
+        await store.close()
+
+    asyncio.run(make())
+    return path
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def make_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Engine]]:
     """Makes engines that share one empty, migrated database: call it twice for two replicas (PostgreSQL only)."""
     if request.param == "sqlite":
-        yield lambda: SqliteEngine(tmp_path / "holdfast.sqlite", SystemClock())
+        path = tmp_path / "holdfast.sqlite"
+        shutil.copyfile(request.getfixturevalue("template_file"), path)
+        path.chmod(0o600)
+        yield lambda: SqliteEngine(path, SystemClock())
         return
     cluster: Cluster = request.getfixturevalue("postgres")
     url = cluster.create_database(request.getfixturevalue("template"))

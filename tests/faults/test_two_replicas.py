@@ -66,8 +66,8 @@ def made_by(shared: Ground, folder: Path, settings: dict[str, str], name: str) -
 
 def proved_by(tx: Tx) -> set[str]:
     """The kinds of all proofs that were ever asked for."""
-    kept = [json.loads(row["proofs"]) for row in tx.rows("SELECT proofs FROM issuances")]
-    return {proof["type"] for proofs in kept for proof in proofs}
+    told = [json.loads(row["details"]) for row in tx.rows("SELECT details FROM events WHERE name = 'issuance.proving'")]
+    return {proof.split()[0] for each in told for proof in each["proofs"]}
 
 
 def holders(tx: Tx) -> set[str]:

@@ -255,6 +255,7 @@ async def test_a_token_of_the_role_agent_is_an_agents(
         ("/tokens?cursr=x", "cursr", "nearest is cursor."),
         ("/self?x=1", "x", "There are no parameters here."),
     ],
+    ids=["strange", "misspelt", "of-a-list", "none-known"],
 )
 async def test_a_parameter_that_a_route_does_not_know_is_refused_and_the_nearest_named(
     db: Database, tmp_path: Path, path: str, word: str, near: str

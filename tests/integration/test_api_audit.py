@@ -47,7 +47,7 @@ async def test_a_row_says_who_did_it_by_which_token_and_from_where(db: Database,
         assert (row["actor"], row["actor_kind"]) == ("robot:ci", "robot")
         assert row["origin"].pop("client").startswith("python-httpx2")
         assert row["origin"] == {
-            "face": "api", "address": "127.0.0.1", "request": made.headers["x-request-id"], "token": token
+            "face": "api", "address": "127.0.0.1", "request": made.headers["x-request-id"], "token": token, "trace": "",
         }  # fmt: skip
         [own] = (await ask.get("/audit", action="token_created"))["items"]
         assert own["origin"] is None  # it was made beside the API

@@ -222,7 +222,7 @@ async def test_it_is_renewed_now_and_says_why_it_failed(db: Database, tmp_path: 
         assert explained["blocking"] == "NOT_DUE"  # an hour of back-off ends long before it is due
         assert explained["checks"][0]["rule"] == "state"
         later = await ask.get(f"/certificates/{NAME}/explain", at=versions[0]["not_after"])
-        assert later["verdict"].startswith("Due")
+        assert later["verdict"] == "The certificate has expired. Due at once."
         attempts = await ask.get("/issuances", certificate=NAME)
         assert [each["state"] for each in attempts["items"]] == ["failed", "issued", "issued"]
         [first] = (await ask.get("/issuances", certificate=NAME, limit=1))["items"]

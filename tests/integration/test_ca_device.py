@@ -32,7 +32,7 @@ from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
 
 def read(path: Path) -> bytes | None:
-    return {Path("/pin"): b"5678\n", Path("/empty"): b"\n"}.get(path)
+    return {Path("/pin"): PIN.reveal().encode() + b"\n", Path("/empty"): b"\n"}.get(path)
 
 
 def test_an_address_names_the_library_the_token_the_key_and_the_file_of_the_pin() -> None:

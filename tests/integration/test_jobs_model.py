@@ -198,13 +198,13 @@ class Queue(RuleBasedStateMachine):
             assert job is None
             return
         assert job is not None
-        job.crashes = job.recheck = 0
+        survived, job.crashes, job.recheck = job.crashes, 0, 0
         match answer:
             case "done":
                 del self.jobs[claim.id]
                 self.gone[claim.id] = "done"
             case "again":
-                job.attempts -= 1
+                job.attempts = max(job.attempts - 1 - survived, 0)
                 job.let_go("ready", self.now + 5_000_000)
             case "failed" if job.attempts < job.max_attempts:
                 job.let_go("failed", self.now + 10_000_000 * 2 ** (job.attempts - 1))

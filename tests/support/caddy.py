@@ -92,6 +92,8 @@ def caddy(folder: Path, program: str) -> Iterator[Place]:
 class Texts:
     """The DNS server of this network, told over HTTP."""
 
+    side_by_side = True
+
     async def add(self, record: Record) -> None:
         self._tell("set", record)
 

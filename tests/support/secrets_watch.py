@@ -133,6 +133,7 @@ class WatchedLog(Log):
 def install() -> None:
     """Stand at every door of this process. Called once, before the first test."""
     logging.getLogger().setLevel(logging.DEBUG)  # pytest keeps the lines; they come with the test's report
+    logging.getLogger("pkilint").setLevel(logging.INFO)  # thousands of lines about the fields of certificates
     logging.getLogger("mail.log").setLevel(logging.WARNING)  # the mail server of the tests: it writes passwords down
     _after(Secret, "__new__", lambda made, *_: WATCH.made(made.reveal()), static=True)
     _after(httpx2.Response, "read", lambda content, answer: _answered(answer, content))

@@ -15,9 +15,7 @@ def issuer_key(ca: str) -> str:
 def issuer_ends(details: Details, about: About) -> Told:
     left = timedelta(seconds=details["left_s"])
     over = left <= timedelta(0)
-    text = (
-        f"It {'ended' if over else 'ends'} at {details['not_after']}, and what it signs lives no longer. "
-    )
+    text = f"It {'ended' if over else 'ends'} at {details['not_after']}, and what it signs lives no longer. "
     text += f"Make the next one: {ca_end.remedy(about.name, root_here=bool(details.get('root_here')))}"
     return Told(
         severity=ca_end.severity(int(details["threshold"])),
