@@ -36,7 +36,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """No secret may be in any output of any test. Files of tests are in memory, if there is room: no disk to wait for."""
+    """No secret may be in any output of any test; and their files are in memory, if there is room."""
     config.pluginmanager.register(secrets_watch)
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(place(in_memory=True)))
 
