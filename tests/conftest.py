@@ -21,6 +21,8 @@ from tests.support.stores import migrated, open_store
 
 # Whoever started us in the background may have had SIGINT ignored, which every child would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# Commands that tests start keep what they remember below the HOME that they are given.
+os.environ.pop("XDG_CONFIG_HOME", None)
 
 # The same examples in every run, and no clock: a red run means a change, not bad luck or a busy machine.
 settings.register_profile(
