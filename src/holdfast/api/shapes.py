@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 T = TypeVar("T")
 Short = Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]{1,253}$")]
-HostName = Annotated[str, StringConstraints(min_length=1, max_length=4000)]  # what it may be is for names.py to say
+HostName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]  # what it may be is for names.py to say
 LabelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
 LabelValue = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/@+-]{0,63}$")]
 OwnerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:/@+-]{0,100}$")]
@@ -140,7 +140,7 @@ class Certificate(BaseModel):
 
 class NewCertificate(Given):
     names: list[HostName] = Field(
-        min_length=1, max_length=1000, description="DNS names and addresses, up to 100; the first is its name."
+        min_length=1, max_length=200, description="DNS names and addresses, up to 100; the first is its name."
     )
     name: Short | None = Field(default=None, description="Its own name here; the first of its names if left out.")
     issuers: list[Short] | None = Field(default=None, min_length=1, max_length=10, description="CAs, the first first.")
@@ -159,7 +159,7 @@ class NewCertificate(Given):
 class CertificateChange(Given):
     """Only what is given is changed."""
 
-    names: list[HostName] | None = Field(default=None, min_length=1, max_length=1000)
+    names: list[HostName] | None = Field(default=None, min_length=1, max_length=200)
     name: Short | None = None
     issuers: list[Short] | None = Field(default=None, min_length=1, max_length=10)
     key: KeyKind | None = None
