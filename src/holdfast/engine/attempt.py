@@ -181,7 +181,7 @@ class Attempt:
     def _in_time(self, after: timedelta) -> timedelta:
         """Where another CA could help, nobody sleeps past the moment at which it must be asked."""
         current, now = self.facts.current, self.facts.now
-        if current is None or len(self.facts.certificate.wanted.issuers) < 2:
+        if current is None or not self._others():
             return after
         emergency = renewal.emergency_at(current)
         left = emergency - now if now < emergency else (current.not_after - now) / 10
@@ -256,17 +256,21 @@ class Attempt:
 
     def _is_pressing(self) -> bool:
         """The certificate is about to end, and there are other CAs: this one had our order, and its chance."""
-        current = self.facts.current
-        others = self.issuance.ref is not None and len(self.facts.certificate.wanted.issuers) > 1
-        return others and current is not None and self.facts.now >= renewal.emergency_at(current)
+        return self.issuance.ref is not None and self._others() and self._no_time_left()
+
+    def _others(self) -> bool:
+        return len(self.facts.certificate.wanted.issuers) > 1
+
+    def _no_time_left(self) -> bool:
+        return self.facts.current is not None and self.facts.now >= renewal.emergency_at(self.facts.current)
 
     def _worth_waiting_for(self) -> bool:
         """The CA has the CSR, or may have it, and makes a certificate of it: a second order would be a second one."""
         unheard = self.binding and self.issuance.asked_at is not None
         if self.issuance.state not in (State.FINALIZING, State.WAITING) and not unheard:
             return False
-        current, others = self.facts.current, len(self.facts.certificate.wanted.issuers) > 1
-        patience = PATIENT_FOR if self.binding and not others else LATEST
+        current = self.facts.current
+        patience = PATIENT_FOR if self.binding and not self._others() else LATEST
         end = self.issuance.started_at + patience if current is None else renewal.emergency_at(current)
         return self.facts.now < end
 

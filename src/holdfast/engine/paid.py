@@ -101,12 +101,6 @@ class Paid(Attempt):
             return False
         return self._others() or not await self.tools.keeper.db.read(lambda tx: _was_ordered(tx, self.issuance))
 
-    def _no_time_left(self) -> bool:
-        return self.facts.current is not None and self.facts.now >= renewal.emergency_at(self.facts.current)
-
-    def _others(self) -> bool:
-        return len(self.facts.certificate.wanted.issuers) > 1
-
     def _barred(self, why: Refused) -> Outcome:
         """We may not look at our own order: a key was changed, or a right taken. The order may be well: it is kept."""
         reason = Reason(why.reason) if why.reason in set(Reason) else Reason.CA_REFUSED
