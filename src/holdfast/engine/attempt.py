@@ -323,7 +323,7 @@ class Attempt:
 
         if (moved := await self._elsewhere(Reason.CA_RATE_LIMITED, str(why), wait=wait, also=also)) is not None:
             return moved
-        current, others = self.facts.current, len(self.facts.certificate.wanted.issuers) > 1
+        current, others = self.facts.current, self._others()
         if others and current is not None and self.facts.now + wait >= renewal.safe_until(current):
             return await self.failed(FailureClass.RATE_LIMITED, Reason.CA_RATE_LIMITED, str(why), hold_for=wait)
         reason = Reason.CA_RATE_LIMITED.value

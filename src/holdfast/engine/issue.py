@@ -289,7 +289,7 @@ class Run(Paid, Proving):
     # ── Not yet ──
 
     async def _pending(self, look: Pending) -> Outcome:
-        current, others = self.facts.current, len(self.facts.certificate.wanted.issuers) > 1
+        current, others = self.facts.current, self._others()
         if others and current is not None and self._waited() > renewal.patience_at_the_end(current, self.facts.now):
             why = f"{look.why} There is no time left to wait for it, and there are other CAs."
             return await self.failed(FailureClass.TRANSIENT, Reason.CA_STILL_PENDING, why, withdraw=True)

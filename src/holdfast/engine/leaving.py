@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.core import reasons, renewal
 from holdfast.core.reasons import Reason
+from holdfast.engine.turns import SOON
 from holdfast.operations import choosing, issuing
-from holdfast.operations.issuing import ISSUE, Ids, Keeper
+from holdfast.operations.issuing import ISSUE, Drawn, Keeper
 from holdfast.store import certificates, issuances, jobs, turns, versions
 from holdfast.store.turns import Unplaced
 from holdfast.store.tx import Tx
 
-SOON: Final = timedelta(seconds=30)  # what is nearer than this is left alone: somebody may be taking it up
 SETTLED: Final = timedelta(minutes=5)  # since it came, before it goes on: where all have long lines nobody runs around
 PAGE: Final = 20
 MOST: Final = 200  # at a time: the lines that they join are seen before the next ones do
 NEVER: Final = timedelta.max
-
-
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """Ids for one page; a transaction that runs again finds the same ones."""
-
-    keeper: Keeper
-    ids: dict[str, Ids] = field(default_factory=dict)
-
-    def of(self, issuance: str) -> Ids:
-        if issuance not in self.ids:
-            self.ids[issuance] = self.keeper.ids()
-        return self.ids[issuance]
 
 
 async def leave(keeper: Keeper) -> int:
@@ -40,7 +26,7 @@ async def leave(keeper: Keeper) -> int:
     tired = sorted((each for each in waiting if _is_impatient(each, now)), key=lambda each: _left(each, now) or NEVER)
     total = 0
     for start in range(0, min(len(tired), MOST), PAGE):
-        page, ids = tired[start : start + PAGE], _Drawn(keeper)
+        page, ids = tired[start : start + PAGE], Drawn(keeper)
         total += await keeper.db.write(lambda tx, page=page, ids=ids: _leave_page(tx, page, ids))  # type: ignore[misc]
     return total
 
@@ -61,12 +47,12 @@ def _left(waiting: Unplaced, now: datetime) -> timedelta | None:
     return renewal.last_moment(waiting.begins, waiting.ends) - now
 
 
-def _leave_page(tx: Tx, page: list[Unplaced], ids: _Drawn) -> int:
+def _leave_page(tx: Tx, page: list[Unplaced], ids: Drawn) -> int:
     now = tx.now()
     return sum(_leaves(tx, each, now, ids) for each in page)
 
 
-def _leaves(tx: Tx, waiting: Unplaced, now: datetime, ids: _Drawn) -> bool:
+def _leaves(tx: Tx, waiting: Unplaced, now: datetime, ids: Drawn) -> bool:
     found, issuance = certificates.get(tx, waiting.certificate), issuances.get(tx, waiting.issuance)
     if found is None or issuance is None or issuance.state.over or not choosing.may_leave(issuance, found):
         return False

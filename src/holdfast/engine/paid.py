@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 from holdfast.core import ca_limits, renewal, telling
 from holdfast.core.backoff import POLL, POLL_WINDOW, FailureClass
 from holdfast.core.issuance import Issuance, State
-from holdfast.core.job import Again, Done, Outcome, Write
+from holdfast.core.job import Again, Done, Failed, Outcome, Write
 from holdfast.core.reasons import Reason
 from holdfast.engine.attempt import Attempt
 from holdfast.errors import Refused
@@ -17,10 +17,11 @@ from holdfast.issuers.base import Pending, Uncertain
 from holdfast.store import issuances, outages
 from holdfast.store.tx import Tx
 
+Answer = TypeVar("Answer", bound=Again | Done | Failed)
 DOUBT_FOR: Final = timedelta(days=1)  # how long an order is looked for, by us and by people, before it is placed again
 
 
-def also(outcome: Again, write: Write) -> Again:
+def also(outcome: Answer, write: Write) -> Answer:
     """The same answer, with one thing more that is written with it."""
 
     def both(tx: Tx) -> None:
@@ -114,13 +115,8 @@ class Paid(Attempt):
             return again
         return also(again, lambda tx: self._tell(tx, event, why=reason.value, error=why, alert=True))
 
-    def _flagged(self, outcome: Outcome, why: str) -> Outcome:
-        def write(tx: Tx) -> None:
-            if outcome.write is not None:
-                outcome.write(tx)
-            self._tell(tx, "issuance.ordered_again", error=why, alert=True)
-
-        return Done(write=write)
+    def _flagged(self, outcome: Answer, why: str) -> Answer:
+        return also(outcome, lambda tx: self._tell(tx, "issuance.ordered_again", error=why, alert=True))
 
     # ── An order that waits for a person ──
 

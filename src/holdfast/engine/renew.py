@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from holdfast.core import renewal
 from holdfast.core.certificate import Certificate, Version
 from holdfast.core.reasons import Reason
 from holdfast.operations import issuing
-from holdfast.operations.issuing import Ids, Keeper
+from holdfast.operations.issuing import Drawn, Ids, Keeper
 from holdfast.store import certificates, journal, versions
 from holdfast.store.tx import Tx
 
@@ -26,30 +26,17 @@ async def sweep(keeper: Keeper) -> int:
     """Everything that is due, page by page; how many attempts were begun. Two replicas never see the same page."""
     total = 0
     while True:
-        ids = _Drawn(keeper)
+        ids = Drawn(keeper)
         page = await keeper.db.write(lambda tx, ids=ids: _due_page(tx, ids))  # type: ignore[misc]
         total += page.begun
         if page.seen < PAGE:
             return total + await keeper.db.write(_find_stranded)
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
-    """Ids for as many as turn out to be due; a transaction that runs again finds the same ones."""
-
-    keeper: Keeper
-    ids: list[Ids] = field(default_factory=list)
-
-    def of(self, number: int) -> Ids:
-        while len(self.ids) <= number:
-            self.ids.append(self.keeper.ids())
-        return self.ids[number]
-
-
-def _due_page(tx: Tx, ids: _Drawn) -> _Page:
+def _due_page(tx: Tx, ids: Drawn) -> _Page:
     due = certificates.due(tx, tx.now(), limit=PAGE)
     held = versions.many(tx, [each.current_version for each in due if each.current_version is not None])
-    begun = sum(_act(tx, each, held.get(each.current_version or ""), ids.of(n)) for n, each in enumerate(due))
+    begun = sum(_act(tx, each, held.get(each.current_version or ""), ids.of(each.id)) for each in due)
     return _Page(len(due), begun)
 
 

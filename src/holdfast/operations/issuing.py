@@ -6,7 +6,7 @@ Sweep, people and workers all come through here: there is no second path that co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -76,6 +76,19 @@ class Ids:
     job: str
     approval: str
     approval_for: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Ids for as many as turn out to need them; a transaction that runs again finds the same ones."""
+
+    keeper: Keeper
+    ids: dict[str, Ids] = field(default_factory=dict)
+
+    def of(self, subject: str) -> Ids:
+        if subject not in self.ids:
+            self.ids[subject] = self.keeper.ids()
+        return self.ids[subject]
 
 
 # ── Beginning ──
