@@ -9,16 +9,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import count
 from typing import Final
 
 from holdfast.core import breaker, notice
-from holdfast.core.backoff import STORE
 from holdfast.core.breaker import Breaker
 from holdfast.core.job import Again, Done, Outcome, Spec
 from holdfast.core.notice import CRASHES_TO_POISON, OPENS_AFTER, STALE_AFTER, Message, Notice, Why
 from holdfast.engine.kind import Kind, Work
-from holdfast.engine.settle import PASSING
+from holdfast.engine.settle import insist
 from holdfast.errors import KeyMissing, KeyUnusable, LeaseLost, Refused, TryLater
 from holdfast.notifiers.base import RATE_LIMITED, Sender
 from holdfast.operations import burying
@@ -208,13 +206,7 @@ class Drain:
 
     async def _write_down(self, record: Callable[[Tx], None]) -> None:
         """While the store is away the answer is kept and tried again, as long as the lease lasts: it is worth that."""
-        for tries in count(1):
-            try:
-                await self.tools.db.write(record)
-                return
-            except PASSING:
-                self.work.check()
-                await self.tools.clock.sleep(STORE.wait(tries, self.work.claim.id).total_seconds())
+        await insist(self.tools.clock, self.work.claim.id, lambda: self.tools.db.write(record), self.work.check)
 
     async def _send(self, row: ChannelRow, message: Message) -> Answer:
         try:

@@ -59,7 +59,7 @@ class Settler:
                 raise
 
         try:
-            await self._insist(claim.id, attempt)
+            await insist(self._clock, claim.id, attempt)
         except LeaseLost:
             return False
         return True
@@ -87,7 +87,7 @@ class Settler:
                 return ours if len(ours) == len(claims) else ours | jobs.finished(tx, claims)
 
             try:
-                ours = await self._insist(claims[0].id, lambda write=write: self._db.write(write))  # type: ignore[misc]
+                ours = await insist(self._clock, claims[0].id, lambda write=write: self._db.write(write))  # type: ignore[misc]
             except Exception as error:
                 for waiting in group:
                     waiting.future.set_exception(error)
@@ -99,12 +99,17 @@ class Settler:
                 for waiting in group:
                     waiting.future.set_result(waiting.claim.id in ours)
 
-    async def _insist(self, key: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until the store answers, waiting as core/backoff says."""
-        tries = 0
-        while True:
-            try:
-                return await attempt()
-            except PASSING:
-                tries += 1
-                await self._clock.sleep(STORE.wait(tries, key).total_seconds())
+
+async def insist(
+    clock: Clock, key: str, attempt: Callable[[], Awaitable[T]], check: Callable[[], None] | None = None
+) -> T:
+    """Try until the store answers, waiting as core/backoff says; `check` may put an end to it."""
+    tries = 0
+    while True:
+        try:
+            return await attempt()
+        except PASSING:
+            tries += 1
+            if check is not None:
+                check()
+            await clock.sleep(STORE.wait(tries, key).total_seconds())
