@@ -104,6 +104,7 @@ def test_a_file_that_was_cut_off_is_refused(serve: Serve, tmp_path: Path) -> Non
     first.wait_until_ready()
     assert first.stop() == 0
     file = tmp_path / "data" / "holdfast.sqlite"
+    assert not file.with_name("holdfast.sqlite-wal").exists()  # a stop in good order leaves everything in the file
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     assert f"{file} is damaged" in refused(serve(), 1)
 

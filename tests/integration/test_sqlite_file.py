@@ -177,6 +177,15 @@ async def test_the_file_is_ours_alone_and_a_clean_stop_leaves_nothing_beside_it(
         assert await is_whole(db)
 
 
+async def test_of_connections_that_close_together_the_writers_is_the_last(path: Path) -> None:
+    """If two close at once, neither writes the log back, and a file copied after the stop would be incomplete."""
+    for n in range(60):  # a race is seldom lost
+        async with store(path) as db:
+            await db.write(putting(f"{n}"))
+            await asyncio.gather(*(db.read(found) for _ in range(4)))  # every reader has its connection
+        assert not path.with_name("holdfast.sqlite-wal").exists()
+
+
 async def test_another_process_may_look_while_the_store_runs(path: Path) -> None:
     async with store(path) as db:
         await db.write(putting("a"))

@@ -212,10 +212,8 @@ class Database(Retrying):
         self._reads, self._writes = _Inbox(), _Inbox()
         self._notify_planned = False
         self._near: EngineSession | None = None  # the event loop's own connection, for brief reads
-        self._threads = [
-            *(self._start(self._writes, n, write=True) for n in range(engine.writers)),
-            *(self._start(self._reads, n, write=False) for n in range(engine.readers)),
-        ]
+        self._writers = [self._start(self._writes, n, write=True) for n in range(engine.writers)]
+        self._readers = [self._start(self._reads, n, write=False) for n in range(engine.readers)]
         engine.listen(self._heard)
 
     def _start(self, inbox: _Inbox, number: int, *, write: bool) -> threading.Thread:
@@ -249,18 +247,22 @@ class Database(Retrying):
         return await self._retried(fn, deadline.total_seconds(), again=(TxConflict, Duplicate))
 
     async def close(self) -> None:
-        """Finish what was handed over, then end the threads; the writers close last (SQLite's checkpoint is theirs)."""
+        """Finish what was handed over, then end the threads.
+
+        The writers close when the readers have: SQLite writes its log back into the file when the last connection
+        closes, and of two that close at once neither is the last.
+        """
         if self._notify_planned:
             self._notify()  # what we handed back at the last moment need not wait for another replica's poll
         if self._near is not None:
             self._near.close()
-        self._reads.close()
-        self._writes.close()
-        await asyncio.to_thread(self._join)
+        for inbox, threads in ((self._reads, self._readers), (self._writes, self._writers)):
+            inbox.close()
+            await asyncio.to_thread(self._join, threads)
         self.engine.close()
 
-    def _join(self) -> None:
-        for thread in reversed(self._threads):
+    def _join(self, threads: list[threading.Thread]) -> None:
+        for thread in threads:
             thread.join(timeout=self._deadline)
 
     # ── on the event loop ──
