@@ -628,6 +628,18 @@ async def test_where_there_is_no_store_the_server_one_is_logged_in_to_is_checked
             assert (asked in looked.err, {row["about"] for row in looked.json}) == (True, {"server"})
 
 
+async def test_a_plan_is_made_and_carried_out_where_one_is_logged_in(db: Database, tmp_path: Path) -> None:
+    async with a_terminal(db, tmp_path, works=False) as typed, on_a_port(typed.desk) as url:
+        typed.desk.api.state.local = False
+        token, server = await typed.desk.token(Role.ADMIN), url.removesuffix("/api/v1")
+        await typed.ok("login", server, "--token-stdin", "--name", "prod", stdin=f"{token}\n")
+        file, empty = tmp_path / "certificates.yaml", tmp_path / "empty"
+        for elsewhere in ({"HOLDFAST_CONTEXT": "prod"}, {"HOLDFAST_STORE_DATA_DIR": str(empty)}):
+            file.write_text((await typed.ok("export", env=elsewhere)).out)
+            assert (await typed.ok("plan", "-f", str(file), "--prune", env=elsewhere)).out == ""
+        assert not empty.exists()  # nothing was begun here
+
+
 async def test_help_explains_the_exit_codes_and_every_command(db: Database, tmp_path: Path) -> None:
     async with a_terminal(db, tmp_path, works=False) as typed:
         said = await typed.ok("help", "exit-codes")

@@ -1,4 +1,4 @@
-"""Have a verb about many certificates carried out: on this machine, or by the server that is named."""
+"""Have a verb about many certificates carried out: on this machine, or by the server that is meant."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ Args = dict[str, Any]
 
 def carried_out(config: Path | None, server: str | None, verb: str, **args: Any) -> Any:
     """What is read from local files is sent along: the other server never sees them."""
-    if server is None:
-        return asyncio.run(ask(settings(config), verb, **args))
-    with client.elsewhere(server) as line:
+    chosen = settings(config)
+    there = server or client.away(chosen)
+    if not there:
+        return asyncio.run(ask(chosen, verb, **args))
+    with client.elsewhere(there) as line:
         return _ELSEWHERE[verb](line, args)
 
 
