@@ -15,13 +15,14 @@ from holdfast.core.acme import Identifier
 from holdfast.core.ca import CaOptions, Mode, ProfileOptions
 from holdfast.core.problem import AcmeError
 from holdfast.errors import TxConflict, UserError
-from holdfast.operations import acme_orders, ca
+from holdfast.operations import acme_orders, ca, ca_renewal
 from holdfast.operations.ca import Brought, CaExists, CaRefused, IssuerKeyTaken, NoSuchCa
 from holdfast.pki import bundle, certify, chain, csr, keys, profile
 from holdfast.pki.ceremony import Passphrases, Plan, Result, make, perform
 from holdfast.pki.intent import new_serial
 from holdfast.pki.issuer import is_self_signed
-from holdfast.pki.refused import ChainRefused, SignerRefused
+from holdfast.pki.refused import ChainRefused, PkiRefused, SignerRefused
+from holdfast.pki.root import certified_again, open_root
 from holdfast.secret import Secret
 from holdfast.store import cas
 from holdfast.store.database import Database
@@ -135,6 +136,72 @@ async def test_nothing_is_made_under_a_root_whose_key_is_elsewhere(db: Database,
     await ca.adopt(vault, ca="old", brought=_brought(result), options=CaOptions(), actor="local:test")
     with pytest.raises(CaRefused, match="not kept here"):
         await ca.create_under(vault, ca="new", under="old", plan=PLAN, options=CaOptions(), actor="local:test")
+
+
+async def test_an_issuer_is_renewed_with_its_key_and_what_was_planned_before_is_signed_the_same(
+    db: Database, tmp_path: Path
+) -> None:
+    opened = await opened_ca(db, tmp_path)
+    before = opened.ca
+    request = csr.parse(csr.build(["www.example.internal"], a_key()))
+    chosen, now = before.profile(None), SystemClock().now()
+    assert chosen is not None
+    intent = profile.plan(chosen, request, before.issuer, serial=new_serial(SystemRandom()), now=now)
+    signed = certify.sign(intent, before.issuer, before.signer)
+    tried = await ca_renewal.renewed(opened.vault, "ca1", years=6, chain=None)
+    assert tried.version == (await ca.get(db, "ca1")).version  # it was only looked at
+    await ca_renewal.renew(opened.vault, "ca1", years=6, chain=None, actor="local:test")
+    await opened.authorities.refresh()
+    after = opened.authorities.get("ca1")
+    assert after is not None
+    was, now_is = before.issuer.certificate, after.issuer.certificate
+    assert (now_is.subject, now_is.public_key()) == (was.subject, was.public_key())
+    assert now_is.not_valid_after_utc - was.not_valid_after_utc > timedelta(days=360)
+    assert now_is.serial_number != was.serial_number
+    assert certify.sign(intent, after.issuer, after.signer) == signed
+    above, roots = chain.parse_bundle(after.chain_pem), chain.parse_bundle(after.root_pem)
+    assert chain.verification_problem(x509.load_der_x509_certificate(signed), above, roots, now) is None
+    assert await _audited(db, "ca_issuer_renewed") == [("local:test", "ca1")]
+
+
+async def test_an_issuer_is_not_renewed_beyond_its_root_nor_by_another(db: Database, tmp_path: Path) -> None:
+    opened, result = await opened_ca(db, tmp_path), await _ceremony()
+    row, vault = await ca.get(db, "ca1"), opened.vault
+    with pytest.raises(PkiRefused, match="as it is"):
+        await ca_renewal.renew(vault, "ca1", years=4, chain=None, actor="local:test")
+    longest = await ca_renewal.renewed(vault, "ca1", years=40, chain=None)
+    ends = [x509.load_der_x509_certificate(longest.certificate), x509.load_pem_x509_certificate(row.root.encode())]
+    assert ends[0].not_valid_after_utc == ends[1].not_valid_after_utc
+    other = bundle.certificates_pem([result.intermediate, result.root])
+    with pytest.raises(CaRefused, match="not the issuer of CA 'ca1' again"):
+        await ca_renewal.renew(vault, "ca1", years=5, chain=other, actor="local:test")
+    same = bundle.certificates_pem([x509.load_der_x509_certificate(row.certificate)]) + row.root.encode()
+    with pytest.raises(CaRefused, match="the one in use not before"):
+        await ca_renewal.renew(vault, "ca1", years=5, chain=same, actor="local:test")
+    with pytest.raises(NoSuchCa):
+        await ca_renewal.renew(vault, "nowhere", years=5, chain=None, actor="local:test")
+    assert (await ca.get(db, "ca1")).version == row.version
+
+
+async def test_an_issuer_whose_root_is_elsewhere_is_renewed_by_what_that_signed(db: Database, tmp_path: Path) -> None:
+    vault, result = await a_vault(db, tmp_path), await _ceremony()
+    await ca.adopt(vault, ca="corp", brought=_brought(result), options=CaOptions(), actor="local:test")
+    with pytest.raises(CaRefused, match="not kept here") as refused:
+        await ca_renewal.renew(vault, "corp", years=6, chain=None, actor="local:test")
+    assert "holdfast pki recertify" in refused.value.hint
+    pem = bundle.certificates_pem([result.root])
+    root = await open_root(pem, result.root_key_pem, WORDS.root)
+    older = bundle.certificates_pem([result.intermediate])
+    again = certified_again(root, older, years=7, now=SystemClock().now(), random=SystemRandom())
+    await ca_renewal.renew(vault, "corp", years=5, chain=bundle.certificates_pem([again]) + pem, actor="local:test")
+    authorities = authorities_of(vault)
+    await authorities.refresh()
+    opened = authorities.get("corp")
+    assert opened is not None
+    assert opened.issuer.certificate == again
+    stranger = bundle.certificates_pem([(await _ceremony()).intermediate])
+    with pytest.raises(PkiRefused, match="another root"):
+        certified_again(root, stranger, years=9, now=SystemClock().now(), random=SystemRandom())
 
 
 async def test_a_name_outside_what_its_certificate_is_confined_to_is_refused_when_it_is_ordered(

@@ -15,7 +15,7 @@ import pytest
 from cryptography import x509
 from tests.support.postgres import Cluster
 from tests.support.processes import Served, environment
-from tests.support.reaper import until
+from tests.support.reaper import PATIENCE, until
 
 
 @dataclass
@@ -28,7 +28,7 @@ class Ground:
     def holdfast(self, *args: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "holdfast.cli.main", *args]
         env = environment(self.folder, self.settings)
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
 
     def ca(self, *args: str) -> Any:
         """What `holdfast ca … -o json` says."""
@@ -76,7 +76,7 @@ def test_the_first_start_made_a_ca_whose_root_clients_can_trust(ground: Ground, 
     assert (listed["ca"], listed["state"]) == ("default", "active")
     root = ground.holdfast("ca", "chain", "default", "--root").stdout
     trust = ssl.create_default_context(cadata=root)
-    with urlopen(ground.ca("show", "default")["directory"], context=trust, timeout=10) as answer:
+    with urlopen(ground.ca("show", "default")["directory"], context=trust, timeout=PATIENCE) as answer:
         assert json.load(answer)["newOrder"].endswith("/acme/default/new-order")
 
 
@@ -92,7 +92,7 @@ def test_a_change_holds_for_the_running_server_at_once(ground: Ground, served: S
     trust = ssl.create_default_context(cadata=ground.holdfast("ca", "chain", "default", "--root").stdout)
 
     def eab_required() -> bool:
-        with urlopen(directory, context=trust, timeout=10) as answer:
+        with urlopen(directory, context=trust, timeout=PATIENCE) as answer:
             return bool(json.load(answer)["meta"].get("externalAccountRequired", False))
 
     assert eab_required()
@@ -116,14 +116,17 @@ def test_a_revoked_certificate_is_on_the_list_that_everyone_can_fetch(ground: Gr
     ground.ca("revoke", certificate["serial"], "--ca", "default", "--reason", "superseded", "--yes")
 
     def listed() -> bool:
-        with urlopen(f"{served.url}/pki/default/0.crl", timeout=10) as answer:
+        with urlopen(f"{served.url}/pki/default/0.crl", timeout=PATIENCE) as answer:
             crl = x509.load_der_x509_crl(answer.read())
         return crl.get_revoked_certificate_by_serial_number(int(certificate["serial"], 16)) is not None
 
-    until(listed, "the certificate on the list", seconds=60, every=0.2)
+    until(listed, "the certificate on the list", every=0.2)
 
 
 def test_what_shuts_others_out_asks_back_and_can_be_tried_first(ground: Ground, served: Served) -> None:
+    tried = ground.holdfast("ca", "renew-issuer", "default", "--years", "9", "--dry-run")
+    assert (tried.returncode, "Nothing was changed" in tried.stderr) == (0, True)
+    assert ground.holdfast("ca", "renew-issuer", "default", "--years", "9", "--yes").returncode == 0
     asked = ground.holdfast("--no-input", "ca", "close", "default")
     assert asked.returncode == 1
     assert "This needs --yes" in asked.stderr
@@ -258,7 +261,7 @@ def test_a_command_of_our_own_cas_refuses_when_a_server_elsewhere_is_named(
         env=environment(tmp_path / "none", {}) | {"HOME": str(tmp_path)} | env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.returncode == 2, done.stderr
     assert "works only on the machine of the server" in done.stderr

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from tests.support.pki import crl_findings, openssl
+from tests.support.reaper import PATIENCE
 from tests.support.secrets_planted import CEREMONY_INTERMEDIATE as INTERMEDIATE
 from tests.support.secrets_planted import CEREMONY_ROOT as ROOT
 
@@ -29,7 +30,7 @@ def environment(**more: str) -> dict[str, str]:
 
 def pki(*args: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*COMMAND, *map(str, args)], env=environment(**more), capture_output=True, text=True, timeout=60
+        [*COMMAND, *map(str, args)], env=environment(**more), capture_output=True, text=True, timeout=PATIENCE
     )
 
 
@@ -149,7 +150,7 @@ def test_on_a_terminal_missing_passphrases_are_made_up_and_shown_once(tmp_path: 
     """Standard error is a terminal here, standard output is not: a redirected transcript stays without secrets."""
     ours, theirs = pty.openpty()
     command = [*COMMAND, "init", "--name", "Example", "--out", str(tmp_path / "new")]
-    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=theirs, timeout=60)
+    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=theirs, timeout=PATIENCE)
     os.close(theirs)
     shown = os.read(ours, 10_000).decode()
     os.close(ours)
@@ -185,6 +186,25 @@ def test_the_next_intermediate_is_made_under_the_same_root(made, tmp_path: Path)
     assert key.public_key() == new.public_key()
     assert "The next intermediate of 'Example'" in done.stdout
     again = pki("intermediate", *beside(folder), "--out", out, **GIVEN)
+    assert (again.returncode, "exists already" in again.stderr) == (5, True)
+
+
+def test_an_intermediate_gets_a_later_end_under_the_same_root(made, tmp_path: Path):
+    folder, _ = made
+    given = [*beside(folder), "--intermediate", folder / "intermediate.pem", "--out", tmp_path / "corp.pem"]
+    sooner = pki("recertify", *given, "--years", "1", **GIVEN)
+    assert (sooner.returncode, "as it is" in sooner.stderr, (tmp_path / "corp.pem").exists()) == (1, True, False)
+    done = pki("recertify", *given, "--years", "8", **GIVEN)
+    assert (done.returncode, done.stderr) == (0, "")
+    [new, root], [old] = (
+        chain.parse_bundle(file.read_bytes()) for file in (tmp_path / "corp.pem", folder / "intermediate.pem")
+    )
+    assert (new.public_key(), new.subject) == (old.public_key(), old.subject)
+    limits = [each.extensions.get_extension_for_class(x509.NameConstraints).value for each in (new, old)]
+    assert limits[0] == limits[1]
+    assert (new.not_valid_after_utc - new.not_valid_before_utc).days == 8 * 365 + 2
+    assert [root] == list(chain.parse_bundle((folder / "root.pem").read_bytes()))
+    again = pki("recertify", *given, "--years", "9", **GIVEN)
     assert (again.returncode, "exists already" in again.stderr) == (5, True)
 
 

@@ -14,6 +14,7 @@ from tests.support.engine import Moody
 from tests.support.inboxes import Inbox
 from tests.support.jobs import MovableClock
 from tests.support.messages import a_notice, owe
+from tests.support.reaper import PATIENCE
 from tests.support.terminal import Terminal, a_terminal
 
 from holdfast.config import Server
@@ -112,9 +113,9 @@ def test_a_ca_that_does_not_answer_and_a_channel_that_is_down_are_found() -> Non
 @pytest.mark.parametrize(
     ("days", "root_here", "fix"),
     [
-        (10, True, "ca create NEXT --under corp"),
-        (10, False, "pki intermediate"),
-        (-1, False, "ca adopt"),
+        (10, True, "holdfast ca renew-issuer corp"),
+        (10, False, "pki recertify"),
+        (-1, False, "ca renew-issuer corp --chain"),
         (91, True, ""),
     ],
 )
@@ -243,7 +244,7 @@ async def a_zone() -> AsyncIterator[DnsServer]:
 
 def a_preflight(names: DnsServer, *, http_port: int = 1, **more: Any) -> Preflight:
     looks = ValidationSettings(
-        resolvers=(names.address,), http_port=http_port, allowed_networks=("127.0.0.0/8",), timeout=5.0, **more
+        resolvers=(names.address,), http_port=http_port, allowed_networks=("127.0.0.0/8",), timeout=PATIENCE, **more
     )
     return Preflight(net=SystemNet(), clock=SystemClock(), random=SystemRandom(), looks=looks, dns_port=names.port)
 

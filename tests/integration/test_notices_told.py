@@ -66,7 +66,7 @@ async def test_the_end_of_our_own_issuer_is_told_at_each_threshold_until_it_is_c
         ended = [each for each in await teller.room.all() if each.event == "ca.issuer_ends"]
         assert [each.severity.value for each in ended] == ["warning", "warning", "critical"]
         assert "10 days left" in ended[1].title
-        assert "holdfast ca create NEXT --under corp" in ended[1].text
+        assert "holdfast ca renew-issuer corp" in ended[1].text
         await outages.watch(house.db, LOST)
         assert await house.db.read(lambda tx: open_outages.is_open(tx, "ca-issuer/corp"))
         await ca.set_state(house.db, "corp", "closed", actor="local:alice")

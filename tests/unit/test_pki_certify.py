@@ -355,7 +355,7 @@ def test_another_issuer_than_the_planned_one_does_not_sign():
     intent = an_intent()
     others = [
         replace(an_issuer(), id="ca2"),
-        replace(an_issuer(), certificate=intermediate(permit=("example.internal",))),
+        replace(an_issuer(), certificate=intermediate(number=103)),
     ]
     for other in others:
         with pytest.raises(IssuerRefused) as refused:

@@ -117,7 +117,7 @@ class OwnCaSeen(BaseModel):
     name: str
     not_after: datetime = Field(description="When its issuer ends; what it signs never lives longer.")
     needs_s: float = Field(description="With less than this left, what it signs is cut to that end.")
-    root_here: bool = Field(description="The key of its root is kept here, so that the next issuer can be made here.")
+    root_here: bool = Field(description="The key of its root is kept here, so that its issuer can be renewed here.")
 
 
 class Cluster(BaseModel):

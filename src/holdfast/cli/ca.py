@@ -213,6 +213,31 @@ def change(
     show_one(ask_here(config, "ca.set", ca=ca, changes=changes), output)
 
 
+@app.command("renew-issuer")
+def renew_issuer(
+    ca: CaArgument,
+    years: Annotated[int, typer.Option("--years", min=1, help="Its life; it ends with the root, if not before.")] = 5,
+    chain: Annotated[
+        list[Path] | None,
+        typer.Option("--chain", help="PEM, signed elsewhere: issuer, what is above it, root."),
+    ] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Give the issuer of a CA a later end: same name, same key, so that clients notice nothing.
+
+    The root signs it, if its key is kept here; else 'holdfast pki recertify' does where it is, and --chain brings it.
+    """
+    given = {"ca": ca, "years": years, "chain": "".join(map(_text, chain)) if chain else None}
+
+    def question(row: Any) -> str:
+        return f"The issuer of CA {ca} will end {row['ends']} instead of {row['was']}."
+
+    _confirmed(config, output, "ca.renew-issuer", given, question, word=ca, yes=yes, dry_run=dry_run)
+
+
 def _options(
     mode: str | None,
     eab_required: bool | None,

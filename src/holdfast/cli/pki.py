@@ -186,6 +186,31 @@ async def _intermediate(
 
 
 @app.command()
+def recertify(
+    root: RootOption,
+    root_key: RootKeyOption,
+    intermediate: Annotated[Path, typer.Option("--intermediate", help="PEM: the intermediate as it is now.")],
+    out: Annotated[Path, typer.Option("--out", help="The file for the chain: the intermediate, and the root.")],
+    years: Annotated[int, typer.Option("--years", min=1, help="Its life; it ends with the root, if not before.")] = 5,
+    root_passphrase_file: RootWordsOption = None,
+) -> None:
+    """Give an intermediate a later end: same name, same key. 'holdfast ca renew-issuer' puts it to use."""
+    import asyncio
+
+    from holdfast.pki.bundle import certificates_pem
+    from holdfast.pki.ceremony import write_new
+    from holdfast.pki.root import certified_again, open_root
+    from holdfast.world import LocalFiles, SystemClock, SystemRandom
+
+    files, now, older = LocalFiles(), SystemClock().now(), _content(intermediate)
+    words = _needed("root", {"root": root_passphrase_file}, files)
+    opened = asyncio.run(open_root(_content(root), _content(root_key), words))
+    made = certified_again(opened, older, years=years, now=now, random=SystemRandom())
+    write_new(files, out.parent, {out.name: certificates_pem([made, opened.certificate])})
+    print(f"The intermediate, good until {made.not_valid_after_utc:%F}, and its root: {out}")
+
+
+@app.command()
 def crl(
     root: RootOption,
     root_key: RootKeyOption,

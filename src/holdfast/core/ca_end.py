@@ -46,7 +46,7 @@ def severity(number: int) -> Severity:
 
 
 def remedy(ca: str, *, root_here: bool) -> str:
-    """How the next one is made, and takes its place."""
+    """How it gets a later end."""
     if root_here:
-        return f"holdfast ca create NEXT --under {ca}"
-    return "holdfast pki intermediate, where the root's key is; then: holdfast ca adopt NEXT"
+        return f"holdfast ca renew-issuer {ca}"
+    return f"holdfast pki recertify, where the root's key is; then: holdfast ca renew-issuer {ca} --chain FILE"

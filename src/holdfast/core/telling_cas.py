@@ -16,7 +16,7 @@ def issuer_ends(details: Details, about: About) -> Told:
     left = timedelta(seconds=details["left_s"])
     over = left <= timedelta(0)
     text = f"It {'ended' if over else 'ends'} at {details['not_after']}, and what it signs lives no longer. "
-    text += f"Make the next one: {ca_end.remedy(about.name, root_here=bool(details.get('root_here')))}"
+    text += f"Give it a later end: {ca_end.remedy(about.name, root_here=bool(details.get('root_here')))}"
     return Told(
         severity=ca_end.severity(int(details["threshold"])),
         title=f"The issuer of our CA {about.name} has {'ended' if over else f'{in_words(left)} left'}",

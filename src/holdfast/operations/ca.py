@@ -86,7 +86,7 @@ async def create(vault: Vault, *, ca: str, plan: Plan, options: CaOptions, actor
         row = CaRow(
             id=ca,
             certificate=made.intermediate.public_bytes(Encoding.DER),
-            root=_pem(made.root),
+            root=to_pem(made.root),
             key_secret=ids[0],
             root_secret=ids[1],
             options=options,
@@ -143,7 +143,7 @@ async def adopt(vault: Vault, *, ca: str, brought: Brought, options: CaOptions, 
     check_options(options)
     chain = ordered(parse_bundle(brought.chain))
     issuer, above = chain[0], without_root(chain)[1:]
-    root = _root_of(chain, dev=options.dev)
+    root = root_of(chain, dev=options.dev)
     now = await vault.db.read(lambda tx: tx.now())
     open_issuer(Issuer(id=ca, certificate=issuer, above=above), dev=options.dev, now=now)
     key = await _proved(vault, brought, issuer)
@@ -154,8 +154,8 @@ async def adopt(vault: Vault, *, ca: str, brought: Brought, options: CaOptions, 
         row = CaRow(
             id=ca,
             certificate=issuer.public_bytes(Encoding.DER),
-            above="".join(map(_pem, above)),
-            root=_pem(root),
+            above="".join(map(to_pem, above)),
+            root=to_pem(root),
             alternates=alternates,
             key_secret=ids[0] if ids else None,
             key_device=None if ids else brought.device,
@@ -174,7 +174,7 @@ def _check_key_is_free(tx: Tx, ca: str, issuer: x509.Certificate) -> None:
             raise IssuerKeyTaken(other.id)
 
 
-def _root_of(chain: tuple[x509.Certificate, ...], *, dev: bool) -> x509.Certificate:
+def root_of(chain: tuple[x509.Certificate, ...], *, dev: bool) -> x509.Certificate:
     if not is_self_signed(chain[-1]):
         raise ChainRefused("chain-no-root", "The chain lacks its root.", "Give the root's certificate, too.")
     if len(chain) == 1 and not dev:
@@ -235,7 +235,7 @@ def _insert(tx: Tx, row: CaRow, vault: Vault, actor: str, action: str) -> CaRow:
     return row
 
 
-def _pem(certificate: x509.Certificate) -> str:
+def to_pem(certificate: x509.Certificate) -> str:
     return bundle.certificates_pem([certificate]).decode()
 
 

@@ -148,7 +148,7 @@ def _own_ca(row: Mapping[str, Any], at: str) -> Finding:
     check, saw = f"own CA {row['name']}", f"its issuer ends on {row['not_after'][:10]}"
     if left.total_seconds() >= row["needs_s"]:
         return ok(check, saw)
-    fix = f"Make the next one, and let clients use it: {ca_end.remedy(row['name'], root_here=row['root_here'])}"
+    fix = f"Give it a later end: {ca_end.remedy(row['name'], root_here=row['root_here'])}"
     return bad(check, f"{saw}, and what it signs is cut to that" if left > timedelta(0) else f"{saw}: it is over", fix)
 
 

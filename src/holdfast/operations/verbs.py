@@ -14,7 +14,15 @@ from cryptography.hazmat.primitives import hashes
 from holdfast.core import base64url
 from holdfast.core.ca import CaOptions, Policy
 from holdfast.errors import UserError
-from holdfast.operations import asking, ca_clients, ca_options, publishing, second_person, verbs_certificates
+from holdfast.operations import (
+    asking,
+    ca_clients,
+    ca_options,
+    ca_renewal,
+    publishing,
+    second_person,
+    verbs_certificates,
+)
 from holdfast.operations import ca as cas
 from holdfast.operations.ca import Brought, CaRefused
 from holdfast.operations.vault import Vault
@@ -138,6 +146,19 @@ async def close(office: Office, actor: str, *, ca: str, dry_run: bool = False) -
 
 async def reopen(office: Office, actor: str, *, ca: str) -> Json:
     return await _changed(office, await cas.set_state(office.vault.db, ca, "active", actor=actor))
+
+
+async def renew_issuer(
+    office: Office, actor: str, *, ca: str, years: int, chain: str | None = None, dry_run: bool = False
+) -> Json:
+    given = None if chain is None else chain.encode()
+    if dry_run:
+        was = await cas.get(office.vault.db, ca)
+        return {
+            **_brief(await ca_renewal.renewed(office.vault, ca, years=years, chain=given)),
+            "was": _brief(was)["ends"],
+        }
+    return await _changed(office, await ca_renewal.renew(office.vault, ca, years=years, chain=given, actor=actor))
 
 
 async def change(office: Office, actor: str, *, ca: str, changes: Mapping[str, Json]) -> Json:
@@ -346,6 +367,7 @@ VERBS: Final[Mapping[str, Callable[..., Awaitable[Json]]]] = {
     "ca.close": close,
     "ca.open": reopen,
     "ca.set": change,
+    "ca.renew-issuer": renew_issuer,
     "eab.create": eab_create,
     "eab.list": eab_list,
     "eab.revoke": eab_revoke,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.x509.oid import NameOID
 
 from holdfast.errors import UserError
 from holdfast.pki import authority, bundle, keys
@@ -18,6 +19,7 @@ from holdfast.pki.chain import issued_by
 from holdfast.pki.constraints import permitting
 from holdfast.pki.encrypted import to_encrypted_pem
 from holdfast.pki.intent import new_serial
+from holdfast.pki.issuer import Issuer
 from holdfast.pki.keys import KeyKind, PrivateKey
 from holdfast.pki.refused import PkiRefused
 from holdfast.pki.signer import KeySigner
@@ -141,18 +143,54 @@ async def make_intermediate(
 ) -> tuple[x509.Certificate, PrivateKey]:
     """A new intermediate under a root, which may be years old: it ends with its root, if not before."""
     key = await keys.generate(plan.key_kind)
-    begins = max(_begin(now), root.not_valid_before_utc)
+    begins, ends = _span(root, plan.intermediate_years, now)
     below = Authority(
         organization=plan.name,
         common_name=f"{plan.name} Intermediate CA {now.year}",
         key=key.public_key(),
         serial=new_serial(random),
         not_before=begins,
-        not_after=min(begins + plan.intermediate_years * YEAR, root.not_valid_after_utc),
+        not_after=ends,
         path_length=0,
         constraints=permitting(plan.permit),
     )
     return _signed(authority.prepare(below, root), root_key, root, now), key
+
+
+def certify_again(
+    older: x509.Certificate, root: x509.Certificate, root_key: PrivateKey, *, years: int, now: datetime, random: Random
+) -> x509.Certificate:
+    """The same intermediate until a later day: same name, same key, so that all it ever signed verifies with either."""
+    if not issued_by(older, root):
+        raise PkiRefused("pki-other-root", "This intermediate was signed by another root.")
+    begins, ends = _span(root, years, now)
+    if ends <= older.not_valid_after_utc:
+        problem = f"It would end {ends:%F}, and ends {older.not_valid_after_utc:%F} as it is."
+        raise PkiRefused("pki-no-later", problem, f"Its root ends {root.not_valid_after_utc:%F}: no longer than that.")
+    issuer = Issuer(id="", certificate=older)
+    again = Authority(
+        organization=_part(older, NameOID.ORGANIZATION_NAME),
+        common_name=_part(older, NameOID.COMMON_NAME),
+        key=issuer.public_key,
+        serial=new_serial(random),
+        not_before=begins,
+        not_after=ends,
+        path_length=0,
+        constraints=issuer.constraints,
+    )
+    if again.subject != older.subject:
+        raise PkiRefused("pki-subject", "Its name is not one of ours.", "Have it signed anew where it was made.")
+    return _signed(authority.prepare(again, root), root_key, root, now)
+
+
+def _span(root: x509.Certificate, years: int, now: datetime) -> tuple[datetime, datetime]:
+    begins = max(_begin(now), root.not_valid_before_utc)
+    return begins, min(begins + years * YEAR, root.not_valid_after_utc)
+
+
+def _part(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> str:
+    found = certificate.subject.get_attributes_for_oid(oid)
+    return str(found[0].value) if found else ""
 
 
 def _begin(now: datetime) -> datetime:

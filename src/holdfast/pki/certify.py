@@ -26,7 +26,7 @@ _OTHER_USAGES: Final = (
 def prepare(intent: Intent, issuer: Issuer) -> Unsigned:
     """All of the certificate but its signature: `preview` is for the linter, finish() or finish_aside() sign it."""
     if (intent.issuer_id, intent.issuer_sha256) != (issuer.id, issuer.sha256):
-        raise IssuerRefused("issuer-changed", f"CA {issuer.id!r} has another certificate than when this was planned.")
+        raise IssuerRefused("issuer-changed", f"CA {issuer.id!r} has another name or key than when this was planned.")
     if intent.algorithm is not issuer.algorithm:
         raise IssuerRefused("issuer-changed", f"CA {issuer.id!r} signs with {issuer.algorithm} now.")
     builder = (

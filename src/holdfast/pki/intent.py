@@ -27,7 +27,7 @@ class Intent:
     """One certificate that is going to be signed, and no other."""
 
     issuer_id: str
-    issuer_sha256: str  # of the issuer's certificate, in hex: its name and key go into ours
+    issuer_sha256: str  # of the issuer's name and key, in hex: they go into the certificate
     algorithm: Algorithm
     profile: str
     serial: int

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Final
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 
 from holdfast.pki import keys
 from holdfast.pki.keys import PublicKey
@@ -49,7 +49,8 @@ class Issuer:
 
     @cached_property
     def sha256(self) -> str:
-        return self.certificate.fingerprint(hashes.SHA256()).hex()
+        """Of what goes from it into certificates, its name and key: with a later end it is still the same issuer."""
+        return hashlib.sha256(self.certificate.subject.public_bytes() + keys.spki(self.public_key)).hexdigest()
 
     @cached_property
     def constraints(self) -> x509.NameConstraints | None:

@@ -19,6 +19,7 @@ from holdfast.pki.ceremony import (
     MIN_PASSPHRASE,
     TRANSCRIPT,
     Plan,
+    certify_again,
     make_intermediate,
     put_away,
     write_new,
@@ -76,6 +77,12 @@ async def next_intermediate(
         raise PkiRefused("pki-passphrase", f"A passphrase has at least {MIN_PASSPHRASE} characters.")
     certificate, key = await make_intermediate(plan, root.certificate, root.key, now=now, random=random)
     return Next(certificate=certificate, key_pem=await aside(put_away, key, passphrase, random))
+
+
+def certified_again(root: Root, older: bytes, *, years: int, now: datetime, random: Random) -> x509.Certificate:
+    """The same intermediate until a later day; its key is not needed for that."""
+    [certificate, *_] = parse_bundle(older)
+    return certify_again(certificate, root.certificate, root.key, years=years, now=now, random=random)
 
 
 def save(files: Files, folder: Path, made: Next, transcript: str) -> None:
