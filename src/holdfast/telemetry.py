@@ -118,10 +118,14 @@ class ManySeries:
 
 def labelled(**labels: str) -> str:
     """Labels as a line of /metrics has them."""
-    return "{" + ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels.items()) + "}"
+    return "{" + ",".join([f'{name}="{_escaped(value)}"' for name, value in labels.items()]) + "}"
 
 
-_ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+def _escaped(value: str) -> str:
+    """Almost no value has any of these, and there are thousands in a scrape."""
+    if "\\" in value or '"' in value or "\n" in value:
+        return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return value
 
 
 class Metrics:

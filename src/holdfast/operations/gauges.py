@@ -135,12 +135,11 @@ def _left(tx: Tx, names: Iterable[str], now: datetime) -> dict[tuple[str, str], 
 
 def _watched(tx: Tx, limit: int) -> list[Watched]:
     """Most are well, and their rows tell when they are next looked at; of the others, all is looked at."""
-    ids = gauges.pressing(tx, limit)
-    plain = gauges.planned(tx, ids)
-    others = [each for each in ids if each not in plain]
+    found = gauges.pressing(tx, limit)
+    others = [each for each, plain in found.items() if plain is None]
     pages = [gauges.some(tx, others[start : start + PAGE]) for start in range(0, len(others), PAGE)]
     return [
-        *(Watched(*each, each.next_at) for each in plain.values()),
+        *(Watched(*plain, plain.next_at) for plain in found.values() if plain is not None),
         *(_watch(view) for page in pages for view in views_of(tx, page)),
     ]
 

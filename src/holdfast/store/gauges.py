@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from holdfast.core import reasons
@@ -200,20 +201,6 @@ def _issuers_of(tx: Tx, issuances: list[str]) -> dict[str, str]:
 # ── The certificates that are watched one by one ──
 
 
-def pressing(tx: Tx, limit: int) -> list[str]:
-    """Ids of those that matter most: first the failing ones, then those that end first."""
-    failing = tx.rows(
-        """SELECT id FROM certificates WHERE last_failure_at IS NOT NULL AND state <> 'archived'
-            ORDER BY last_failure_at LIMIT :limit""",
-        limit=limit,
-    )
-    ending = tx.rows(
-        "SELECT id FROM certificates WHERE state <> 'archived' AND ends_at > 0 ORDER BY ends_at, id LIMIT :limit",
-        limit=limit,
-    )
-    return list(dict.fromkeys(row["id"] for row in [*failing, *ending]))[:limit]
-
-
 class Planned(NamedTuple):
     """One whose renewal is planned, and waits for nothing but its time."""
 
@@ -227,25 +214,29 @@ class Planned(NamedTuple):
 _BY_THE_RULES: Final = frozenset({Reason.DUE_ARI, Reason.DUE_LIFETIME, Reason.WINDOW})
 
 
-def planned(tx: Tx, ids: Sequence[str]) -> dict[str, Planned]:
-    """Those of these of which the row itself tells all that there is to tell."""
-    if not ids:
-        return {}
-    text, values = value_list([(each,) for each in ids])
-    rows = tx.rows(
-        f"""SELECT c.id, c.name, held.issuer, c.owner, c.ends_at, c.next_action_at, c.next_cause, c.last_failure_at
-              FROM certificates AS c JOIN certificate_versions AS held ON held.id = c.current_version
-             WHERE c.id IN ({text})""",
-        **values,
+def pressing(tx: Tx, limit: int) -> dict[str, Planned | None]:
+    """Those that matter most: the failing ones, then those that end first. None if its row does not tell all."""
+    failing = tx.rows(
+        """SELECT id FROM certificates WHERE last_failure_at IS NOT NULL AND state <> 'archived'
+            ORDER BY last_failure_at LIMIT :limit""",
+        limit=limit,
     )
-    return {
-        row["id"]: _planned(row)
-        for row in rows
-        if row["next_action_at"] is not None and row["next_cause"] in _BY_THE_RULES and row["last_failure_at"] is None
-    }
+    ending = tx.rows(
+        """SELECT c.id, c.name, held.issuer, c.owner, c.ends_at, c.next_action_at, c.next_cause
+             FROM (SELECT id, name, owner, ends_at, next_action_at, next_cause, current_version FROM certificates
+                    WHERE state <> 'archived' AND ends_at > 0 ORDER BY ends_at, id LIMIT :limit) AS c
+             LEFT JOIN certificate_versions AS held ON held.id = c.current_version
+            ORDER BY c.ends_at, c.id""",
+        limit=limit,
+    )
+    first: dict[str, Planned | None] = {row["id"]: None for row in failing}
+    then = {row["id"]: _planned(row) for row in ending if row["id"] not in first}
+    return dict(islice((first | then).items(), limit))
 
 
-def _planned(row: Row) -> Planned:
+def _planned(row: Row) -> Planned | None:
+    if row["issuer"] is None or row["next_action_at"] is None or row["next_cause"] not in _BY_THE_RULES:
+        return None
     ends_at, next_at = from_micros(row["ends_at"]), from_micros(row["next_action_at"])
     return Planned(row["name"], row["issuer"], row["owner"], ends_at, next_at)
 
