@@ -60,6 +60,15 @@ async def test_a_stream_shows_what_happens_from_now_on(db: Database, tmp_path: P
         assert {each["subject"] for each in seen} == {made["id"]}
 
 
+async def test_a_stream_ends_with_the_token_it_was_opened_with(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk, on_a_port(desk) as url:
+        ask, admin = await desk.as_(Role.VIEWER), await desk.as_(Role.ADMIN)
+        async with streaming(url, ask.token) as events:
+            await admin.post(f"/tokens/{ask.token.split('_')[1]}/revoke")
+            await admin.post("/certificates", {"names": ["after.example.com"]})
+            assert [each["name"] async for each in events] == []
+
+
 async def test_a_stream_goes_on_where_another_replica_was_cut_off(
     make_engine: Callable[[], Engine], db: Database, tmp_path: Path
 ) -> None:

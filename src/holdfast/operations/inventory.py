@@ -14,7 +14,7 @@ from holdfast.core.issuance import Issuance
 from holdfast.core.issuance import State as Step
 from holdfast.core.status import Waiting
 from holdfast.errors import UserError
-from holdfast.operations import ca_ends
+from holdfast.operations import ca_ends, tokens
 from holdfast.operations.access import Action, Forbidden, Owned, Principal, Verdict, allow, demand
 from holdfast.operations.approvals import NoSuchApproval
 from holdfast.operations.asking import Check
@@ -152,7 +152,7 @@ def _end(tx: Tx, found: Sequence[Certificate], sort: Sort) -> Place:
     if sort == "name":
         return (last.name, last.id)
     held = versions.get(tx, last.current_version)
-    return (0 if held is None else inventory.micros(held.not_after), last.id)
+    return (inventory.NEVER if held is None else inventory.micros(held.not_after), last.id)
 
 
 def views_of(tx: Tx, found: Sequence[Certificate]) -> list[View]:
@@ -253,9 +253,13 @@ async def approval(keeper: Keeper, principal: Principal, approval_id: str) -> Ap
 async def events(
     keeper: Keeper, principal: Principal, *, after: int, subject: str | None = None, limit: int = 200
 ) -> tuple[list[Event], int]:
-    """The next ones that the asker may see, and the id to go on from: later than the last one shown, perhaps."""
+    """The next ones that the asker may see, and the id to go on from: later than the last one shown, perhaps.
+
+    Whoever follows them asks again and again, with a token that may have been revoked meanwhile.
+    """
 
     def read(tx: Tx) -> tuple[list[Event], int]:
+        tokens.check_still_good(tx, principal)
         about = None if subject is None else _subject(tx, principal, subject)
         found = journal.events_after(tx, after, subject=about, limit=limit)
         shown = _visible(tx, principal, found, [each.subject for each in found])

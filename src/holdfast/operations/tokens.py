@@ -197,6 +197,14 @@ async def authenticate(db: Store, token: Secret[str]) -> Principal:
     )
 
 
+def check_still_good(tx: Tx, principal: Principal) -> None:
+    """For whoever was let in a while ago. Nobody revokes a user of this machine but the machine."""
+    if principal.kind != "local":
+        row = tokens.get(tx, principal.id)
+        if row is None or not row.good_at(tx.now()):
+            raise Unauthenticated
+
+
 async def is_good(db: Store, token: Secret[str]) -> bool:
     """Whether it would let somebody in now; looking is not using it."""
     form = _FORM.fullmatch(token.reveal())

@@ -11,6 +11,7 @@ from holdfast.core.issuance import Issuance
 from holdfast.operations import inventory
 from holdfast.operations.access import Principal
 from holdfast.operations.front import Front
+from holdfast.operations.tokens import Unauthenticated
 from holdfast.store.journal import Event
 
 LOOK_EVERY: Final = 0.2  # seconds: what happened on another replica is seen by then
@@ -36,7 +37,8 @@ async def until_over(front: Front, principal: Principal, issuance: str, seconds:
 async def follow(front: Front, principal: Principal, *, after: int, subject: str | None) -> AsyncIterator[Event | None]:
     """Every event after an id that the asker may see, as it happens; None now and then, as a sign of life.
 
-    Ends when this process does: whoever follows goes on after the last id, at another replica.
+    Ends when this process does: whoever follows goes on after the last id, at another replica. Ends as well when the
+    asker's token does.
     """
     keeper = front.keeper
     hint = keeper.db.wake.subscribe()
@@ -54,6 +56,8 @@ async def follow(front: Front, principal: Principal, *, after: int, subject: str
                 spoken = loop.time()
                 yield None
             await _hint_or(hint, LOOK_EVERY)
+    except Unauthenticated:
+        return
     finally:
         keeper.db.wake.unsubscribe(hint)
 

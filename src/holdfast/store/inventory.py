@@ -24,12 +24,38 @@ _OVER: Final = "('issued', 'failed', 'cancelled')"
 # ── Certificates ──
 
 
+NEVER: Final = 1 << 62  # the place of those that have no end yet: after all others
+
+
 def find(tx: Tx, wanted: Filter, *, sort: Sort = "name", after: Place | None = None, limit: int) -> list[Certificate]:
     """One page."""
-    source, by, clauses, values = _sorted(wanted, sort)
+    if sort == "expires":
+        return _by_end(tx, wanted, after or (0, ""), limit)
+    source, by, clauses, values = _by_name(wanted)
+    return _page(tx, source, by, clauses, values, after, limit)
+
+
+def _by_end(tx: Tx, wanted: Filter, after: Place, limit: int) -> list[Certificate]:
+    clauses, values = clauses_of(wanted)
+    found = list[Certificate]()
+    if after[0] < NEVER:
+        ending = [*clauses, "certificates.ends_at > 0"]
+        found = _page(tx, "certificates", "certificates.ends_at, certificates.id", ending, values, after, limit)
+        after = (NEVER, "")
+    if len(found) < limit:
+        endless = [*clauses, "certificates.ends_at IS NULL"]
+        by = "certificates.id"
+        found += _page(tx, "certificates", by, endless, values, after[1:], limit - len(found))
+    return found
+
+
+def _page(
+    tx: Tx, source: str, by: str, clauses: list[str], values: dict[str, Any], after: Place | None, limit: int
+) -> list[Certificate]:  # fmt: skip
+    """In the order of an index, so that a page ends when it is full."""
     if after is not None:
-        clauses.append(f"({by}) > (:after_0, :after_1)")
-        values |= {"after_0": after[0], "after_1": after[1]}
+        places = {f"after_{number}": value for number, value in enumerate(after)}
+        clauses, values = [*clauses, f"({by}) > (:{', :'.join(places)})"], values | places
     columns = ", ".join(f"certificates.{name.strip()}" for name in certificates.COLUMNS.split(","))
     rows = tx.rows(
         f"SELECT {columns} FROM {source} WHERE {' AND '.join(clauses)} ORDER BY {by} LIMIT :limit",
@@ -39,11 +65,8 @@ def find(tx: Tx, wanted: Filter, *, sort: Sort = "name", after: Place | None = N
     return [certificates.from_row(row) for row in rows]
 
 
-def _sorted(wanted: Filter, sort: Sort) -> tuple[str, str, list[str], dict[str, Any]]:
-    """From where, in which order, and which: each order is that of an index, so that a page ends when it is full."""
-    if sort == "expires":
-        clauses, values = clauses_of(wanted)
-        return "certificates", "certificates.ends_at, certificates.id", [*clauses, "certificates.ends_at > 0"], values
+def _by_name(wanted: Filter) -> tuple[str, str, list[str], dict[str, Any]]:
+    """From where, in which order, and which."""
     if wanted.text is None:
         return "certificates", "certificates.name, certificates.id", *clauses_of(wanted)
     clauses, values = clauses_of(replace(wanted, text=None))
