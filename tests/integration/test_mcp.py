@@ -21,6 +21,7 @@ from tests.support.inboxes import Inbox
 from tests.support.jobs import enqueue, update
 from tests.support.messages import a_notice, owe
 from tests.support.processes import environment
+from tests.support.reaper import PATIENCE
 
 from holdfast.errors import Refused
 from holdfast.mcp import plans
@@ -95,6 +96,7 @@ async def test_dead_notifications_are_shown_and_given_back(db: Database, tmp_pat
         await owe(db, a_notice(channel="ops"), a_notice(id="notice_02", message="msg_2", channel="gone"))
         found = await assistant("needs_attention")
         assert {each["id"] for each in found["dead_notifications"]} == {"notice_01", "notice_02"}
+        assert "nothing to requeue" in await assistant.refused("requeue_dead_letters", jobs=["job_nothing"])
         planned = await assistant("requeue_dead_letters")
         assert planned["would"]["notifications"][0]["title"]
         done = await assistant("confirm", plan=planned["plan"])
@@ -161,7 +163,7 @@ async def test_over_http_each_client_asks_with_its_own_token(db: Database, tmp_p
         )  # fmt: skip
         try:
             assert process.stderr is not None
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(PATIENCE):
                 told = (await process.stderr.readline()).decode()
             address = told.rsplit(maxsplit=1)[-1]
             async with a_client(address, token) as client:
@@ -169,7 +171,7 @@ async def test_over_http_each_client_asks_with_its_own_token(db: Database, tmp_p
             viewer = await desk.token(Role.VIEWER, kind="agent")
             async with a_client(address, viewer) as client:
                 assert "may not renew" in await Assistant(client).refused("renew", certificate=NAME)
-            async with httpx2.AsyncClient() as http:
+            async with httpx2.AsyncClient(timeout=PATIENCE) as http:
                 nobody = await http.post(address, json={"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
             assert nobody.status_code == 401
         finally:
@@ -180,7 +182,7 @@ async def test_over_http_each_client_asks_with_its_own_token(db: Database, tmp_p
 @asynccontextmanager
 async def a_client(address: str, token: str) -> AsyncIterator[Client]:
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=60) as http,
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE) as http,
         Client(streamable_http_client(address, http_client=http)) as client,
     ):
         yield client
@@ -209,6 +211,16 @@ async def test_each_tool_says_what_it_may_do_and_none_of_them_is_long_winded(db:
     reading = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
     assert tools.keys() - reading - hurting == {"renew"}
     assert all(30 < len(tool.description or "") < 400 for tool in tools.values())
+    assert all(tool.input_schema["additionalProperties"] is False for tool in tools.values())
+
+
+async def test_an_argument_that_a_tool_does_not_have_is_refused_and_not_dropped(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk, an_assistant(desk) as assistant:
+        said = await assistant.refused("requeue_dead_letters", ids=["notice_nothing"])
+        assert "no argument 'ids'. It has: jobs, notifications." in said
+        assert "no argument 'bogus'" in await assistant.refused("renew", certificate=NAME, bogus=1)
+        said = await assistant.refused("wait", certificate=NAME, seconds=0)
+        assert said == "wait: seconds: Input should be greater than or equal to 1"
 
 
 async def test_what_needs_somebody_comes_first_and_what_is_well_does_not_come(db: Database, tmp_path: Path) -> None:
@@ -225,7 +237,7 @@ async def test_what_needs_somebody_comes_first_and_what_is_well_does_not_come(db
         assert (row["name"], row["reason_code"], row["acts_next"]) == ("bad.example.com", "NAME_REFUSED", "you")
         listed = await assistant("list_certificates", failing=True)
         assert [each["name"] for each in listed["certificates"]] == ["bad.example.com"]
-        happened = await assistant("events", about="bad.example.com")
+        happened = await assistant("events", certificate="bad.example.com")
         assert "issuance.failed" in [each["name"] for each in happened["items"]]
         cas = await assistant("list_cas")
         assert [each["name"] for each in cas["cas"]] == ["ca"]

@@ -60,10 +60,13 @@ async def archive(line: Caller, certificate: Ref) -> dict[str, Any]:
 
 async def requeue_dead_letters(
     line: Caller,
-    jobs: Annotated[list[str] | None, Field(description="Ids of dead jobs; left out: all of them.")] = None,
-    notifications: Annotated[list[str] | None, Field(description="Ids of dead ones; left out: all.")] = None,
+    jobs: Annotated[list[str] | None, Field(description="Ids of dead jobs.")] = None,
+    notifications: Annotated[list[str] | None, Field(description="Ids of dead notifications.")] = None,
 ) -> dict[str, Any]:
-    """Plan to give dead jobs and dead notifications all their attempts back: they are due at once."""
+    """Plan to give dead jobs and dead notifications all their attempts back: they are due at once. Those that are
+    named, or, if none is, all of them."""
+    if jobs is not None or notifications is not None:
+        jobs, notifications = jobs or [], notifications or []
     return await _planned(line, "requeue", {"jobs": jobs, "notifications": notifications})
 
 

@@ -100,12 +100,12 @@ async def explain(
 
 async def events(
     line: Caller,
-    about: Annotated[str | None, Field(max_length=300, description="A certificate, or the id of anything.")] = None,
+    certificate: Annotated[str | None, Field(max_length=300, description="Only of it; or the id of anything.")] = None,
     after: Annotated[int, Field(ge=0, description="`next` of the answer before.")] = 0,
     limit: Limit = 100,
 ) -> dict[str, Any]:
     """What happened, the oldest first: attempts, polls, proofs, approvals, results."""
-    found: dict[str, Any] = await line.get("/events", subject=about, after=after, limit=limit)
+    found: dict[str, Any] = await line.get("/events", subject=certificate, after=after, limit=limit)
     return found
 
 

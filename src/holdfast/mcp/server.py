@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast import __version__
 from holdfast.mcp import changing, looking
+from holdfast.mcp.exact import exact
 from holdfast.mcp.line import Office
 
 INSTRUCTIONS: Final = """Holdfast keeps TLS certificates issued and renewed. Begin with needs_attention. Then
@@ -52,10 +53,8 @@ def build(office: Office) -> MCPServer[Office]:
 
     server: MCPServer[Office] = MCPServer(
         "holdfast", title="Holdfast", version=__version__, instructions=INSTRUCTIONS, lifespan=lifespan,
-        log_level="WARNING",
+        log_level="WARNING", tools=[exact(tool, hints) for tool, hints in TOOLS.items()],
     )  # fmt: skip
-    for tool, hints in TOOLS.items():
-        server.add_tool(tool, annotations=hints)
     return server
 
 
