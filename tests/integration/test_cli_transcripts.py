@@ -328,7 +328,7 @@ async def test_a_wait_that_is_too_short_ends_with_3_and_says_how_to_go_on(db: Da
 async def test_a_server_that_takes_its_time_to_answer_is_not_a_broken_line() -> None:
     line = bind("127.0.0.1", 0)
     line.listen()  # it accepts, and says nothing
-    with httpx2.Client(base_url=f"http://127.0.0.1:{line.getsockname()[1]}", trust_env=False) as http:
+    with httpx2.Client(base_url=f"http://127.0.0.1:{line.getsockname()[1]}", trust_env=False, timeout=PATIENCE) as http:
         heard = Client(http, local=False).events(after=None, subject=None, quiet_for=0.05)
         assert list(heard) == []
     line.close()
@@ -612,6 +612,18 @@ async def test_several_servers_are_kept_apart_as_contexts(db: Database, tmp_path
         assert (nowhere.code, "There are: prod, test." in nowhere.err) == (6, True)
         await typed.ok("logout", "prod")
         assert (await typed.ok("context", "ls", "-o", "name")).out == "test\n"
+
+
+async def test_a_token_that_is_set_is_used_on_the_servers_machine_as_well(db: Database, tmp_path: Path) -> None:
+    async with a_terminal(db, tmp_path, works=False) as typed:
+        (tmp_path / "certificates.yaml").write_text("certificates: [{names: [x.example.com]}]")
+        viewer = {"HOLDFAST_TOKEN": await typed.desk.token(Role.VIEWER, "ada")}
+        assert "ada" in (await typed.ok("token", "whoami", env=viewer)).out
+        await typed.ok("issue", "app.example.com")
+        for words in (("pause", "app.example.com"), ("apply", "-f", str(tmp_path / "certificates.yaml"))):
+            refused = await typed(*words, env=viewer)
+            assert (refused.code, "forbidden" in refused.err) == (4, True)
+        assert (await typed("ls", env={"HOLDFAST_TOKEN": "hf_nobody"})).code == 4
 
 
 async def test_where_there_is_no_store_the_server_one_is_logged_in_to_is_checked(db: Database, tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ Repeater = Annotated[Call, Depends(repeatable)]
 
 
 async def _principal(request: Request, front: Front) -> Principal:
-    if request.app.state.local:
+    """Whoever brings a token is whom it stands for, on the socket of this machine, too."""
+    if request.app.state.local and "authorization" not in request.headers:
         user = request.headers.get(LOCAL_USER, "unknown")
         return access.local(user if _USER.fullmatch(user) else "unknown")
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -167,7 +168,7 @@ def _origin(request: Request, principal: Principal) -> dict[str, str]:
         "face": "local" if local else "api",
         "address": "" if local else _address(request),
         "request": str(request.scope.get("request_id", "")),
-        "token": "" if local else principal.id,
+        "token": "" if principal.kind == "local" else principal.id,
         "trace": traceparent(request.headers.get("traceparent", "")),
         "client": "".join(char for char in request.headers.get("user-agent", "") if " " <= char <= "~")[:80],
     }

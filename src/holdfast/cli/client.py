@@ -259,7 +259,9 @@ def _folder(path: Path) -> Iterator[str]:
 
 
 def _as_me() -> dict[str, str]:
-    return {"X-Holdfast-User": user_name()}
+    """Who asks: whoever a token stands for that was set, else the user of this machine."""
+    token = os.environ.get(TOKEN_VARIABLE)
+    return {"Authorization": f"Bearer {token}"} if token else {"X-Holdfast-User": user_name()}
 
 
 def address(server: str) -> str:
