@@ -319,3 +319,20 @@ async def test_a_body_that_is_too_long_is_not_read_to_its_end(db: Database, tmp_
         ask = await desk.as_()
         answer = await ask("POST", "/certificates", {"names": ["a" * 300_000]})
         assert (answer.status_code, answer.json()["code"]) == (413, "too-large")
+        assert "256 KiB" in answer.json()["detail"]
+
+
+async def test_what_cannot_be_read_is_said_in_words_and_nobody_is_sent_elsewhere(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk:
+        ask, where = await desk.as_(), "http://evil.example/api/v1/certificates"
+        bearer = {"Authorization": f"Bearer {ask.token}"}
+        slashed = await desk.http.get(f"{where}/", headers=bearer)
+        assert (slashed.status_code, "none ends with a slash" in slashed.json()["detail"]) == (404, True)
+        form = await desk.http.post(where, content="names=a", headers=bearer | {"Content-Type": "text/plain"})
+        assert (form.status_code, "application/json" in form.json()["hint"]) == (415, True)
+        broken = await desk.http.post(
+            where, content='{"names": [', headers=bearer | {"Content-Type": "application/json"}
+        )
+        assert broken.status_code == 422
+        assert broken.json()["errors"][0]["pointer"] == "/body"
+        assert broken.json()["detail"].startswith("The request: The body is not JSON: ")

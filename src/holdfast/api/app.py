@@ -71,6 +71,7 @@ def site(
         responses=problems.RESPONSES,
         servers=[{"url": "/api/v1"}],
         root_path_in_servers=False,
+        redirect_slashes=False,  # to an address made of what the client calls us
         separate_input_output_schemas=False,
     )
     app.state.front, app.state.local, app.state.throttle = front, local, Throttle()

@@ -35,7 +35,7 @@ class Gate:
             message = await receive()
             seen += len(message.get("body", b""))
             if seen > most:
-                raise HTTPException(413)  # whoever reads the body hands it on
+                raise HTTPException(413, f"The body has more than {most >> 10} KiB.")  # whoever reads it hands this on
             return message
 
         async def marked(message: Message) -> None:

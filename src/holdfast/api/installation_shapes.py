@@ -71,7 +71,7 @@ class Outcomes(BaseModel):
     reasons: dict[str, int]
 
 
-class Rate(BaseModel):
+class IssuanceRate(BaseModel):
     at: datetime
     issuer: str
     issued: int

@@ -51,13 +51,19 @@ TITLES: Final = {
     409: "Conflict", 412: "Changed since", 413: "Too large", 415: "Unsupported media type", 422: "Not acceptable",
     428: "Precondition required", 429: "Too many requests", 500: "Internal error", 503: "Unavailable",
 }  # fmt: skip
+# Where the framework refuses, and says nothing that helps.
+_PLAINLY: Final = {
+    400: "The body cannot be read as JSON in UTF-8.",
+    404: "There is no such address here; none ends with a slash.",
+    405: "This address is there, and cannot be asked that way.",
+}
 # What any route may answer, for the OpenAPI document.
 RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
     status: {
         "description": TITLES[status],
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
     }
-    for status in (400, 401, 403, 404, 405, 409, 412, 413, 422, 428, 429, 500, 503)
+    for status in (400, 401, 403, 404, 405, 409, 412, 413, 415, 422, 428, 429, 500, 503)
 }
 
 
@@ -117,7 +123,10 @@ def install(app: FastAPI, log: Log) -> None:
 
     async def of_shape(request: Request, error: Exception) -> Response:
         found = error.errors() if isinstance(error, RequestValidationError) else []
-        errors = [Mistake(pointer=_pointer(each["loc"]), detail=_words(each)) for each in found[:20]]
+        if any(each["loc"] == ("body",) for each in found) and not _says_json(request):
+            detail = "The body is to be JSON, and its Content-Type does not say so."
+            return problem(request, 415, "unsupported-media-type", detail, hint="Send Content-Type: application/json.")
+        errors = [Mistake(pointer=_pointer(_loc(each)), detail=_words(each)) for each in found[:20]]
         told = " ".join(f"{mistakes.place(each.pointer)}: {each.detail}" for each in errors[:3])
         detail = told or "The request cannot be read."
         return problem(request, 422, "invalid-request", detail, hint=mistakes.HINT, errors=errors)
@@ -128,7 +137,9 @@ def install(app: FastAPI, log: Log) -> None:
         if status == 405:
             headers["Allow"] = ", ".join(sorted(_methods(app, request)))
         code = TITLES.get(status, "error").lower().replace(" ", "-")
-        return problem(request, status, code, f"{TITLES.get(status, 'Error')}.", headers=headers)
+        detail = error.detail if status == 413 and isinstance(error, HTTPException) else _PLAINLY.get(status, "")
+        hint = f"What it means, and what to do: {doc(code)}"
+        return problem(request, status, code, detail or f"{TITLES.get(status, 'Error')}.", hint=hint, headers=headers)
 
     async def of_us(request: Request, error: Exception) -> Response:
         log.error("api.failed", exc_info=error, path=request.url.path, request=request.scope.get("request_id", ""))
@@ -140,6 +151,16 @@ def install(app: FastAPI, log: Log) -> None:
     app.add_exception_handler(RequestValidationError, of_shape)
     app.add_exception_handler(HTTPException, of_http)
     app.add_exception_handler(Exception, of_us)
+
+
+def _says_json(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return kind in ("", "application/json") or kind.endswith("+json")
+
+
+def _loc(error: Mapping[str, Any]) -> Any:
+    """Where a body is no JSON, its place is an offset in it, and no field."""
+    return ("body",) if error["type"] == "json_invalid" else error["loc"]
 
 
 def _words(error: Mapping[str, Any]) -> str:

@@ -50,6 +50,7 @@ async def outcomes(call: Caller, by: By = "day", number: Number = 30) -> list[sh
 
 
 @router.get("/issuance-rate")
-async def issuance_rate(call: Caller, by: By = "day", number: Number = 30) -> list[shapes.Rate]:
+async def issuance_rate(call: Caller, by: By = "day", number: Number = 30) -> list[shapes.IssuanceRate]:
     """Until now: what each CA issued in each span, and how long that took. Spans without any are left out."""
-    return [shapes.Rate(**asdict(each)) for each in await statistics.rates(call.keeper, call.principal, by, number)]
+    found = await statistics.rates(call.keeper, call.principal, by, number)
+    return [shapes.IssuanceRate(**asdict(each)) for each in found]

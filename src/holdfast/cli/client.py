@@ -41,6 +41,14 @@ class NoServer(UserError):
         self.hint = hint
 
 
+class NoToken(UserError):
+    status, code = 401, "unauthenticated"
+
+    def __init__(self, server: str) -> None:
+        super().__init__("A server elsewhere needs a token.")
+        self.hint = f"Set {TOKEN_VARIABLE}, or: holdfast login {server}"
+
+
 class Client:
     """One command's line to the API."""
 
@@ -164,7 +172,7 @@ def _no_local_server() -> NoServer:
 def elsewhere(server: str, token: str | None = None) -> Iterator[Client]:
     token = token or token_for(server)
     if not token:
-        raise NoServer("A server elsewhere needs a token.", f"Set {TOKEN_VARIABLE}, or: holdfast login {server}")
+        raise NoToken(server)
     headers = {"Authorization": f"Bearer {token}"}
     with httpx2.Client(base_url=address(server), headers=headers, timeout=PATIENCE, trust_env=False) as http:
         yield Client(http, local=False)
@@ -266,5 +274,5 @@ def _as_me() -> dict[str, str]:
 
 def address(server: str) -> str:
     if not server.startswith(("https://", "http://")):
-        raise NoServer(f"{server!r:.80} is no address of a server.", "For example: https://holdfast.example.com")
+        raise Usage(f"{server!r:.80} is no address of a server, such as https://holdfast.example.com.")
     return server.rstrip("/").removesuffix("/api/v1")
