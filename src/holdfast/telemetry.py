@@ -152,6 +152,7 @@ class Metrics:
         self.lease_held = self._gauge("lease_held", "1 while this replica holds the lease.", "lease")
         self.budget_remaining = self._gauge("budget_remaining", "Requests that a budget still allows now.", "budget")
         self.replicas = self._gauge("replicas", "Replicas that are alive.")
+        self.replicas_at_work = self._gauge("replicas_at_work", "Of these, the ones that were not drained.")
         self.clock_skew = self._gauge("clock_skew_seconds", "This replica's clock minus the database's.")
         self.store_commits = self._counter("store_commits_total", "Durable commits by this replica.")
         self.store_up = self._gauge("store_up", "1 while the store takes our heartbeats.")

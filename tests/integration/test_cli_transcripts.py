@@ -449,7 +449,7 @@ NOT_REPEATED = {  # by a key: doing it again does nothing, or, for a new token, 
         "cluster drain", "cluster resume",
         "approvals approve", "approvals deny", "token create", "token revoke",
         "issuer add", "issuer set", "issuer rm", "issuer credentials", "issuer pause", "issuer resume",
-        "ca add", "ca rm", "ca credentials", "ca pause", "ca resume", "ca rotate-account-key",
+        "ca add", "ca rm", "ca credentials", "ca pause", "ca resume", "ca rotate-account-key", "ca new-account",
         "notify requeue", "notify resolve", "notify mute", "notify unmute",
         "notify channel add", "notify channel set", "notify channel rm",
     ],
@@ -581,7 +581,12 @@ async def test_at_a_terminal_a_replica_is_drained_waited_for_and_resumed(db: Dat
         over = await typed.ok("cluster", "drain", "alpha", "--wait")
         assert "alpha has nothing left to do, and can be stopped." in over.err
         assert "drained" in (await typed.ok("cluster", "replicas")).out
+        told = await typed("status", "--check")
+        assert (told.code, "nothing is renewed: holdfast cluster resume alpha" in told.out) == (10, True)
+        assert "all were drained" in (await typed("doctor")).out
         await typed.ok("cluster", "resume", "alpha")
+        assert "drained" not in (await typed.ok("status", "--check")).out
+        await heartbeat(db, rests=True)  # it is silent after a while
         shown_again = await typed.ok("cluster", "replicas", "--columns", "state,clock")
         assert shown_again.out.splitlines()[1] == "alive  +1.2 s"
         assert (await typed("cluster", "drain", "beta")).code == 6

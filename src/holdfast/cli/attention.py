@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SOON: Final = timedelta(days=7)
 PEOPLE: Final = ("you", "operator", "approver")
-SOURCES: Final = ("attention", "approvals", "dead_jobs", "dead_notifications", "cas")
+SOURCES: Final = ("attention", "approvals", "dead_jobs", "dead_notifications", "cas", "drained")
 Found = Mapping[str, Any]
 
 
@@ -28,6 +28,7 @@ def of_all(client: Client, now: datetime) -> dict[str, Any]:
         "dead_jobs": _items(client.maybe("/jobs", state="dead", limit=100)),
         "dead_notifications": _items(client.maybe("/notifications", state="dead", limit=100)),
         "cas": _troubled(_items(client.maybe("/issuers", limit=500))),
+        "drained": _all_drained(client.maybe("/cluster")),
     }
     return found | {"not_shown": [name for name, each in found.items() if each is None]}
 
@@ -46,6 +47,13 @@ def _troubled(issuers: Any) -> Any:
     return [row for row in issuers if row["breaker_open"] or row["state"] != "active"]
 
 
+def _all_drained(cluster: Any) -> Any:
+    """The replicas, if none of them takes work."""
+    if cluster is None:
+        return None
+    return cluster["replicas"] if all(row["draining"] for row in cluster["replicas"]) else []
+
+
 def anything(found: Found) -> bool:
     return any(found[name] for name in SOURCES)
 
@@ -59,6 +67,9 @@ def facts(found: Found) -> Iterator[tuple[str, str]]:
     ):
         if found[name]:
             yield name.replace("_", " "), f"{len(found[name])} {words}: {command}"
+    if found["drained"]:
+        resume = f"holdfast cluster resume {found['drained'][0]['name']}"
+        yield "replicas", f"all {len(found['drained'])} were drained, and nothing is renewed: {resume}"
     for row in found["cas"] or ():
         paused = row["state"] != "active"
         remedy = f"holdfast ca resume {row['name']}" if paused else f"holdfast ca test {row['name']}"

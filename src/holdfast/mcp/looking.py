@@ -22,7 +22,7 @@ Limit = Annotated[int, Field(ge=1, le=500)]
 
 async def needs_attention(line: Caller) -> dict[str, Any]:
     """What a person should look at, most pressing first: failing or ending certificates, approvals, dead jobs and
-    dead notifications, CAs that are down or paused. Begin here."""
+    dead notifications, CAs that are down or paused, replicas if all were drained. Begin here."""
     failing = await line.get("/certificates", failing=True, limit=500)
     soon = (line.now() + SOON).isoformat()
     ending = await line.get("/certificates", expires_before=soon, limit=500)
@@ -33,6 +33,7 @@ async def needs_attention(line: Caller) -> dict[str, Any]:
         "dead_jobs": _items(await line.maybe("/jobs", state="dead", limit=100)),
         "dead_notifications": _items(await line.maybe("/notifications", state="dead", limit=100)),
         "cas": _troubled(_items(await line.maybe("/issuers", limit=500))),
+        "drained_replicas": _all_drained(await line.maybe("/cluster")),
     }
     found |= {name: each for name, each in others.items() if each is not None}
     found["not_shown"] = [name for name, each in others.items() if each is None]  # not for this token, or not there
@@ -41,6 +42,13 @@ async def needs_attention(line: Caller) -> dict[str, Any]:
 
 def _needs_somebody(row: Mapping[str, Any]) -> bool:
     return row["status"]["phase"] in BAD or row["status"]["acts_next"] in PEOPLE
+
+
+def _all_drained(cluster: Any) -> Any:
+    """Then nothing is renewed."""
+    if cluster is None:
+        return None
+    return cluster["replicas"] if all(row["draining"] for row in cluster["replicas"]) else []
 
 
 def _pressing(row: Mapping[str, Any]) -> str:

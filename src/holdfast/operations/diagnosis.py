@@ -186,6 +186,9 @@ def _channel(row: Mapping[str, Any]) -> Finding:
 def replicas(found: Mapping[str, Any] | None, version: str) -> list[Finding]:
     if found is None:
         return []
+    if found["replicas"] and all(row.get("draining") for row in found["replicas"]):
+        name = found["replicas"][0].get("name", "NAME")
+        return [bad("replicas", "none takes work: all were drained", f"Let one go on: holdfast cluster resume {name}")]
     others = sorted({str(row["version"]) for row in found["replicas"]} - {version})
     if others:
         fix = "Upgrade the older of them; during an upgrade this passes by itself."

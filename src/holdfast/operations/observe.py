@@ -82,7 +82,9 @@ def _show(seen: Seen, metrics: Metrics, holder: str, ttl: timedelta) -> None:
         metrics.budget_remaining.labels(budget=held.key).set(budget.remaining(held, seen.now, urgent=True))
     for lease in seen.leases:
         metrics.lease_held.labels(lease=lease.name).set(lease.holder == holder)
-    metrics.replicas.set(sum(seen.now - replica.seen_at < ttl for replica in seen.replicas))
+    alive = [replica for replica in seen.replicas if seen.now - replica.seen_at < ttl]
+    metrics.replicas.set(len(alive))
+    metrics.replicas_at_work.set(sum(not replica.draining for replica in alive))
     for name, ok in seen.self_checks.items():
         metrics.self_check_ok.labels(name=name).set(ok)
     for ca, ends_at in seen.lists_end_at.items():
