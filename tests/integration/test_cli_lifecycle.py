@@ -67,7 +67,7 @@ class Shell:
 
     async def __call__(self, *args: str, env: dict[str, str] | None = None, stdin: str = "") -> Said:
         process = await self.start(*args, env=env)
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), PATIENCE)
         return Said(process.returncode or 0, out.decode(), err.decode())
 
     async def ok(self, *args: str, **more: Any) -> Said:
@@ -97,6 +97,8 @@ async def test_a_certificate_is_issued_shown_renewed_and_revoked(db: Database, t
         assert row["changed_by"].startswith("local:")
         again = await shell.ok("issue", NAME, "10.0.0.1")
         assert "is there already" in again.err
+        other = await shell("issue", NAME, "10.0.0.1", "--key", "rsa-2048", "--owner", "platform", "--label", "team=db")
+        assert (other.code, "is there already, with other key, labels; it is as it was" in other.err) == (5, True)
         renewed = await shell.ok("renew", NAME, "--wait", "-o", "json")
         assert renewed.json["serial"] != row["serial"]
         unsure = await shell("revoke", NAME, "--reason", "superseded")
@@ -218,7 +220,10 @@ async def test_tokens_let_commands_in_from_elsewhere(db: Database, tmp_path: Pat
 @asynccontextmanager
 async def a_desk_elsewhere(desk: Desk) -> AsyncIterator[str]:
     """The same house behind a port, where a token is wanted."""
-    async with httpx2.AsyncClient() as http, on_a_port(Desk(desk.house, desk.front, another(desk.front), http)) as url:
+    async with (
+        httpx2.AsyncClient(timeout=PATIENCE) as http,
+        on_a_port(Desk(desk.house, desk.front, another(desk.front), http)) as url,
+    ):
         yield url
 
 
