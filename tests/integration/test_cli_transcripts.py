@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from holdfast.cli import showing_certificates as shown
 from holdfast.cli.client import Client
 from holdfast.cli.completion import SCRIPTS
 from holdfast.cli.following import countdown, standing
+from holdfast.core import chain
 from holdfast.core.job import Again, Failed, Outcome
 from holdfast.engine.kind import Handler, Work
 from holdfast.errors import Refused
@@ -643,6 +644,41 @@ async def test_where_there_is_no_store_the_server_one_is_logged_in_to_is_checked
             assert (asked in checked.err, "The audit chain holds" in checked.out) == (True, True)
             looked = await typed("doctor", "-o", "json", env=elsewhere)
             assert (asked in looked.err, {row["about"] for row in looked.json}) == (True, {"server"})
+
+
+async def test_a_copy_of_the_audit_log_is_checked_by_itself_and_against_the_store(db: Database, tmp_path: Path) -> None:
+    async with a_terminal(db, tmp_path, works=False) as typed:
+        await typed.ok("issue", "app.example.com")
+        await typed.ok("pause", "app.example.com")
+        copy = tmp_path / "audit.jsonl"
+        copy.write_text((await typed.ok("audit", "export")).out)
+        both = ("audit", "verify", "--file", str(copy))
+        held = await typed.ok(*both, "--against-store")
+        assert f"The audit chain holds: {len(copy.read_text().splitlines())} rows" in held.out
+        lines = copy.read_text().splitlines(keepends=True)
+        copy.write_text("".join(lines[1:]))  # from the second on
+        await typed.ok(*both, "--against-store")
+        copy.write_text("".join([lines[0], *lines[2:]]))
+        assert "row 2 is missing" in (await typed(*both)).out
+        copy.write_text("".join(lines).replace("paused", "mended", 1))
+        broken = await typed(*both)
+        assert (broken.code, "was altered" in broken.out) == (10, True)
+        rows = [json.loads(line) | {"actor": "human:mallory"} for line in lines]
+        copy.write_text("".join(forged(rows)))
+        await typed.ok(*both)  # whoever can write all of it can make a chain that holds
+        other = await typed(*both, "--against-store")
+        assert (other.code, "row 1 is another one in the store" in other.out) == (10, True)
+        copy.write_text("nothing of ours")
+        assert (await typed(*both)).code == 1
+
+
+def forged(rows: list[Any]) -> Iterator[str]:
+    previous = ""
+    for row in rows:
+        details = chain.canonical(row["details"])
+        facts = (row["seq"], row["at_us"], row["actor"], row["action"], row["subject"])
+        previous = chain.link(previous, *facts, details)
+        yield json.dumps(row | {"hash": previous}) + "\n"
 
 
 async def test_a_plan_is_made_and_carried_out_where_one_is_logged_in(db: Database, tmp_path: Path) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from holdfast.cli.calling import ServerOption, connected
 from holdfast.cli.config import ConfigOption, settings
 from holdfast.cli.terminal import Column, FormatOption, emit, harmless, say
+from holdfast.errors import UserError
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
     from holdfast.core.chain import Verdict
+    from holdfast.store.tx import Tx
 
+T = TypeVar("T")
 app = typer.Typer(name="audit", help="See who changed what, and check that no audit row was altered or removed.")
 
 FINDINGS = 10  # exit code: see main.py
@@ -78,6 +83,12 @@ def export(
 
 @app.command()
 def verify(
+    file: Annotated[
+        Path | None, typer.Option("--file", help="A copy instead: what 'audit export' or audit.file wrote.")
+    ] = None,
+    against_store: Annotated[
+        bool, typer.Option("--against-store", help="With --file: its rows are those of the store here, too.")
+    ] = False,
     config: ConfigOption = None,
     server: ServerOption = None,
     output: Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to write it.")] = "table",
@@ -86,8 +97,11 @@ def verify(
     from holdfast.cli.client import away
 
     chosen = settings(config)
-    there = server or away(chosen)
-    found = _asked(there) if there else _walked(chosen)
+    there = "" if file is not None else server or away(chosen)
+    if file is not None:
+        found = _told(_copied(file, chosen if against_store else None))
+    else:
+        found = _asked(there) if there else _told(_verdict(chosen))
     say(f"The server at {there} was asked." if there else "")
     if output == "json":
         print(json.dumps({name: found[name] for name in ("ok", "verified", "first_bad_row", "problem")}))
@@ -104,15 +118,41 @@ def _asked(server: str) -> Any:
         return client.get("/audit/verify")
 
 
-def _walked(chosen: Settings) -> dict[str, Any]:
-    verdict = _verdict(chosen)
+def _told(verdict: Verdict) -> dict[str, Any]:
     return {"ok": verdict.ok, "verified": verdict.verified, "last_hash": verdict.last_hash,
             "first_bad_row": verdict.bad_seq, "problem": verdict.problem}  # fmt: skip
 
 
-def _verdict(chosen: Settings) -> Verdict:
-    from holdfast.errors import StoreError, StoreRefused
+def _copied(file: Path, against: Settings | None) -> Verdict:
+    """The chain of a copy; and, if so asked, that no row of it is another one in the store."""
+    from dataclasses import replace
+
+    from holdfast.core import chain
     from holdfast.store import journal
+
+    try:
+        entries = [chain.parsed(line) for line in file.read_text().splitlines() if line]
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}.") from None
+    found = chain.verify_copy(entries)
+    if against is None or not entries or not found.ok:
+        return found
+    kept = {
+        row.seq: row.hash for row in _read(against, lambda tx: journal.audit_rows(tx, entries[0].seq, entries[-1].seq))
+    }
+    other = next((row.seq for row in entries if kept.get(row.seq) != row.hash), None)
+    return found if other is None else replace(found, bad_seq=other, problem=f"row {other} is another one in the store")
+
+
+def _verdict(chosen: Settings) -> Verdict:
+    from holdfast.store import journal
+
+    return _read(chosen, journal.verify)
+
+
+def _read(chosen: Settings, look: Callable[[Tx], T]) -> T:
+    """In the store itself, which may run no server."""
+    from holdfast.errors import StoreError, StoreRefused
     from holdfast.store.sqlite import open_read_only
     from holdfast.store.tx import Session, Tx
     from holdfast.world import SystemClock
@@ -129,7 +169,7 @@ def _verdict(chosen: Settings) -> Verdict:
             session = engine.connect(write=False, deadline=chosen.store.deadline.total_seconds())
         try:
             session.begin(write=False)
-            return journal.verify(Tx(session))
+            return look(Tx(session))
         finally:
             session.close()
     except StoreError as error:

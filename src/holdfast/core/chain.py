@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -77,10 +77,30 @@ def line(entry: Entry) -> str:
     return json.dumps(shown, separators=(",", ":"))
 
 
+def parsed(text: str) -> Entry:
+    """A row from such a line; ValueError for any other text."""
+    try:
+        row = json.loads(text)
+        fields = {name: row[name] for name in ("seq", "actor", "action", "subject", "hash")}
+        return Entry(at=int(row["at_us"]), details=canonical(row["details"]), **fields)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is no line of an audit log: {error}") from None
+
+
 def link(previous: str, seq: int, at: int, actor: str, action: str, subject: str, details: str) -> str:
     """The hash of a row. JSON framing keeps fields apart: no two different rows give the same text."""
     text = json.dumps([previous, seq, at, actor, action, subject, details], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def verify_copy(entries: Sequence[Entry]) -> Verdict:
+    """Of rows that were copied, from whichever on. What comes before the first is not in the copy."""
+    if not entries:
+        return Verdict(verified=0)
+    first, last = entries[0], entries[-1]
+    if first.seq == 1:
+        return verify(entries, newest_seq=last.seq, newest_hash=last.hash)
+    return verify(entries[1:], newest_seq=last.seq, newest_hash=last.hash, after_seq=first.seq, after_hash=first.hash)
 
 
 def verify(

@@ -119,6 +119,10 @@ def audit_page(tx: Tx, after: int, limit: int = 1000) -> list[chain.Entry]:
     return [chain.Entry(**row) for row in rows]
 
 
+def audit_rows(tx: Tx, first: int, last: int) -> list[chain.Entry]:
+    return [entry for after in range(first - 1, last, 1000) for entry in audit_page(tx, after, min(1000, last - after))]
+
+
 def audit_head(tx: Tx) -> tuple[int, str]:
     """The newest number and hash: what the last row must carry, so that a cut-off tail is noticed too."""
     head = tx.rows("SELECT audit_seq, audit_hash FROM journal_head WHERE only_one = 1")[0]
@@ -167,8 +171,9 @@ def forget_events(tx: Tx, before: datetime, limit: int = 5000) -> int:
     """
     first = tx.row("SELECT id FROM events WHERE at >= :before ORDER BY id LIMIT 1", before=before)
     young = "" if first is None else "WHERE id < :first"
-    return tx.run(
-        f"DELETE FROM events WHERE id IN (SELECT id FROM events {young} ORDER BY id LIMIT :limit)",
+    return tx.run(  # its age once more: an event may have been committed since the look, into an empty table
+        f"DELETE FROM events WHERE at < :before AND id IN (SELECT id FROM events {young} ORDER BY id LIMIT :limit)",
+        before=before,
         limit=limit,
         **({} if first is None else {"first": first["id"]}),
     )
