@@ -701,6 +701,8 @@ async def test_help_explains_the_exit_codes_and_every_command(db: Database, tmp_
         assert (await typed.ok("help")).out.splitlines() == [f"holdfast help {name}" for name in topics.TOPICS]
         assert "Usage: holdfast renew" in (await typed.ok("help", "renew")).out
         assert (await typed("help", "nonsense")).code == 6
+        assert (await typed.ok("help", "NOT_DUE")).out.startswith("It is valid, and its renewal is not due yet. ")
+        assert "Read it again. More: docs/reference/problems.md" in (await typed.ok("help", "stale")).out
 
 
 # ── completion ──

@@ -48,9 +48,9 @@ class NoTopic(UserError):
 
 @app.command("help")
 def topic(
-    about: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="A topic, or a command.")] = None,
+    about: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="A topic, a command, or a code.")] = None,
 ) -> None:
-    """Explain what is not about one command: exit-codes, output, contexts."""
+    """Explain exit-codes, output, contexts; or a reason such as NOT_DUE, or a problem such as stale."""
     from holdfast.cli import main
 
     if about in main.COMMANDS:
@@ -59,8 +59,22 @@ def topic(
         print("\n".join(f"holdfast help {name}" for name in TOPICS))
     elif about in TOPICS:
         print(TOPICS[about])
+    elif meaning := _meaning(about):
+        print(meaning)
     else:
         wrong = NoTopic(f"There is no topic {about!r:.40}.")
         wrong.hint = f"There are: {', '.join(TOPICS)}; and every command has --help."
         raise wrong
     sys.stdout.flush()
+
+
+def _meaning(code: str) -> str:
+    """Of a reason why something waits, or of a problem that a server told; empty if it is neither."""
+    from holdfast.core.reasons import MEANINGS
+
+    found = {str(reason): each for reason, each in MEANINGS.items()}.get(code.upper().replace("-", "_"))
+    if found is not None:
+        return f"{found.sentence} Who acts next: {found.acts_next}. More: docs/reasons.md"
+    from holdfast.api.codes import SENTENCES, doc
+
+    return f"{SENTENCES[code]} More: {doc(code)}" if code in SENTENCES else ""
