@@ -50,7 +50,7 @@ MAY_IMPORT: Final = {
     "solvers store telemetry traced world",
     "app": "api ca_server certificate_keeper config core engine operations ports secret "
     "sinks store telemetry tracing web world",
-    "cli": "app config core importing mcp network operations pki ports secret "
+    "cli": "api app config core importing mcp network operations pki ports secret "
     "setting_kinds solvers store system_clock validators web world",
     "simulation": "config core engine issuers keyring operations pki ports secret solvers store telemetry world",
 }
@@ -208,6 +208,7 @@ DOORS: Final = {
     "store/postgres.py": Door(
         "psycopg os socket threading", "It is the other half: it cuts lines that hang and listens on a thread."
     ),
+    "store/libpq.py": Door("psycopg", "It is how that half speaks: statements, without psycopg's cursors."),
     "store/database.py": Door("threading asyncio.to_thread", "Connections are blocking: each has a thread."),
     "store/migrate.py": Door(".iterdir .read_text", "The schema steps are files of this package."),
     "tracing.py": Door("asyncio.to_thread", "Sending what is left at the end waits for a remote."),

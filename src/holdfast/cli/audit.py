@@ -129,13 +129,17 @@ def _copied(file: Path, against: Settings | None) -> Verdict:
 
     from holdfast.core import chain
     from holdfast.store import journal
+    from holdfast.world import LocalFiles
 
     try:
-        entries = [chain.parsed(line) for line in file.read_text().splitlines() if line]
+        content = LocalFiles().read(file) or b""
+        entries = [chain.parsed(line) for line in content.decode().splitlines() if line]
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}.") from None
+    if not entries:
+        raise UserError(f"There is no file {file}, or nothing is in it.")
     found = chain.verify_copy(entries)
-    if against is None or not entries or not found.ok:
+    if against is None or not found.ok:
         return found
     kept = {
         row.seq: row.hash for row in _read(against, lambda tx: journal.audit_rows(tx, entries[0].seq, entries[-1].seq))

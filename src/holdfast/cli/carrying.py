@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,6 @@ from holdfast.cli import client
 from holdfast.cli.client import Client
 from holdfast.cli.config import settings
 from holdfast.cli.reaching import ask
-from holdfast.config import TOKEN_VARIABLE
 
 Args = dict[str, Any]
 
@@ -21,7 +19,7 @@ def carried_out(config: Path | None, server: str | None, verb: str, **args: Any)
     """What is read from local files is sent along: the other server never sees them."""
     chosen = settings(config)
     there = server or client.away(chosen)
-    if not there and not os.environ.get(TOKEN_VARIABLE):
+    if not there and not client.token_set():
         return asyncio.run(ask(chosen, verb, **args))
     with client.elsewhere(there) if there else client.local(chosen) as line:
         return _ELSEWHERE[verb](line, args)

@@ -181,7 +181,7 @@ def elsewhere(server: str, token: str | None = None) -> Iterator[Client]:
 def token_for(server: str) -> str:
     """A remembered token goes to the server that it was remembered for, and to no other."""
     kept = [each["token"] for each in contexts.read().known.values() if each["server"] == server]
-    return os.environ.get(TOKEN_VARIABLE) or (kept[0] if kept else "")
+    return token_set() or (kept[0] if kept else "")
 
 
 def remembered() -> Mapping[str, str]:
@@ -266,9 +266,13 @@ def _folder(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
+def token_set() -> str:
+    return os.environ.get(TOKEN_VARIABLE, "")
+
+
 def _as_me() -> dict[str, str]:
     """Who asks: whoever a token stands for that was set, else the user of this machine."""
-    token = os.environ.get(TOKEN_VARIABLE)
+    token = token_set()
     return {"Authorization": f"Bearer {token}"} if token else {"X-Holdfast-User": user_name()}
 
 

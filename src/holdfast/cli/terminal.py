@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, TextIO
 
 import typer
 from typer._click.globals import get_current_context
@@ -41,6 +41,11 @@ class Column(NamedTuple):
 
 class NoColumn(Usage):
     code = "no-such-column"
+
+
+def let_go(stream: TextIO) -> None:
+    """What is left in it goes nowhere: whoever read it is gone, and its flush at the end would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def emit(
