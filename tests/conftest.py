@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import re
 import shutil
 import signal
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -16,13 +18,22 @@ from holdfast.store.postgres import PostgresEngine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock
 from tests.support import secrets_watch
+from tests.support.ports import free_port
 from tests.support.postgres import Cluster, place
 from tests.support.stores import migrated, open_store
 
 # Whoever started us in the background may have had SIGINT ignored, which every child would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Commands that tests start keep what they remember below the HOME that they are given.
-os.environ.pop("XDG_CONFIG_HOME", None)
+# What people, CI and proxies set for themselves is no part of a test, nor of the commands that it starts.
+THEIRS = re.compile(
+    r"(HTTPS?|ALL|NO|FTP)_PROXY|XDG_\w+|LC_\w+|PG[A-Z]+|OTEL_\w+|CI|GITHUB_ACTIONS|\w*COLOR|TTY_\w+|LINES|COLUMNS"
+)
+for name in [each for each in os.environ if THEIRS.fullmatch(each.upper())]:
+    del os.environ[name]
+os.environ |= {"LANG": "C.UTF-8", "TERM": "xterm", "TZ": "UTC"}
+time.tzset()
+os.umask(0o022)
+free_port()  # the first one takes a file handle: not in the middle of a test that counts them
 
 # The same examples in every run, and no clock: a red run means a change, not bad luck or a busy machine.
 settings.register_profile(

@@ -25,9 +25,10 @@ from holdfast.core.backoff import STORE
 from holdfast.core.ca import Policy
 from holdfast.engine import selfcheck
 from holdfast.engine.loop import wait_for
-from holdfast.engine.replica import Every, Pace, Replica
+from holdfast.engine.replica import HANDING_BACK, IN_GOOD_TIME, Every, Pace, Replica
+from holdfast.engine.spoken import Spoken
 from holdfast.engine.worker import Identity
-from holdfast.errors import OutcomeUnknown, SettingRefused, StoreError, StoreUnavailable
+from holdfast.errors import OutcomeUnknown, SettingRefused, StoreError, StoreRefused, StoreUnavailable, StoreUnfit
 from holdfast.operations import audit, first_token, keys, observe, publishing, tokens
 from holdfast.operations.diagnosis import IN_THE_CLEAR
 from holdfast.operations.front import Front
@@ -40,6 +41,7 @@ from holdfast.sinks import FileSink, SyslogSink
 from holdfast.store import migrate
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
+from holdfast.store.tx import Tx
 from holdfast.telemetry import Metrics, Phase, Telemetry, Traces, make_log
 from holdfast.web import challenges, local, publish
 from holdfast.web.health import site
@@ -47,13 +49,15 @@ from holdfast.web.serve import Line, bind, bind_local, serving
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
 CERTIFICATE_WITHIN: Final = 30.0  # seconds that the start waits for our own certificate; without a CA there is none
+TO_CLOSE: Final = 1.0  # second; the store is closed last, and must not find nothing left of the time for a stop
 FIRST_TOKEN_EVERY: Final = timedelta(seconds=2)  # to look whether its file is of use; without a file it costs nothing
+BY_COMMAND: Final = "on this machine: holdfast token create NAME --role admin"
 Started = Callable[[], Coroutine[Any, Any, None]]  # what to do once all is up, beside it
 Step = Callable[[Database], Awaitable[None]]  # of the start; one that was cut off may be done again
 
 
 def open_store(
-    settings: Settings, clock: Clock, points: Points, *, committed: Callable[[], None] = lambda: None
+    settings: Settings, clock: Clock, points: Points, *, committed: Callable[[Tx], None] = lambda tx: None
 ) -> Database:
     """The store the settings name. Refuses at once what must not be used; connects only when first asked."""
     deadline = settings.store.deadline
@@ -97,6 +101,7 @@ class App:
         self._policy = Policy()  # the settings', once the ports are known
         self._ca: CaServer | None = None
         self._keeper: CertificateKeeper | None = None
+        self._told_at: float | None = None  # when we were asked to stop
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until stop, then drain. Raises UserError when a person must act first."""
@@ -189,18 +194,23 @@ class App:
 
     async def _let_somebody_in(self, db: Database) -> None:
         """While nobody has a token: one that makes an admin, at a terminal or else in a file; and in no log."""
-        if not sys.stderr.isatty():
-            await self._leave_first_token(db)
-        elif (first := await tokens.first(db, self._random)) is not None:
-            print(f"The first token, for a day and one use (POST /api/v1/tokens): {first.reveal()}", file=sys.stderr)
+        try:
+            if not sys.stderr.isatty():
+                await self._leave_first_token(db)
+            elif (first := await tokens.first(db, self._random)) is not None:
+                print(
+                    f"The first token, for a day and one use (POST /api/v1/tokens): {first.reveal()}", file=sys.stderr
+                )
+        except StoreError as error:  # away for a moment: all else goes on, and waits for it
+            self._telemetry.log.warning("holdfast.nobody_let_in_yet", error=str(error), next=BY_COMMAND)
 
     async def _leave_first_token(self, db: Database) -> None:
         folder = self._settings.store.data_dir
         try:
             left = await first_token.leave(db, self._random, self._files, folder)
         except OSError as error:
-            how = "on this machine: holdfast token create NAME --role admin"
-            self._telemetry.log.warning("holdfast.nobody_let_in_yet", path=str(folder), error=str(error), next=how)
+            facts = {"path": str(folder), "error": str(error), "next": BY_COMMAND}
+            self._telemetry.log.warning("holdfast.nobody_let_in_yet", **facts)
             return
         if left is not None:
             how = f"within a day: holdfast login URL < {left}"
@@ -214,18 +224,28 @@ class App:
 
     async def _note_stop(self, stop: asyncio.Event) -> None:
         await stop.wait()
+        self._told_at = self._clock.monotonic()
         self._health.draining = True
         self._telemetry.log.info("holdfast.draining", at_most=str(self._settings.engine.drain))
 
     @contextlib.asynccontextmanager
     async def _store(self) -> AsyncIterator[Database]:
         db = self._db = open_store(
-            self._settings, self._clock, self._points, committed=self._telemetry.metrics.store_commits.inc
+            self._settings,
+            self._clock,
+            self._points,
+            committed=Spoken(self._telemetry.log, self._telemetry.metrics.store_commits.inc),
         )
         try:
             yield db
         finally:
-            await db.close()
+            await db.close(within=self._left())
+
+    def _left(self) -> float | None:
+        """Seconds that a stop under way may still take."""
+        if self._told_at is None:
+            return None
+        return max(TO_CLOSE, self._told_at + _stops_within(self._settings) - self._clock.monotonic())
 
     async def _bring_up(self, db: Database, stop: asyncio.Event) -> bool:
         """Each phase in turn, tried again while the store is away: a restart would not bring it back either."""
@@ -241,6 +261,8 @@ class App:
                     self._health.waiting_for = str(error)
                     self._telemetry.log.error("store.unreachable", phase=phase, error=str(error), tries=tries)
                     await wait_for(stop, STORE.wait(tries, self._identity.holder).total_seconds())
+                except StoreError as error:
+                    raise _unfit(error, phase) from error
             if stop.is_set():
                 return False
             self._health.enter(phase)
@@ -318,9 +340,7 @@ class App:
     async def _scrape(self) -> None:
         if self._health.started and self._db is not None:
             ttl = self._settings.engine.lease_ttl
-            await observe.refresh(self._db, self._telemetry.metrics, self._identity.holder, ttl)
-            if self._inventory is not None:
-                await self._inventory.refresh()
+            await observe.scrape(self._db, self._telemetry.metrics, self._identity.holder, ttl, self._inventory)
 
     def _gauges(self, db: Database) -> Inventory:
         wanted = self._settings.metrics
@@ -364,6 +384,12 @@ def _settle_down() -> None:
     gc.set_threshold(10_000, 20, 50)
 
 
+def _unfit(error: StoreError, phase: Phase) -> StoreRefused:
+    """The store answers, and a person must act: trying again would only repeat it."""
+    hint = error.hint if isinstance(error, StoreUnfit) else "Look at the database; the logs of its server may say more."
+    return StoreRefused(f"The store cannot be used (phase {phase}): {error}", hint)
+
+
 async def _reach(db: Database) -> None:
     await db.read(lambda tx: tx.row("SELECT 1 AS one"))
 
@@ -396,5 +422,21 @@ async def serve(settings: Settings, *, stop_after: float | None = None, started:
         loop.add_signal_handler(number, asked)
     if stop_after is not None:
         loop.call_later(stop_after, stop.set)
+    limit = asyncio.create_task(_end_in_time(stop, running, settings), name="stop-limit")
     with contextlib.suppress(asyncio.CancelledError):
         await running
+    limit.cancel()
+
+
+async def _end_in_time(stop: asyncio.Event, running: asyncio.Task[None], settings: Settings) -> None:
+    """Whatever still waits shortly before the drain time is over, is cut off: a stop has one deadline, not many."""
+    await stop.wait()
+    await asyncio.wait({running}, timeout=_stops_within(settings) - 2 * TO_CLOSE)
+    while not running.done():  # each wait on the way out is cut off in its turn
+        running.cancel()
+        await asyncio.wait({running}, timeout=TO_CLOSE / 2)
+
+
+def _stops_within(settings: Settings) -> float:
+    """Seconds from the signal to the end of the process, whatever hangs."""
+    return (settings.engine.drain * IN_GOOD_TIME + 2 * HANDING_BACK).total_seconds()

@@ -15,7 +15,7 @@ from holdfast.config import Settings
 from holdfast.core.acme import Identifier, Order
 from holdfast.core.ca import CaOptions, Policy
 from holdfast.core.problem import STATUS, Problem
-from holdfast.engine import acme_issue, acme_sweep, acme_validate, ca_crl
+from holdfast.engine import acme_issue, acme_sweep, acme_validate, ca_crl, ca_root_crl
 from holdfast.engine.kind import Kind
 from holdfast.engine.replica import Every
 from holdfast.engine.sweep import Owed
@@ -78,7 +78,8 @@ class CaServer:
         first = self._settings.acme.first_ca
         if first and not self.authorities.known():
             with contextlib.suppress(cas.CaExists):  # another replica was quicker: its CA counts
-                await cas.create(self._vault, ca=first, plan=Plan(name=FIRST_NAME), options=CaOptions(), actor="system")
+                plan = Plan(name=FIRST_NAME, crl_url=self.desk.policy.root_crl_url(first))
+                await cas.create(self._vault, ca=first, plan=plan, options=CaOptions(), actor="system")
                 self._telemetry.log.info("ca.created", ca=first)
             await self.authorities.refresh()
 
@@ -104,6 +105,7 @@ class CaServer:
             acme_validate.kind(self.desk, Validator(net, self._clock, self._random, looks)),
             acme_issue.kind(self.desk, caa=caa, use_pkilint=settings.lint == "pkilint"),
             ca_crl.kind(self.desk.db, self.authorities, self._telemetry),
+            ca_root_crl.kind(self._vault, self._telemetry),
         ]
 
     def families(self) -> list[Owed]:
@@ -111,6 +113,7 @@ class CaServer:
             acme_validate.owed(self.desk, self._random),
             acme_issue.owed(self._random),
             ca_crl.owed(self._random),
+            ca_root_crl.owed(self._random),
         ]
 
     def duties(self) -> list[Every]:
@@ -121,6 +124,11 @@ class CaServer:
             Every(name="acme_deliveries", period=FLUSH_EVERY, duty=self._deliveries.flush, everywhere=True),
             Every(name="acme_nonces", period=10 * EVERY_MINUTE, duty=self._nonces.sweep, everywhere=True),
             Every(name="acme_expire", period=EVERY_MINUTE, duty=lambda: acme_sweep.expire(db)),
+            Every(
+                name="acme_cleanup",
+                period=self._settings.scheduler.cleanup_interval,
+                duty=lambda: acme_sweep.forget(db, self._settings.engine.history_for),
+            ),
             Every(
                 name="acme_uncollected",
                 period=EVERY_MINUTE,

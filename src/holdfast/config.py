@@ -41,6 +41,7 @@ from holdfast.setting_kinds import (
     whole,
 )
 
+POD_VARIABLE: Final = "POD_NAME"  # what a pod is told of itself (the Downward API): the host name may be the node's
 Source = Literal["default", "file", "environment", "secret file"]
 CONFIG_VARIABLE: Final = "HOLDFAST_CONFIG"  # names the TOML file; read by the command line, not by load()
 SERVER_VARIABLE: Final = "HOLDFAST_SERVER_URL"  # of commands: a server elsewhere, and the token for it
@@ -92,7 +93,7 @@ def _is_here(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    name: str = setting("", "Name of this replica as people see it; empty means the host name.", TEXT)
+    name: str = setting("", "Name of this replica as people see it; empty: POD_NAME, or the host name.", TEXT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +174,7 @@ class Acme:
     website: str = setting("", "Page about this CA.", URL)
     accounts_per_address: int = setting(500, "New accounts from one address in 3 hours; 0: no limit.", COUNT)
     orders_per_account: int = setting(3000, "New orders of one account in 3 hours; 0: no limit.", COUNT)
-    orders_per_identifier: int = setting(1000, "New orders for one name in a day; 0: no limit.", COUNT)
+    orders_per_identifier: int = setting(1000, "Certificates of one CA for one name in a day; 0: no limit.", COUNT)
     failures_per_identifier: int = setting(60, "Failed proofs of one name of an account in 1 hour; 0: any.", COUNT)
     pause_after: int = setting(30, "Failures in a row that pause a name of an account; 0: never.", COUNT)
     uncollected_after: timedelta = setting("15m", "When a certificate nobody fetched is reported.", duration("1m"))
@@ -212,7 +213,7 @@ class UpstreamCa:
 
     poll_max_wait_seconds: int = setting(
         600, "Seconds after which an order that is pending is looked at ever more seldom; 0: 600.",
-        whole(0, 86_400),
+        whole(0, 86_400, empty=0),
     )  # fmt: skip
 
     @property
@@ -311,6 +312,9 @@ def load(path: Path | None, env: Mapping[str, str], read_file: Callable[[Path], 
         if (text := env.get(variable(key))) is not None:
             values[key] = _parsed(key, kind, kind.of_text(text), variable(key))
             sources[key] = "environment"
+    if (pod := env.get(POD_VARIABLE)) and "replica.name" not in values:
+        values["replica.name"] = _parsed("replica.name", KINDS["replica.name"], pod, POD_VARIABLE)
+        sources["replica.name"] = "environment"
     for key in [key for key, kind in KINDS.items() if kind.secret and f"{key}_file" in values]:
         if key in values:
             raise SettingRefused(key, f"both {variable(key)} and {key}_file are given", "Keep one of them.")

@@ -80,6 +80,14 @@ class Duplicate(StoreError):
     """A unique index says that this exists already."""
 
 
+class StoreUnfit(StoreError):
+    """The store answers, but cannot serve as it is (damaged, rights that are missing); waiting does not mend it."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem)
+        self.hint = hint
+
+
 class StoreRefused(UserError):
     """The store must not be used as it is (wrong key, second process, truncated file); a person must act."""
 

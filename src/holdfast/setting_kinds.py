@@ -73,7 +73,9 @@ def duration(least: str, most: str = "36500d") -> Kind:  # beyond a century, add
     return Kind(f"a duration from {in_words(low)} to {in_words(high)}, such as 30s, 5m, 1h or 90d", parse)
 
 
-def whole(least: int, most: int) -> Kind:
+def whole(least: int, most: int, *, empty: int | None = None) -> Kind:
+    """`empty` is what an empty variable stands for, such as a compose file makes of one that is not set."""
+
     def parse(raw: object) -> int:
         if not isinstance(raw, int) or isinstance(raw, bool):
             raise ValueError
@@ -82,6 +84,8 @@ def whole(least: int, most: int) -> Kind:
         return raw
 
     def of_text(text: str) -> int | str:
+        if empty is not None and not text.strip():
+            return empty
         return int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else text
 
     return Kind(f"a whole number from {least} to {most}, such as {least * 4}", parse, of_text)

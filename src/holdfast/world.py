@@ -149,7 +149,18 @@ def _unanswered(remote: str, error: Exception) -> TryLater:
         return TryLater(f"{remote} could not be asked: TLS: {alert}", reason="TLS", sent=False)
     reason = "TIMEOUT" if isinstance(error, httpx2.TimeoutException) else "REMOTE_UNAVAILABLE"
     sent = not isinstance(error, _UNSENT)
-    return TryLater(f"{remote} could not be asked: {type(error).__name__}", reason=reason, sent=sent)
+    return TryLater(f"{remote} could not be asked: {_cause(error)}", reason=reason, sent=sent)
+
+
+def _cause(error: BaseException) -> str:
+    """What the system says of it, in its own fixed words; the name of the error where it says nothing."""
+    found: BaseException | None = error
+    for _ in range(_DEEPEST):
+        if isinstance(found, OSError) and found.strerror and not isinstance(found, ssl.SSLError):
+            known = found.errno is not None and found.errno > 0  # below are the resolver's, which say it themselves
+            return f"{type(error).__name__}: {os.strerror(found.errno or 0) if known else found.strerror}"
+        found = None if found is None else found.__cause__ or found.__context__
+    return type(error).__name__
 
 
 def _alert(error: BaseException | None) -> str | None:

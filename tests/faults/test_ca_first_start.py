@@ -14,7 +14,7 @@ from cryptography import x509
 from tests.faults.conftest import Serve
 from tests.support.grounds import Ground, PostgresGround, look
 from tests.support.processes import Served, environment
-from tests.support.reaper import until
+from tests.support.reaper import PATIENCE, until
 
 from holdfast.store import cas, journal
 
@@ -33,7 +33,7 @@ def settings(place: Ground) -> dict[str, str]:
 def test_the_start_after_a_first_start_that_was_killed_serves(place: Ground, serve: Serve, commit: int) -> None:
     command = [sys.executable, "-m", "tests.support.mortal", "store.after-commit", str(commit)]
     env = environment(place.folder, settings(place))
-    victim = subprocess.run(command, env=env, capture_output=True, timeout=60)
+    victim = subprocess.run(command, env=env, capture_output=True, timeout=2 * PATIENCE)
     assert victim.returncode == -signal.SIGKILL, victim.stderr.decode()[-2000:]
     served = serve(place.folder, **settings(place))
     served.wait_for_event("acme.serving")
@@ -48,7 +48,7 @@ def test_the_start_after_a_first_start_that_was_killed_serves(place: Ground, ser
 
 
 def fetched(url: str, context: ssl.SSLContext | None = None) -> bytes:
-    with urlopen(url, timeout=10, context=context) as answer:
+    with urlopen(url, timeout=PATIENCE, context=context) as answer:
         return bytes(answer.read())
 
 
@@ -62,7 +62,7 @@ def until_fetched(url: str) -> bytes:
             return False
         return True
 
-    until(there, url, seconds=30, every=0.1)
+    until(there, url, every=0.1)
     return found[0]
 
 

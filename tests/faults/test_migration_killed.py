@@ -7,7 +7,9 @@ from tests.faults.conftest import Serve
 from tests.support.ca_server import Ca
 from tests.support.child import Strike
 from tests.support.grounds import Ground, PostgresGround, look
+from tests.support.jobs import hurried
 from tests.support.processes import Child
+from tests.support.reaper import PATIENCE
 from tests.support.stores import open_store
 
 from holdfast.ports import no_points
@@ -52,16 +54,24 @@ def test_a_start_after_a_migration_that_was_killed_as_it_committed_finds_it_done
     assert look(place, the_schema_is_whole)
 
 
+def server_grants_a_second(tx: Tx) -> None:
+    """To all that this connection asks from now on, as after a start with such a deadline."""
+    tx.run("SET statement_timeout = '1s'")
+
+
 def test_a_schema_step_may_take_longer_than_a_store_call(shared: Ground) -> None:
     slow = Migration(version=1, name="slow", digest="", statements=(("", "SELECT pg_sleep(2)"),))
 
     async def bring_up() -> list[str]:
-        db = open_store(PostgresEngine(Secret(shared.store), connections=1), deadline=1.0)
+        db = open_store(PostgresEngine(Secret(shared.store), connections=1))
         try:
-            await db.run_long(migrate.prepare, deadline=timedelta(seconds=10))
-            return await db.run_long(
-                lambda tx: migrate.migrate(tx, "postgresql", [slow], no_points), deadline=timedelta(seconds=20)
-            )
+            await db.run_long(migrate.prepare, deadline=timedelta(seconds=PATIENCE))
+            await db.run_long(server_grants_a_second, deadline=timedelta(seconds=PATIENCE))
+            with hurried(db, 1.0):
+                return await db.run_long(
+                    lambda tx: migrate.migrate(tx, "postgresql", [slow], no_points),
+                    deadline=timedelta(seconds=PATIENCE),
+                )
         finally:
             await db.close()
 

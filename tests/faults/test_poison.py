@@ -12,7 +12,7 @@ from holdfast.store.tx import Tx
 
 POISON = "e1"
 OTHERS = ("e2", "e3", "e4")
-WISHES = (f"--ask={','.join((POISON, *OTHERS))}", f"--poison={POISON}", "--poll=0.2", "--ttl=3")
+WISHES = (f"--ask={','.join((POISON, *OTHERS))}", f"--poison={POISON}", "--poll=0.2", "--ttl=60")
 
 
 def the_poison(tx: Tx) -> Job:

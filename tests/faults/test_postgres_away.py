@@ -70,6 +70,19 @@ def test_a_replica_that_starts_before_its_database_waits_says_why_and_then_serve
     assert PASSWORD not in served.output()
 
 
+def test_a_user_that_may_not_make_tables_is_told_which_right_is_missing(
+    serve: Serve, victim: Cluster, database: str
+) -> None:
+    victim.run("DROP ROLE IF EXISTS plain")
+    victim.run("CREATE ROLE plain LOGIN")
+    served = serve(STORE_URL=database.replace("holdfast@", "plain@"))
+    assert served.wait() == 1
+    text = served.output()
+    assert "Traceback" not in text
+    assert "error: The store cannot be used (phase schema): PostgreSQL does not let this user do that" in text
+    assert "GRANT USAGE, CREATE ON SCHEMA public" in text
+
+
 def test_a_replica_that_loses_its_database_is_alive_not_ready_and_recovers(
     serve: Serve, victim: Cluster, url: str
 ) -> None:
@@ -79,7 +92,7 @@ def test_a_replica_that_loses_its_database_is_alive_not_ready_and_recovers(
     assert "PostgreSQL" in served.wait_until_not_ready()
     until(lambda: f"{HOST}:{victim.port}" in served.wait_until_not_ready(), "the address in the reason")
     assert served.get("/health/live")[0] == 200
-    assert "holdfast_store_up 0.0" in served.get("/metrics")[1]
+    until(lambda: "holdfast_store_up 0.0" in served.get("/metrics")[1], "a heartbeat that failed")
     victim.restart()
     served.wait_until_ready()
     until(lambda: "holdfast_store_up 1.0" in served.get("/metrics")[1], "a heartbeat")
@@ -98,13 +111,14 @@ def test_a_replica_told_to_stop_while_it_waits_for_its_database_stops(serve: Ser
 def test_a_replica_told_to_stop_while_its_database_hangs_says_so_and_ends_in_time(
     serve: Serve, victim: Cluster, url: str
 ) -> None:
-    served = serve(STORE_URL=url, STORE_DEADLINE="2s")
+    """Its own deadline would keep each call waiting for an hour: what counts is the one deadline of the stop."""
+    served = serve(STORE_URL=url, STORE_DEADLINE="1h", ENGINE_DRAIN="1s")
     served.wait_until_ready()
     victim.pause()
     served.process.send_signal(signal.SIGTERM)
     assert "draining" in served.wait_until_not_ready()
     assert served.get("/health/live")[0] == 200
-    assert served.wait(30) == 0
+    assert served.wait() == 0
     assert "Traceback" not in served.output()
 
 

@@ -10,6 +10,7 @@ from tests.faults.conftest import Serve
 from tests.support.grounds import Ground, PostgresGround, look
 from tests.support.pebble import Pebble
 from tests.support.processes import environment
+from tests.support.reaper import PATIENCE
 
 from holdfast.store.tx import Tx
 
@@ -81,6 +82,8 @@ def leaders(tx: Tx) -> int:
 
 def holdfast(folder: Path, settings: dict[str, str], *words: str) -> str:
     command = [sys.executable, "-m", "holdfast.cli.main", *words]
-    done = subprocess.run(command, env=environment(folder, settings), capture_output=True, text=True, timeout=90)
+    done = subprocess.run(
+        command, env=environment(folder, settings), capture_output=True, text=True, timeout=3 * PATIENCE
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

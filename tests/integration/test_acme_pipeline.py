@@ -202,7 +202,7 @@ async def test_a_name_that_keeps_failing_is_paused_until_somebody_looks(db: Data
         assert (await office.order(who)).state is OrderState.PENDING
 
 
-@pytest.mark.parametrize("setting", ["orders_per_account", "orders_per_identifier", "accounts_per_address"])
+@pytest.mark.parametrize("setting", ["orders_per_account", "accounts_per_address"])
 async def test_a_limit_is_counted_in_the_store(db: Database, tmp_path: Path, setting: str) -> None:
     policy = limits(**{setting: Rate(count=2, span=timedelta(hours=1))})
     async with open_office(db, tmp_path, policy=policy) as office:
@@ -279,6 +279,11 @@ async def test_revocation_is_for_the_account_its_key_or_whoever_proved_the_names
         await revoke(office.desk, office.ca, ders[2], 4, who=None, key_spki=spki)
         with pytest.raises(AcmeError, match="already"):
             await revoke(office.desk, office.ca, ders[2], 4, who=None, key_spki=spki)
+        with pytest.raises(AcmeError, match="already"):
+            await revoke(office.desk, office.ca, ders[2], 1, who=prover, key_spki=None)
+        assert await _count(db, "blocked_keys") == 0
+        await revoke(office.desk, office.ca, ders[2], 1, who=None, key_spki=spki)
+        assert await _count(db, "blocked_keys") == 1
         with pytest.raises(AcmeError, match="reason is one of"):
             await revoke(office.desk, office.ca, ders[2], 6, who=who, key_spki=None)
 

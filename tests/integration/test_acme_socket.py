@@ -11,6 +11,7 @@ from tests.support.acme_client import JOSE, AcmeClient, flattened, problem
 from tests.support.acme_desk import limits
 from tests.support.acme_face import Front, open_front
 from tests.support.jobs import ON_SQLITE
+from tests.support.reaper import PATIENCE
 
 from holdfast.store.database import Database
 from holdfast.web.serve import bind, serving
@@ -22,8 +23,8 @@ pytestmark = [pytest.mark.anyio, ON_SQLITE]
 async def served(db: Database, tmp_path: Path) -> AsyncIterator[Front]:
     line = bind("127.0.0.1", 0)
     policy = limits(base_url=f"http://127.0.0.1:{line.getsockname()[1]}")
-    http = httpx2.AsyncClient(trust_env=False)
-    http = httpx2.AsyncClient(trust_env=False)
+    http = httpx2.AsyncClient(trust_env=False, timeout=PATIENCE)
+    http = httpx2.AsyncClient(trust_env=False, timeout=PATIENCE)
     async with open_front(db, tmp_path, policy=policy) as front, serving(front.site, line), http:
         front.http = http
         yield front
@@ -35,7 +36,7 @@ async def said(front: Front, request: bytes) -> bytes:
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(request)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             return await reader.read()
     finally:
         writer.close()

@@ -118,6 +118,19 @@ def _filled(body: Any, owner: str) -> Any:
     return {name: owner if each == "{owner}" else each for name, each in body.items()} if body else body
 
 
+async def test_who_may_not_ask_is_told_that_and_nothing_of_what_is_wrong_with_the_request(
+    db: Database, tmp_path: Path
+) -> None:
+    async with a_desk(db, tmp_path) as desk:
+        first = await tokens.first(db, desk.house.keeper.random)
+        assert first is not None
+        askers = await _askers(desk, first.reveal())
+        for (method, path), row in TABLE.items():
+            for role, verdict in zip(ROLES, row.verdicts, strict=True) if row.wrong is not None else ():
+                answer = await askers[role](method, path, row.wrong, headers=dict(row.headers))
+                assert (role, answer.status_code in (401, 403)) == (role, verdict == "n"), answer.text
+
+
 async def test_lists_show_only_what_the_asker_may_see(db: Database, tmp_path: Path) -> None:
     async with a_desk(db, tmp_path) as desk:
         await _seeded(desk)

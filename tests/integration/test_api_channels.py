@@ -16,6 +16,7 @@ from tests.support.messages import a_notice, owe
 from tests.support.secrets_planted import MARK, MISPLACED_HOOK_KEY, NEW_HOOK_KEY
 
 from holdfast.core.notice import State
+from holdfast.store import alerts
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock
@@ -42,6 +43,9 @@ async def test_a_channel_is_added_shown_changed_paused_and_removed(db: Database,
         answer = await admin("GET", "/channels/ops")
         assert (answer.json(), answer.headers["etag"]) == (made, '"1"')
         assert [each["name"] for each in await admin.get("/channels")] == ["ops", "spare"]
+        for dry_run in (True, False):
+            kept = await admin("DELETE", "/channels/spare", dry_run=dry_run)
+            assert (kept.status_code, kept.json()["code"]) == (409, "channel-in-use")
         change = {"severities": ["info", "critical"], "fallback": None, "rate": {"burst": 2, "every_s": 5}}
         assert (await admin("PATCH", "/channels/ops", change)).status_code == 428
         stale = await admin("PATCH", "/channels/ops", change, headers={"If-Match": '"7"'})
@@ -183,3 +187,34 @@ async def test_a_channel_in_trouble_is_shown_and_a_test_that_goes_well_ends_it(d
             web.usual = Answer()
             assert (await admin.post("/channels/ops/test"))["ok"]
             assert not (await admin.get("/channels/ops"))["breaker_open"]
+
+
+async def test_a_mailbox_that_says_later_gets_the_letter_later_and_a_test_names_it(
+    db: Database, tmp_path: Path
+) -> None:
+    async with a_desk(db, tmp_path) as desk, Mailbox() as mail:
+        admin = await desk.as_()
+        settings = {"host": "127.0.0.1", "port": mail.port, "security": "none", "from": "a@x.example"}
+        await admin.post(
+            "/channels", {"name": "ops", "kind": "email", "settings": settings | {"to": "b@x.example, grey@x.example"}}
+        )
+        mail.refusals = {"grey@x.example": "450 greylisted"}
+        told = await admin.post("/channels/ops/test")
+        assert (told["ok"], "not for grey@x.example (450 greylisted)" in told["detail"]) == (False, True)
+        await owe(db, a_notice(state=State.PENDING, why=None))
+
+        async def in_state(state: str) -> bool:
+            return set((await states(admin)).values()) == {state}
+
+        async with draining(desk):
+            await db.write(lambda tx: alerts.wake(tx, {"ops"}))
+            await desk.house.until(lambda: in_state("failed"))
+            mail.refusals = {}
+        await db.write(
+            lambda tx: [tx.run("UPDATE notices SET next_retry_at = 0"), tx.run("UPDATE jobs SET due_at = 0")]
+        )
+        async with draining(desk):
+            await desk.house.until(lambda: in_state("sent"))
+        _, first, again = mail.letters
+        assert (first.recipients, again.recipients) == (["b@x.example"], ["grey@x.example"])
+        assert first.message["Message-ID"] == again.message["Message-ID"]

@@ -12,10 +12,11 @@ import httpx2
 import pytest
 from starlette.applications import Starlette
 from tests.support.api import Asker, Desk, a_desk, another, on_a_port
-from tests.support.engine import PATIENCE
+from tests.support.engine import PATIENCE, eventually
 from tests.support.stores import open_store
 
 from holdfast.api.app import mount
+from holdfast.api.journal import STREAMS
 from holdfast.operations.access import Role
 from holdfast.store.database import Database, Engine
 from holdfast.telemetry import SilentLog
@@ -47,6 +48,26 @@ async def _events(answer: httpx2.Response) -> AsyncIterator[Any]:
 
 async def _take(events: AsyncIterator[Any], number: int) -> list[Any]:
     return [await anext(events) for _ in range(number)]
+
+
+async def test_a_token_follows_so_many_streams_at_once_and_others_are_not_held_up(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk, on_a_port(desk) as url:
+        ask, other = await desk.as_(), await desk.as_(Role.VIEWER)
+        counted = desk.api.state.streams
+        counted[_id_of(ask)] = STREAMS - 1
+        async with streaming(url, ask.token):
+            one_more = await ask("GET", "/events", headers={"Accept": "text/event-stream"})
+            assert (one_more.status_code, one_more.json()["code"]) == (429, "too-many-streams")
+            assert one_more.headers["retry-after"] == "5"
+            assert one_more.json()["detail"] == f"This token follows {STREAMS} streams of events already."
+            assert (await ask("GET", "/events")).status_code == 200
+            async with streaming(url, other.token):
+                assert counted == {_id_of(ask): STREAMS, _id_of(other): 1}
+        await eventually(lambda: counted == {_id_of(ask): STREAMS - 1})
+
+
+def _id_of(asker: Asker) -> str:
+    return asker.token.split("_")[1]
 
 
 async def test_a_stream_shows_what_happens_from_now_on(db: Database, tmp_path: Path) -> None:

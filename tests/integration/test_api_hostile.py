@@ -20,8 +20,8 @@ from mcp import Client, StdioServerParameters
 from tests.support.api import Asker, a_desk, on_a_port
 from tests.support.foreign_layouts import SmallCa
 from tests.support.messages import a_notice, owe
-from tests.support.processes import SHORTLY, Served, environment
-from tests.support.reaper import until
+from tests.support.processes import Served, environment
+from tests.support.reaper import PATIENCE, until
 from tests.support.secrets_planted import MARK
 
 from holdfast.operations import approvals
@@ -148,7 +148,7 @@ async def test_a_forged_event_stays_inside_its_line(db: Database, tmp_path: Path
         await ask.post("/certificates/a.example.com/cancel", {"why": "x\nid: 999\nevent: forged\ndata: {}"})
         headers = {"Authorization": f"Bearer {ask.token}", "Accept": "text/event-stream"}
         async with (
-            httpx2.AsyncClient(timeout=10) as http,
+            httpx2.AsyncClient(timeout=PATIENCE) as http,
             http.stream("GET", f"{url}/events", params={"after": 0}, headers=headers) as answer,
         ):
             lines = []
@@ -253,7 +253,7 @@ def _typed(folder: Path, plant: Planted) -> str:
 
 def _run(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-m", "holdfast.cli.main", *words]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 async def _told_to_an_assistant(folder: Path, url: str, token: str) -> str:
@@ -272,10 +272,10 @@ def test_fifty_planted_secrets_are_in_no_output(tmp_path: Path) -> None:
     with Served(tmp_path, settings) as server:
         server.wait_for_event("holdfast.serving")
         transport = httpx2.HTTPTransport(uds=str(tmp_path / "holdfast.sock"))
-        with httpx2.Client(transport=transport, base_url="http://local", timeout=60) as local:
+        with httpx2.Client(transport=transport, base_url="http://local", timeout=PATIENCE) as local:
             tokens = [_token(local, f"t{number}") for number in range(5)]
         base = f"{server.url}/api/v1"
-        with httpx2.Client(base_url=base, headers={"Authorization": f"Bearer {tokens[0]}"}, timeout=60) as api:
+        with httpx2.Client(base_url=base, headers={"Authorization": f"Bearer {tokens[0]}"}, timeout=PATIENCE) as api:
             for method, path, body, headers in _attempts(plant):
                 answer = api.request(method, f"{base}{path}", json=body, headers=headers)
                 assert answer.status_code < 500, answer.text
@@ -284,10 +284,10 @@ def test_fifty_planted_secrets_are_in_no_output(tmp_path: Path) -> None:
                          "audit/export", "stats/summary", "channels", "notifications?limit=500",
                          "channels/hook", "certificates/kept.example.com/versions")  # fmt: skip
             seen += [api.get(f"{base}/{path}").text for path in pages]
-            seen.append(httpx2.get(f"{server.url}/metrics").text)
+            seen.append(httpx2.get(f"{server.url}/metrics", timeout=PATIENCE, trust_env=False).text)
         seen.append(_typed(tmp_path, plant))
         seen.append(asyncio.run(_told_to_an_assistant(tmp_path, server.url, tokens[1])))
-        until(lambda: "certificate_adopted" in sink.read_text(), "the audit log in its second place", seconds=SHORTLY)
+        until(lambda: sink.exists() and "certificate_adopted" in sink.read_text(), "the audit log in its second place")
         server.stop()
         seen.append(server.output())
     plant.all += [token.split("_", 2)[2] for token in tokens]

@@ -19,6 +19,7 @@ from tests.support.jobs import (
     spec,
     update,
 )
+from tests.support.reaper import PATIENCE
 
 from holdfast.core.budget import Budget, Limit
 from holdfast.core.job import Again, Claim, Priority, State
@@ -276,7 +277,7 @@ async def test_a_replica_that_counts_while_another_does_waits_for_it(make_engine
         first = asyncio.create_task(one.write(slowly))
         await gate.entered()
         second = asyncio.create_task(claim(two, "b", limit=4))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not second.done() and not await one.read(somebody_waits):
                 await asyncio.wait([second], timeout=0.005)
         gate.open()

@@ -15,7 +15,7 @@ from holdfast.core.acme import Identifier
 from holdfast.core.ca import CaOptions, Mode, ProfileOptions
 from holdfast.core.problem import AcmeError
 from holdfast.errors import TxConflict, UserError
-from holdfast.operations import acme_orders, ca, ca_renewal
+from holdfast.operations import acme_names, ca, ca_renewal
 from holdfast.operations.ca import Brought, CaExists, CaRefused, IssuerKeyTaken, NoSuchCa
 from holdfast.pki import bundle, certify, chain, csr, keys, profile
 from holdfast.pki.ceremony import Passphrases, Plan, Result, make, perform
@@ -209,9 +209,9 @@ async def test_a_name_outside_what_its_certificate_is_confined_to_is_refused_whe
 ) -> None:
     confined = (await opened_ca(db, tmp_path, plan=Plan(name="Example", permit=("example.internal",)))).ca
     inside, outside = Identifier("dns", "a.example.internal"), Identifier("dns", "a.elsewhere.internal")
-    acme_orders.check_allowed(confined, [inside])
+    acme_names.check_allowed(confined, [inside])
     with pytest.raises(AcmeError, match=r"a\.elsewhere\.internal"):
-        acme_orders.check_allowed(confined, [inside, outside])
+        acme_names.check_allowed(confined, [inside, outside])
 
 
 # ── Bringing one along ──

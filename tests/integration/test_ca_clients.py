@@ -12,14 +12,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from tests.support.ca import issue, opened_ca
 from tests.support.pki import a_key
 
-from holdfast.core.acme import Account, AccountState
+from holdfast.core.acme import Account, AccountState, Identifier
 from holdfast.core.ca import CaOptions
+from holdfast.core.problem import AcmeError
 from holdfast.errors import UserError
-from holdfast.operations import verbs
+from holdfast.operations import acme_wishes, verbs
 from holdfast.operations.ca import CaRefused, NoSuchCa
 from holdfast.operations.ca_clients import AlreadySo, NotFound
 from holdfast.operations.verbs import NoSuchVerb, Office
 from holdfast.pki import keys
+from holdfast.pki.refused import NameRefused
 from holdfast.store import acme_accounts, acme_limits, ca_certificates, eab_keys, jobs
 from holdfast.store.database import Database
 
@@ -181,13 +183,49 @@ async def test_what_is_only_tried_says_what_it_would_end_and_changes_nothing(db:
     assert row["revoked"] is None
 
 
+async def test_a_name_is_paused_as_orders_spell_it(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    account = await an_account(db)
+    spellings = {"*.Wild.example": "wild.example", "192.0.2.1": "192.0.2.1", "2001:DB8::1": "2001:db8::1"}
+    for given, paused in spellings.items():
+        assert (await do(office, "pause.add", account=account, name=given, dry_run=True))["name"] == paused
+        assert await do(office, "pause.list") == []
+        assert (await do(office, "pause.add", account=account, name=given))["name"] == paused
+        assert [each["name"] for each in await do(office, "pause.list")] == [paused]
+        assert (await do(office, "pause.remove", account=account, name=given))["name"] == paused
+
+
+async def test_what_no_order_could_ever_name_is_not_paused(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    account = await an_account(db)
+    for name in ("b\N{LATIN SMALL LETTER U WITH DIAERESIS}cher.example", "not a name", "a.*.example", ""):
+        with pytest.raises(NameRefused):
+            await do(office, "pause.add", account=account, name=name)
+
+
+async def test_who_was_paused_by_an_operator_is_not_told_of_failures(db: Database, tmp_path: Path) -> None:
+    office, _ = await an_office(db, tmp_path)
+    account = await an_account(db)
+    await do(office, "pause.add", account=account, name="a.example")
+    for _ in range(3):
+        await db.write(lambda tx: acme_limits.failed(tx, account, "b.example", 3))
+        await db.write(lambda tx: acme_limits.failed(tx, account, "a.example", 3))
+    told = {}
+    for name in ("a.example", "b.example"):
+        with pytest.raises(AcmeError) as refused:
+            await db.read(lambda tx, n=name: acme_wishes.check_pauses(tx, account, [Identifier("dns", n)]))  # type: ignore[misc]
+        told[name] = str(refused.value)
+    assert "by the operator" in told["a.example"]
+    assert "after many failures" in told["b.example"]
+
+
 async def test_a_pause_is_listed_and_lifted_and_both_are_audited(db: Database, tmp_path: Path) -> None:
     office, _ = await an_office(db, tmp_path)
     account = await an_account(db)
     await do(office, "pause.add", account=account, name="A.example")
     [listed] = await do(office, "pause.list")
     assert (listed["account"], listed["name"]) == (account, "a.example")
-    assert await db.read(lambda tx: acme_limits.paused_names(tx, account, ["a.example"])) == ["a.example"]
+    assert await db.read(lambda tx: acme_limits.paused_names(tx, account, ["a.example"])) == {"a.example": 0}
     await do(office, "pause.remove", account=account, name="a.example")
     assert await do(office, "pause.list") == []
     actions = [action for _, action, _ in await audited(db)]

@@ -112,7 +112,7 @@ async def test_what_is_revoked_while_a_list_is_signed_brings_the_next_one_forwar
     [claim] = await db.write(lambda tx: jobs.claim(tx, holder="a", free={CRL: 1}, ttl=timedelta(minutes=1)))
     facts = await db.read(lambda tx: ca_crl._facts(tx, "ca1", 0))
     await revoked(db, second)
-    made = await ca_crl._signed(opened.ca, 0, facts)
+    made = await ca_crl._signed(opened.authorities, opened.ca, 0, facts)
     later = ca_crl.Again(after=timedelta(days=2), write=lambda tx: ca_crl._write(tx, made=made, facts=facts))
     await db.write(lambda tx: jobs.settle(tx, claim, later))
     assert await due_in(db) <= GATHER_FOR
@@ -221,7 +221,7 @@ async def test_two_holders_of_the_job_cannot_both_write_their_list(db: Database,
     answers = []
     for holder in (quick, slow):
         facts = await db.read(lambda tx: ca_crl._facts(tx, "ca1", 0))
-        made = await ca_crl._signed(opened.ca, 0, replace(facts, number=1))
+        made = await ca_crl._signed(opened.authorities, opened.ca, 0, replace(facts, number=1))
         again = ca_crl.Again(
             after=timedelta(days=1), write=lambda tx, m=made, f=facts: ca_crl._write(tx, made=m, facts=f)
         )

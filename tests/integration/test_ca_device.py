@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import httpx2
 import pytest
 from cryptography import x509
 from tests.support.ca import a_vault, authorities_of, issue
@@ -14,6 +15,7 @@ from tests.support.softhsm import LIBRARY, PIN, needs_softhsm, token
 
 from holdfast.core.ca import CaOptions
 from holdfast.engine import ca_crl
+from holdfast.errors import TryLater
 from holdfast.operations import ca
 from holdfast.operations.ca import Brought, CaRefused
 from holdfast.pki import authority, bundle, keys
@@ -26,6 +28,7 @@ from holdfast.pki.signer import KeySigner
 from holdfast.pki.unsigned import finish
 from holdfast.store import cas, crls
 from holdfast.store.database import Database
+from holdfast.web import local
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
 # ── The address ──
@@ -140,3 +143,29 @@ async def test_a_key_of_another_certificate_is_not_taken_over(db: Database, tmp_
     with pytest.raises(CaRefused, match="a key, or with a device"):
         await ca.adopt(vault, ca="ca1", brought=both, options=CaOptions(), actor="local:test")
     assert await db.read(cas.everything) == []
+
+
+@needs_softhsm
+@pytest.mark.anyio
+async def test_a_token_that_is_not_there_is_told_to_whoever_brings_the_ca(
+    db: Database, tmp_path: Path, place: Place
+) -> None:
+    brought = await in_device(place, "p256", tmp_path / "pin")
+    mistyped = replace(brought, device=(brought.device or "").replace("token=ca", "token=cb"))
+    vault = await a_vault(db, tmp_path)
+    with pytest.raises(SignerRefused, match="Token 'cb'") as refused:
+        await ca.adopt(vault, ca="ca1", brought=mistyped, options=CaOptions(), actor="local:test")
+    assert "list" in refused.value.hint
+
+
+@pytest.mark.anyio
+async def test_a_command_is_told_in_words_that_a_device_does_not_answer() -> None:
+    async def do(verb: str, args: object, actor: str) -> object:
+        raise TryLater("Token 'ca', key 'p256': no signature could be had (DeviceRemoved)")
+
+    watch = Watch()
+    transport = httpx2.ASGITransport(app=local.site(do, watch.telemetry.log))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://local") as client:
+        reply = await client.post("/local", json={"verb": "ca.adopt", "args": {}, "user": "alice"})
+    told = reply.json()["error"]
+    assert (reply.status_code, told["code"], "DeviceRemoved" in told["message"]) == (503, "try-later", True)

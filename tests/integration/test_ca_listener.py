@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from starlette.responses import PlainTextResponse
-from tests.support.ca import Opened, opened_ca, revoked
+from tests.support.ca import Opened, opened_ca, revoked, with_ended_issuer
 from tests.support.engine import Watch, eventually, working
 
 from holdfast.core.acme import OrderState
@@ -314,6 +314,18 @@ async def test_without_a_ca_nothing_is_ordered_and_nothing_fails(db: Database, t
         await held.listener.tend()
     assert len(held.watch.log.told("listener.no_ca")) == 1
     assert not held.listener.loaded.is_set()
+    assert await orders(db) == []
+
+
+@pytest.mark.anyio
+async def test_an_issuer_that_has_ended_is_told_once_and_not_asked(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    opened.authorities._opened["ca1"] = await with_ended_issuer(opened.ca)
+    held = a_listener(db, opened)
+    for _ in range(2):
+        await held.listener.tend()
+    [told] = held.watch.log.told("listener.no_ca")
+    assert "renew-issuer" in str(told)
     assert await orders(db) == []
 
 

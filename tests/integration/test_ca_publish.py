@@ -11,11 +11,16 @@ from cryptography import x509
 from starlette.applications import Starlette
 from tests.support.ca import Opened, issue, opened_ca
 from tests.support.engine import eventually, working
+from tests.support.pki import NOW, a_signer, an_issuer
 
+from holdfast.core.finding import Level
 from holdfast.engine import ca_crl
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable, TryLater
 from holdfast.operations import publishing
+from holdfast.operations.diagnosis_lists import own_lists
 from holdfast.operations.publishing import Published
+from holdfast.pki import crl
+from holdfast.ports import Request, Response
 from holdfast.store import crls
 from holdfast.store.database import Database
 from holdfast.web import publish
@@ -118,3 +123,48 @@ async def test_while_the_store_is_away_clients_are_told_to_come_back() -> None:
         answer = await client.get("/pki/ca1/0.crl")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert "fishing" not in answer.text
+
+
+# ── What `doctor` finds at those addresses ──
+
+
+class Places:
+    """A web that consists of these files."""
+
+    def __init__(self, files: dict[str, bytes] | None) -> None:
+        self._files = files
+
+    async def request(self, request: Request) -> Response:
+        if self._files is None:
+            raise TryLater("ca.example: connection refused")
+        found = self._files.get(request.url.removeprefix("http://ca.example/pki/ca1/"))
+        return Response(status=404 if found is None else 200, headers={}, body=found or b"")
+
+
+@pytest.mark.parametrize(
+    ("there", "chosen", "level", "words"),
+    [
+        ({"0.crl": 0, "1.crl": 0, "root.crl": 0}, True, Level.OK, "good now"),
+        ({"0.crl": 0}, True, Level.OK, "good now"),
+        ({}, True, Level.BAD, "there is none at http://ca.example/pki/ca1/0.crl"),
+        ({}, False, Level.NOTE, "yet"),
+        (None, True, Level.BAD, "connection refused"),
+        ({"0.crl": 0, "1.crl": 8}, True, Level.BAD, "1.crl: it begins only at"),
+        ({"0.crl": -8}, True, Level.BAD, "0.crl: it ended at"),
+        ({"0.crl": 0, "root.crl": -8}, True, Level.BAD, "root.crl: it ended at"),
+        ({"0.crl": None}, True, Level.BAD, "is no list"),
+    ],
+    ids=["shards", "one", "none", "none-yet", "silent", "future", "past", "root-past", "page"],
+)
+async def test_doctor_looks_at_both_ends_of_each_list_where_it_should_be(
+    there: dict[str, int | None] | None, chosen: bool, level: Level, words: str
+) -> None:
+    def made(days: int | None) -> bytes:
+        begins = NOW + timedelta(days=days or 0)
+        ends = begins + timedelta(days=7)
+        signed = crl.sign(an_issuer(), a_signer(), number=1, this_update=begins, next_update=ends, revoked=(), shard=0)
+        return b"<html>" if days is None else signed
+
+    files = None if there is None else {name: made(days) for name, days in there.items()}
+    [found] = await own_lists(Places(files), "http://ca.example", ["ca1"], NOW, chosen=chosen)
+    assert (found.level, words in found.saw, bool(found.fix) or level is Level.OK) == (level, True, True)

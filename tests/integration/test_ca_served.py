@@ -21,7 +21,7 @@ from tests.support.acme_client import AcmeClient, b64, binding, problem, unb64
 from tests.support.engine import eventually
 from tests.support.postgres import Cluster
 from tests.support.processes import Served, environment
-from tests.support.reaper import until
+from tests.support.reaper import PATIENCE, until
 
 from holdfast.pki import chain, csr, keys, linting
 
@@ -65,19 +65,19 @@ class Installation:
     def ca(self, *args: str) -> Any:
         command = [sys.executable, "-m", "holdfast.cli.main", "ca", *args, "-o", "json"]
         env = environment(self.folder, self.settings)
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def published(self, name: str) -> bytes:
-        with urlopen(f"{self.served.url}/pki/default/{name}", timeout=10) as answer:
+        with urlopen(f"{self.served.url}/pki/default/{name}", timeout=PATIENCE) as answer:
             return bytes(answer.read())
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[AcmeClient]:
         directory = self.ca("show", "default")["directory"]
         trust = ssl.create_default_context(cadata=self.published("root.pem").decode())
-        async with httpx2.AsyncClient(verify=trust, timeout=30) as http:
+        async with httpx2.AsyncClient(verify=trust, timeout=PATIENCE) as http:
             yield await AcmeClient(http, directory).start()
 
 
@@ -160,7 +160,7 @@ async def test_a_client_with_a_key_of_ours_gets_a_certificate_and_the_operator_r
         crl = x509.load_der_x509_crl(installed.published("0.crl"))
         return crl.get_revoked_certificate_by_serial_number(leaf.serial_number) is not None
 
-    until(listed, "the certificate on the list", seconds=60, every=0.2)
+    until(listed, "the certificate on the list", every=0.2)
     [mine] = [each for each in installed.ca("accounts") if each["eab"] == key["kid"]]
     [order] = installed.ca("orders", "--account", mine["account"])
     assert (order["state"], order["names"]) == ("valid", ["127.0.0.1"])

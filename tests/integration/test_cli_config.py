@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.support.reaper import PATIENCE
 from tests.support.secrets_planted import TYPED_SETTING
 
 from holdfast import __version__
@@ -30,7 +31,7 @@ def holdfast(*args: str, env: Mapping[str, str] | None = None) -> subprocess.Com
     """Run the command with nothing of ours in its environment but `env`."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     command = [sys.executable, "-m", "holdfast.cli.main", *args]
-    return subprocess.run(command, env={**clean, **(env or {})}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env={**clean, **(env or {})}, capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("output", ["table", "json", "toml"])
@@ -122,7 +123,7 @@ def test_version_prints_the_version_alone():
 
 def test_the_installed_script_is_the_same_command():
     script = Path(sys.executable).with_name("holdfast")
-    done = subprocess.run([script, "version"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([script, "version"], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, f"{__version__}\n")
 
 
@@ -210,9 +211,18 @@ def broken():
 sys.argv[1:] = ["broken"]
 cli.main()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "error: The database file is truncated.\nhint: Restore it from a backup.\n"
+
+
+def test_an_output_that_cannot_be_written_is_said_in_a_sentence():
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "holdfast.cli.main", "help", "exit-codes"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (
+        1, "error: It cannot be read or written: No space left on device: the output.\n",
+    )  # fmt: skip
 
 
 def test_a_bug_is_a_traceback_without_local_variables():
@@ -228,7 +238,7 @@ def broken():
 sys.argv[1:] = ["broken"]
 cli.main()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
     assert "RuntimeError: a bug" in done.stderr
     assert SENTINEL not in done.stderr

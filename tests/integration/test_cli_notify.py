@@ -77,6 +77,10 @@ async def test_a_channel_is_added_tried_muted_and_removed(db: Database, tmp_path
         table = (await shell.ok("channel", "ls")).out.splitlines()
         assert [line.split()[:3] for line in table[1:]] == [["hook", "webhook", "ok"], ["mail", "email", "muted"]]
         await shell.ok("unmute", "mail")
+        needed = await shell("channel", "rm", "mail", "--yes")
+        assert "Channel mail is the fallback of hook." in needed.err
+        [way_out] = [line.partition(": holdfast notify ")[2] for line in needed.err.splitlines() if "hint:" in line]
+        await shell.ok(*way_out.partition(" [")[0].split())
         unsure = await shell("channel", "rm", "mail")
         assert (unsure.code, "--yes" in unsure.err) == (1, True)
         await shell.ok("channel", "rm", "mail", "--yes")

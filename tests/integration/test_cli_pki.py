@@ -16,7 +16,7 @@ from tests.support.secrets_planted import CEREMONY_INTERMEDIATE as INTERMEDIATE
 from tests.support.secrets_planted import CEREMONY_ROOT as ROOT
 
 from holdfast.pki import chain, keys
-from holdfast.pki.ceremony import FILES
+from holdfast.pki.ceremony import FILES, crl_url_of
 from holdfast.pki.refused import PkiRefused
 from holdfast.secret import Secret
 
@@ -174,14 +174,19 @@ def beside(folder: Path) -> list[str | Path]:
 def test_the_next_intermediate_is_made_under_the_same_root(made, tmp_path: Path):
     folder, _ = made
     out = tmp_path / "next"
-    done = pki("intermediate", *beside(folder), "--out", out, "--years", "2", "--permit", "example.internal", **GIVEN)
+    wishes = ["--like", folder / "intermediate.pem", "--crl-url", "http://ca.example/root.crl"]
+    done = pki("intermediate", *beside(folder), "--out", out, "--years", "2", *wishes, **GIVEN)
     assert (done.returncode, done.stderr) == (0, "")
     assert {path.name for path in out.iterdir()} == {"intermediate.pem", "intermediate-key.pem", "transcript.txt"}
     assert openssl("verify", "-CAfile", folder / "root.pem", "intermediate.pem", folder=out).returncode == 0
     [new], [old] = (chain.parse_bundle((place / "intermediate.pem").read_bytes()) for place in (out, folder))
     assert new.public_key() != old.public_key()
     assert (new.not_valid_after_utc - new.not_valid_before_utc).days == 730
-    assert new.extensions.get_extension_for_class(x509.NameConstraints).critical
+    limits = [each.extensions.get_extension_for_class(x509.NameConstraints) for each in (new, old)]
+    assert limits[0] == limits[1]
+    assert limits[0].critical
+    assert crl_url_of(new) == "http://ca.example/root.crl"
+    assert new.subject != old.subject  # one name with two keys would mislead
     key = keys.from_pem((out / "intermediate-key.pem").read_bytes(), Secret(INTERMEDIATE))
     assert key.public_key() == new.public_key()
     assert "The next intermediate of 'Example'" in done.stdout
@@ -249,6 +254,22 @@ def test_the_roots_list_names_the_intermediates_that_are_revoked(made, tmp_path:
         assert found.is_signature_valid(root.public_key())  # type: ignore[arg-type]
         assert found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == int(number)
         assert len(found) == len(serials) // 2
+    [first] = found
+    kept = ["--previous", out, "--revoked", "abcdef", "--reason", "superseded"]
+    done = pki("crl", *beside(folder), "--out", tmp_path / "next.crl", *kept, **GIVEN)
+    assert (done.returncode, done.stderr) == (0, "")
+    after = x509.load_der_x509_crl((tmp_path / "next.crl").read_bytes())
+    assert after.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number == 3
+    reasons = {
+        each.serial_number: each.extensions.get_extension_for_class(x509.CRLReason).value.reason for each in after
+    }
+    assert reasons == {
+        0xABCDEF: x509.ReasonFlags.superseded,
+        below.serial_number: x509.ReasonFlags.cessation_of_operation,
+    }
+    again = after.get_revoked_certificate_by_serial_number(below.serial_number)
+    assert again is not None
+    assert again.revocation_date_utc == first.revocation_date_utc
     assert crl_findings(out.read_bytes()) == []
     check = ("-crl_check", "-CRLfile", str(out), "-CAfile", "root.pem", "intermediate.pem")
     assert b"certificate revoked" in openssl("verify", *check, folder=folder).stderr

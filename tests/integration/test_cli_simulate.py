@@ -93,3 +93,12 @@ async def test_half_a_limit_is_refused_and_a_forecast_needs_the_right_to_see_eve
         assert (half.status_code, half.json()["code"]) == (400, "half-a-limit")
         narrow = await desk.as_(Role.VIEWER, "narrow", owners=("web",))
         assert (await narrow("GET", "/forecast")).status_code == 403
+
+
+async def test_one_whose_attempt_is_under_way_is_counted(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk:
+        admin = await desk.as_(Role.ADMIN)
+        for n in range(2):
+            await admin.post("/certificates", {"name": f"n{n}.example.com", "names": [f"n{n}.example.com"]})
+        found = await admin.get("/forecast", months=1)
+        assert (found["certificates"], [row["orders"] for row in found["months"]]) == (2, [2])

@@ -726,6 +726,30 @@ async def test_words_are_completed_with_commands_options_choices_and_live_names(
         assert await completed(typed, "nonsense", "x") == []
 
 
+async def test_ids_and_names_of_everything_else_are_live_as_well(db: Database, tmp_path: Path) -> None:
+    async with a_terminal(db, tmp_path, works=False) as typed:
+        await typed.ok("issue", "api.example.com", "--owner", "platform", "--approval")
+        await typed.ok("issue", "web.example.com", "--owner", "web")
+        token = (await typed.ok("token", "create", "ci", "--role", "viewer", "-o", "json")).json["id"]
+        [approval] = (await typed.ok("approvals", "ls", "-o", "json")).json
+        jobs = sorted(row["id"] for row in (await typed.ok("jobs", "ls", "-o", "json")).json)
+        [notice] = (await typed.ok("notify", "ls", "--dead", "-o", "json")).json
+        for words, expected in (
+            (["issue", "x.example.com", "--ca", ""], ["ca"]),
+            (["approvals", "approve", "app"], [approval["id"]]),
+            (["approvals", "deny", ""], [approval["id"]]),
+            (["notify", "show", "no"], [notice["id"]]),
+            (["notify", "requeue", ""], [notice["id"]]),
+            (["jobs", "show", "job"], jobs),
+            (["retry", ""], jobs),
+            (["token", "revoke", ""], [token]),
+            (["ls", "--owner", "p"], ["platform"]),
+        ):
+            assert await completed(typed, *words) == expected, words
+        replicas = [row["name"] for row in (await typed.ok("cluster", "-o", "json")).json["replicas"]]
+        assert await completed(typed, "cluster", "drain", "") == sorted(replicas)
+
+
 @pytest.mark.parametrize("shell", SCRIPTS)
 async def test_each_shell_has_a_script_that_asks_for_the_words(db: Database, tmp_path: Path, shell: str) -> None:
     async with a_terminal(db, tmp_path, works=False) as typed:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.fake_cas.digicert import FakeDigicert
 from tests.support.processes import Served, environment
+from tests.support.reaper import PATIENCE
 
 from holdfast.cli.given import NotGiven
 from holdfast.cli.issuer import credentials
@@ -28,7 +29,7 @@ class Shell:
             sys.executable, "-m", "holdfast.cli.main", *args, env=environment(self.folder, {}) | env,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip
-        out, _ = await asyncio.wait_for(process.communicate(stdin.encode()), 60)
+        out, _ = await asyncio.wait_for(process.communicate(stdin.encode()), PATIENCE)
         self.said += out.decode()
         return process.returncode or 0, out.decode()
 
@@ -65,8 +66,30 @@ async def test_a_ca_is_added_tried_used_and_paused_and_its_key_is_never_shown(sh
     code, told = await shell("issuer", "ls", "-o", "json")
     rows = {row["name"]: row for row in json.loads(told)}
     assert (rows["dc"]["state"], rows["dc"]["credentials"]) == ("paused", ["api_key"])
+    code, told = await shell("ca", "add", "letsencrypt", "le")
+    assert (code, "acme-v02.api.letsencrypt.org" in told) == (0, True), "a preset stands where a kind would"
+    assert "agree to the CA's terms: https://letsencrypt.org/repository/" in told
+
+
+async def test_what_cannot_be_used_is_told_before_a_ca_is_added_or_changed(shell: Shell) -> None:
     code, told = await shell("ca", "add", "zerossl", "zero")
-    assert (code, "https://acme.zerossl.com/" in told) == (0, True), "a preset stands where a kind would"
+    assert (code, "ZeroSSL" in told, "--eab-kid" in told) == (1, True, True)
+    code, told = await shell("ca", "add", "acme", "zero", "--directory", "http://ca.example/d")
+    assert (code, "directory must begin with https://" in told) == (1, True)
+    code, told = await shell("ca", "add", "nope", "zero")
+    assert (code, "digicert" in told, "letsencrypt-staging" in told) == (1, True, True)
+    code, told = await shell("ca", "add", "digicert", "zero", "--set", "product=ssl_basic", "--set", "api_key=hunter2")
+    assert (code, "api_key is a credential" in told, "hunter2" in told) == (1, True, False)
+    nowhere = "https://localhost:1/directory"
+    assert (await shell("ca", "add", "acme", "gone", "--directory", nowhere, "--set", 'contacts=["a@example.com"]'))[
+        0
+    ] == 0
+    code, told = await shell("issuer", "set", "gone", "--set", "contacts=a@example.com")
+    assert (code, "contacts must be a list" in told) == (1, True)
+    code, told = await shell("issuer", "set", "gone", "--set", "limits=7")
+    assert (code, "limits is 7" in told) == (1, True)
+    code, told = await shell("ca", "test", "gone")
+    assert (code, "Connection refused" in told, f"setting directory ({nowhere})" in told) == (1, True, True)
 
 
 def test_credentials_come_from_files_and_the_environment_and_never_from_the_command_line(

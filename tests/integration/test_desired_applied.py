@@ -10,6 +10,7 @@ import pytest
 from tests.support.ca import a_vault
 from tests.support.lifecycle import House, TruthfulCa, a_house
 from tests.support.processes import environment
+from tests.support.reaper import PATIENCE
 from tests.support.stores import migrated, open_store
 
 from holdfast.core.certificate import State
@@ -241,7 +242,7 @@ async def test_more_than_a_page_of_certificates_is_seen(db: Database, tmp_path: 
 
 def _holdfast(folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast.cli.main", *map(str, args)]
-    return subprocess.run(command, env=environment(folder, {}), capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env=environment(folder, {}), capture_output=True, text=True, timeout=PATIENCE)
 
 
 async def _a_store(folder: Path) -> None:

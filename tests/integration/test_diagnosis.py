@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -280,6 +281,44 @@ async def test_what_is_in_the_way_is_named_with_its_fix(db: Database) -> None:
         assert "letsencrypt.org" in (await looked(a_preflight(names), "www.example.com"))["caa"].saw
         names.alias("_acme-challenge.www.example.com", "proofs.example.com")
         assert "alias of proofs.example.com" in (await looked(a_preflight(names), "www.example.com"))["dns-01"].saw
+
+
+async def test_only_what_the_solver_of_a_name_needs_is_looked_at() -> None:
+    """Here no web server answers, and no zone but example.com is there."""
+    solvers = [
+        {"kind": "dns-hook", "names": ["*.dark.test"], "zone": "dark.test.", "propagation": False},
+        {"kind": "dns-hook", "names": ["*.elsewhere.test"], "zone": "example.com"},
+        {"kind": "dns-rfc2136", "names": ["*.example.com"], "zone": "example.com"},
+        {"kind": "tls-alpn", "names": ["www.example.com"]},
+        {"kind": "webroot", "names": "none"},
+    ]
+    async with a_zone() as names:
+        names.add("_acme-challenge.a.dark.test", "A", "127.0.0.1")
+        names.add("_acme-challenge.a.elsewhere.test", "A", "127.0.0.1")
+        preflight = replace(a_preflight(names), solvers=solvers)
+        zone = await looked(preflight, "www.example.com")
+        assert [each.level for each in zone.values()] == [Level.OK] * 3
+        assert zone["solver"].saw == "dns-rfc2136: it is proved by dns-01"
+        assert zone["dns-01"].saw.startswith("1 name servers")
+        dark = await looked(preflight, "a.dark.test")
+        assert (set(dark), dark["dns-01"].level) == ({"solver", "dns-01", "caa"}, Level.NOTE)
+        assert (
+            dark["dns-01"].saw == "the record goes to the zone dark.test, and is not looked for (propagation = false)"
+        )
+        elsewhere = await looked(preflight, "a.elsewhere.test")
+        assert is_bad(elsewhere["dns-01"], "_acme-challenge.a.elsewhere.test is not in the zone example.com")
+        alpn = await looked(replace(preflight, solvers=solvers[3:]), "www.example.com")
+        assert (set(alpn), alpn["solver"].saw) == (
+            {"solver", "address", "caa"},
+            "tls-alpn: it is proved by tls-alpn-01",
+        )
+        bare = replace(preflight, solvers=[])
+        web = await looked(bare, "www.example.com")
+        assert (set(web), web["solver"].saw) == (
+            {"solver", "address", "http-01", "caa"},
+            "http: it is proved by http-01",
+        )
+        assert is_bad((await looked(bare, "*.example.com"))["solver"], "a wildcard is proved by dns-01 alone")
 
 
 async def test_the_command_looks_at_every_name_of_a_certificate(db: Database, tmp_path: Path) -> None:

@@ -6,15 +6,17 @@ from datetime import timedelta
 
 import httpx2
 import pytest
-from tests.support.engine import Moody, done, eventually, kind, working
+from tests.support.engine import Moody, Watch, done, eventually, kind, working
 from tests.support.jobs import update
 
 from holdfast import __version__
 from holdfast.errors import StoreUnavailable
 from holdfast.operations import observe
+from holdfast.operations.gauges import Inventory
 from holdfast.store.database import Database, Store
 from holdfast.telemetry import PHASES, Health, Metrics
 from holdfast.web.health import Look, site
+from holdfast.world import SystemClock
 
 pytestmark = pytest.mark.anyio
 
@@ -138,8 +140,25 @@ async def test_a_store_that_hangs_is_a_quick_no(db: Database, monkeypatch: pytes
     assert await observe.store_problem(Silent(db)) == "the store did not answer in 0.05 s"
 
 
+async def test_a_scrape_of_a_store_that_hangs_looks_once(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    class Silent(Moody):
+        async def read(self, fn: object) -> None:  # type: ignore[override]
+            nonlocal looks
+            looks += 1
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(observe, "PROBE_DEADLINE", 0.05)
+    watch, silent, second = Watch(), Silent(db), timedelta(seconds=1)
+    gauges = Inventory(db=silent, metrics=watch.metrics, clock=SystemClock(), every=second, series=10)
+    await observe.scrape(silent, watch.metrics, "me", second, gauges)
+    assert looks == 1
+    assert watch.metric("store_up") == 0
+
+
 async def test_not_ready_on_a_schema_of_another_version(db: Database) -> None:
-    await update(db, "INSERT INTO schema_migrations (version, name, digest) VALUES (9999, 'later', '')")
+    await update(db, "INSERT INTO schema_migrations (version, name, digest) VALUES (9999, 'later_contract', '')")
     assert await observe.store_problem(db) == "the schema is not the one this version needs"
 
 

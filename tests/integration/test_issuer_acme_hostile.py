@@ -17,8 +17,9 @@ from tests.support.challenge_server import Trap
 from tests.support.hostile_ca import NAME, TOKEN, HostileCa, drip, flood, hang
 from tests.support.issuing import a_wish
 from tests.support.pki import a_leaf
+from tests.support.reaper import PATIENCE
 
-from holdfast.core.reasons import Reason
+from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers import acme_account, acme_certificate
 from holdfast.issuers.acme import AcmeIssuer
@@ -57,7 +58,11 @@ class Bench:
 
     @property
     def ref(self) -> dict[str, str]:
-        return {"order": self.ca.url("/order/1"), "finalize": self.ca.url("/order/1/finalize")}
+        return {
+            "order": self.ca.url("/order/1"),
+            "finalize": self.ca.url("/order/1/finalize"),
+            "account": self.account.url,
+        }
 
     @property
     def elsewhere(self) -> list[str]:
@@ -93,7 +98,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 async def outcome(call: Callable[..., Awaitable[Any]], *arguments: Any) -> tuple[str, type[Exception]]:
     """How a step ends, within a few seconds whatever happens."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises((TryLater, Refused)) as why:
             await call(*arguments)
         return why.value.reason, type(why.value)
@@ -127,7 +132,10 @@ async def test_a_ca_that_behaves_is_understood(bench: Bench) -> None:
 
 async def test_a_server_that_its_roots_do_not_vouch_for_is_not_talked_to(bench: Bench) -> None:
     wire = bench.wire(Place(directory=bench.ca.url("/dir")))
-    assert await outcome(wire.directory) == (Reason.CA_DOWN, TryLater)
+    assert await outcome(wire.directory) == (Reason.CA_TLS_FAILED, TryLater)
+    with pytest.raises(TryLater, match="Check the setting roots"):
+        await wire.directory()
+    assert MEANINGS[Reason.CA_TLS_FAILED].acts_next == "operator"
     assert bench.ca.asked["/dir"] == 0
 
 
@@ -205,7 +213,7 @@ async def test_a_redirect_is_not_followed(bench: Bench, status: int) -> None:
 async def test_a_flood_is_cut_off(bench: Bench) -> None:
     bench.ca.do("/dir", flood)
     assert await outcome(bench.issuer.place, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
-    await asyncio.wait_for(bench.ca.left.wait(), 10)
+    await asyncio.wait_for(bench.ca.left.wait(), PATIENCE)
 
 
 @pytest.mark.parametrize("behave", [drip, hang], ids=["drips", "hangs"])
@@ -411,11 +419,14 @@ async def test_what_speaks_no_acme_is_not_taken_for_the_ca_s_refusal(bench: Benc
     )
 
 
+IN_TWO_HOURS = "in two hours"  # from when the test runs, which may be long after it was collected
+
+
 @pytest.mark.parametrize(
     ("header", "low", "high"),
     [
         ("120", 120, 120),
-        pytest.param(format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True), 6000, 7200, id="date"),
+        pytest.param(IN_TWO_HOURS, 6000, 7200, id="date"),
         ("0", 5, 5),
         ("99999999999", 86400, 86400),
         ("soon", None, None),
@@ -424,6 +435,8 @@ async def test_what_speaks_no_acme_is_not_taken_for_the_ca_s_refusal(bench: Benc
 async def test_a_rate_limit_waits_as_long_as_the_ca_asks_within_reason(
     bench: Bench, header: str, low: float | None, high: float | None
 ) -> None:
+    if header == IN_TWO_HOURS:
+        header = format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True)
     bench.ca.refuse("/order", "rateLimited", "too many certificates", status=429, Retry_After=header)
     with pytest.raises(TryLater, match="too many certificates") as later:
         await bench.issuer.place(WISH)
@@ -431,6 +444,34 @@ async def test_a_rate_limit_waits_as_long_as_the_ca_asks_within_reason(
     assert (
         (after is None) if low is None or high is None else (after is not None and low <= after.total_seconds() <= high)
     )
+
+
+async def test_a_rate_limit_without_a_header_is_read_in_its_words(bench: Bench) -> None:
+    at = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%d %H:%M:%S UTC")
+    bench.ca.refuse("/order", "rateLimited", f"too many new orders (300), retry after {at}: see https://x", status=429)
+    with pytest.raises(TryLater) as later:
+        await bench.issuer.place(WISH)
+    assert later.value.after is not None
+    assert 6000 <= later.value.after.total_seconds() <= 7200
+
+
+async def test_a_name_that_a_person_must_unpause_is_no_rate_limit_and_its_link_is_whole(bench: Bench) -> None:
+    link = f"https://portal.example/sfe/v1/unpause?jwt={'x' * 600}.end"
+    said = f"Your account is temporarily prevented from requesting certificates for {NAME} and possibly others."
+    bench.ca.refuse("/order", "rateLimited", f"{said} Please visit: {link}", status=429)
+    with pytest.raises(Refused) as refused:
+        await bench.issuer.place(WISH)
+    assert refused.value.reason == Reason.NAME_PAUSED_AT_CA
+    assert link in str(refused.value)
+
+
+async def test_a_ca_that_takes_no_end_is_told_apart_from_one_that_minds_this_end(bench: Bench) -> None:
+    wish = a_wish(NAME, key=KEY, not_after=datetime.now(UTC) + timedelta(days=2))
+    bench.ca.refuse("/order", "malformed", "NotBefore and NotAfter are not supported", status=400)
+    assert await outcome(bench.issuer.place, wish) == (Reason.LIFETIME_REJECTED, Refused)
+    assert await outcome(bench.issuer.place, WISH) == (Reason.CA_REFUSED, Refused)  # not sent, so not the reason
+    bench.ca.refuse("/order", "malformed", "notAfter is too far away", status=400)
+    assert await outcome(bench.issuer.place, wish) == (Reason.CA_REFUSED, Refused)
 
 
 async def test_several_problems_at_once_are_told_by_their_names(bench: Bench) -> None:

@@ -144,3 +144,22 @@ async def test_a_command_asks_for_a_new_account_key_once(db: Database, tmp_path:
         assert job["id"] in again.err
         other = await typed("ca", "rotate-account-key", "ca")
         assert (other.code != 0, "no account key" in other.err) == (True, True)
+
+
+async def test_a_command_has_the_next_order_make_a_new_account(db: Database, tmp_path: Path) -> None:
+    async with a_terminal(db, tmp_path, works=False) as typed:
+        await _with_an_account(typed.desk.house, "le")
+        await db.write(lambda tx: tx.run("UPDATE issuers SET kind = 'acme' WHERE name = 'le'"))
+
+        async def states() -> list[str]:
+            return [row["state"] for row in await db.read(lambda tx: tx.rows("SELECT state FROM issuer_accounts"))]
+
+        before = await states()
+        assert "would make a new account" in (await typed.ok("ca", "new-account", "le", "--dry-run")).err
+        assert await states() == before
+        assert "makes a new account" in (await typed.ok("ca", "new-account", "le", "--yes")).err
+        assert await states() == ["deactivated"]
+        [row] = await db.read(lambda tx: tx.rows("SELECT subject FROM audit WHERE action = 'account_replaced'"))
+        assert row["subject"] == "le"
+        again = await typed("issuer", "new-account", "le", "--yes")
+        assert (again.code != 0, "no account at le" in again.err) == (True, True)

@@ -15,11 +15,12 @@ from tests.support.challenge_server import Trap
 from tests.support.contestants import CONTESTANTS, Bench, Contestant
 from tests.support.issuing import leaf_of
 from tests.support.pki import a_leaf
+from tests.support.reaper import PATIENCE
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Failed, Issued, Pending, Placed, Ready, Uncertain, Wish
-from holdfast.operations.acme_orders import split
+from holdfast.operations.acme_names import split
 from holdfast.pki import chain, csr
 from holdfast.world import HttpTransport
 
@@ -46,7 +47,7 @@ async def bench(contestant: Contestant, tmp_path: Path) -> AsyncIterator[Bench]:
 
 async def ends_in(call: Callable[..., Awaitable[Any]], *arguments: Any) -> TryLater | Refused:
     """How a call fails, which it must, soon."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         with pytest.raises((TryLater, Refused)) as why:
             await call(*arguments)
     return why.value
@@ -299,7 +300,8 @@ async def test_too_many_requests_is_a_rate_limit_with_the_ca_s_own_time(bench: B
         assert isinstance(why, TryLater), header
         assert why.reason == Reason.CA_RATE_LIMITED, header
         asked = None if why.after is None else why.after.total_seconds()
-        assert asked == pytest.approx(seconds, abs=5) if seconds else asked is None, header
+        late = PATIENCE if header == at else 0  # its time passes while we ask
+        assert seconds - late <= asked <= seconds if seconds and asked else asked is seconds, header
 
 
 @of(FAKES)
@@ -336,10 +338,8 @@ async def test_no_answer_and_half_an_answer_are_tried_later(bench: Bench, contes
 async def test_a_ca_that_takes_its_time_does_not_take_ours(bench: Bench, kind: str) -> None:
     issuer = bench.again(request_timeout_seconds=SOON)
     bench.ca.fail(kind=kind)
-    began = asyncio.get_running_loop().time()
     why = await ends_in(issuer.probe)
     assert (type(why), why.reason) == (TryLater, Reason.CA_DOWN)
-    assert asyncio.get_running_loop().time() - began < 5
 
 
 @of(FAKES)
@@ -406,7 +406,8 @@ async def test_nothing_that_goes_wrong_shows_a_secret(bench: Bench, contestant: 
 @of(FAKES)
 async def test_a_server_that_the_roots_do_not_vouch_for_is_not_talked_to(bench: Bench) -> None:
     why = await ends_in(bench.again(roots="").probe)
-    assert (type(why), why.reason) == (TryLater, Reason.CA_DOWN)
+    assert (type(why), why.reason) == (TryLater, Reason.CA_TLS_FAILED)
+    assert "Check the setting roots" in str(why)
     assert bench.ca.asked == []
 
 

@@ -534,6 +534,78 @@ async def test_what_is_not_wanted_any_more_is_cancelled_or_its_request_rejected(
     await refused(bench.issuer.cancel, placed.ref)
 
 
+async def test_a_revoked_certificate_leaves_its_order_active_and_a_lost_answer_is_no_refusal(bench: Bench) -> None:
+    _, leaf = await bench.issued()
+    bench.ca.fail(kind="reset", effect=True, only="PUT /certificate")
+    with pytest.raises(TryLater):
+        await bench.issuer.revoke(leaf.public_bytes(Encoding.DER), 1)
+    await bench.issuer.revoke(leaf.public_bytes(Encoding.DER), 1)
+    assert (bench.ca.orders[0].status, bench.ca.orders[0].current.revoked) == ("issued", True)
+    assert len(bench.ca.lines("PUT")) == 1
+
+
+async def test_an_older_reissue_that_is_revoked_already_is_told_by_the_refusal_alone(bench: Bench) -> None:
+    """An order is found by its newest certificate only, so nothing but the answer says so."""
+    issuer = bench.with_settings(renewals="reissue")
+    first, old = await bench.issued(issuer)
+    await bench.issued(issuer, previous=first.ref)
+    for _ in range(2):
+        await bench.issuer.revoke(old.public_bytes(Encoding.DER), 1)
+    assert [each.revoked for each in bench.ca.orders[0].certificates] == [True, False]
+
+
+async def test_nothing_is_revoked_while_a_reissue_is_pending_and_it_is_asked_again_after_that(bench: Bench) -> None:
+    issuer = bench.with_settings(renewals="reissue")
+    first, old = await bench.issued(issuer)
+    bench.ca.approval = True
+    wish = a_wish(NAME, previous=first.ref)
+    placed = await issuer.place(wish)
+    with pytest.raises(TryLater, match="reissue") as why:
+        await bench.issuer.revoke(old.public_bytes(Encoding.DER), 1)
+    assert why.value.reason == Reason.CA_STILL_PENDING
+    await issuer.cancel(placed.ref)
+    await bench.issuer.revoke(old.public_bytes(Encoding.DER), 1)
+    assert bench.ca.orders[0].certificates[0].revoked
+
+
+async def test_a_revocation_that_somebody_rejects_is_over_and_not_asked_for_by_itself(bench: Bench) -> None:
+    bench.ca.rights = False
+    _, leaf = await bench.issued()
+    issuer = bench.issuer
+    with pytest.raises(TryLater):
+        await issuer.revoke(leaf.public_bytes(Encoding.DER), 1)
+    bench.ca.deny()
+    with pytest.raises(Refused, match="rejected request"):
+        await issuer.revoke(leaf.public_bytes(Encoding.DER), 1)
+    assert len(bench.ca.lines("PUT")) == 1
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["request", "order"])
+async def test_a_withdrawal_whose_answer_was_lost_is_done(bench: Bench, waits: bool) -> None:
+    bench.ca.approval, bench.ca.pending_looks = waits, 9
+    placed = await bench.issuer.place(a_wish(NAME))
+    bench.ca.fail(kind="reset", effect=True, only="PUT")
+    with pytest.raises(TryLater):
+        await bench.issuer.cancel(placed.ref)
+    await bench.issuer.cancel(placed.ref)
+    assert bench.ca.orders[0].status == ("rejected" if waits else "canceled")
+
+
+async def test_a_reissue_that_is_done_cannot_be_withdrawn_and_its_order_is_left_alone(bench: Bench) -> None:
+    issuer = bench.with_settings(renewals="reissue")
+    first, _ = await bench.issued(issuer)
+    second, _ = await bench.issued(issuer, previous=first.ref)
+    await refused(issuer.cancel, second.ref)
+    assert not bench.ca.lines("PUT")
+
+
+@pytest.mark.parametrize("word", ["Issued", "ISSUED"])
+async def test_words_are_read_without_their_case(bench: Bench, word: str) -> None:
+    bench.ca.word = word
+    _, leaf = await bench.issued()
+    assert leaf.serial_number == bench.ca.orders[0].current.issued.serial_number  # type: ignore[union-attr]
+
+
 # ── Through the engine ──
 
 

@@ -308,6 +308,26 @@ async def test_a_rejected_revocation_is_a_refusal_although_its_status_is_good(be
         await bench.issuer().revoke(look.chain_pem, 0)
 
 
+async def test_a_revocation_that_is_taken_and_not_done_yet_is_asked_about_again(bench: Bench[FakeEntrust]) -> None:
+    _, look = await ordered(bench)
+    assert isinstance(look, Issued)
+    bench.ca.action_word = "ACCEPTED"
+    with pytest.raises(TryLater, match="not done it yet") as why:
+        await bench.issuer().revoke(look.chain_pem, 1)
+    assert why.value.reason == Reason.CA_STILL_PENDING
+    bench.ca.orders[0].revoked = "keyCompromise"
+    await bench.issuer().revoke(look.chain_pem, 1)
+
+
+async def test_a_gateway_that_refuses_to_revoke_twice_shows_that_it_is_done(bench: Bench[FakeEntrust]) -> None:
+    _, look = await ordered(bench)
+    assert isinstance(look, Issued)
+    bench.ca.orders[0].revoked, bench.ca.rejects_actions = "superseded", True
+    await bench.issuer().revoke(look.chain_pem, 1)
+    bench.ca.fail(status=409, only="POST", body='{"type": "ErrorResponse", "error": {"code": "cagw-4090"}}')
+    await bench.issuer().revoke(look.chain_pem, 1)
+
+
 # ── What is wrong with a setting ──
 
 

@@ -17,7 +17,7 @@ from tests.support.issuing import leaf_of
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers.base import Failed, Issued, Look, Pending, Placed, Uncertain
+from holdfast.issuers.base import Failed, Issued, Look, Pending, Placed, Uncertain, Wish
 from holdfast.issuers.globalsign import KNOWN_AFTER, SHOWN_AFTER
 from holdfast.pki.chain import parse_bundle
 
@@ -348,3 +348,32 @@ async def test_a_conflict_that_is_no_revocation_is_refused(bench: Bench[FakeGlob
     bench.ca.fail(status=409, only="PATCH", body='{"description": "still pending"}')
     with pytest.raises(Refused, match="still pending"):
         await bench.issuer().revoke(look.chain_pem, 4)
+
+
+# ── Giving up ──
+
+
+async def test_an_order_that_is_being_made_or_issued_cannot_be_withdrawn_and_says_so(
+    bench: Bench[FakeGlobalSign],
+) -> None:
+    bench.ca.pending_looks = 1
+    wish = bench.wish(NAME)
+    placed = await bench.issuer().place(wish)
+    for state in ("is being made", "is issued"):
+        with pytest.raises(Refused, match=state):
+            await bench.issuer().cancel(placed.ref)
+    await bench.issuer().revoke((await looked(bench, placed, wish)).chain_pem, 1)
+    await bench.issuer().cancel(placed.ref)
+
+
+async def looked(bench: Bench[FakeGlobalSign], placed: Placed, wish: Wish) -> Issued:
+    found = await bench.issuer().look(placed.ref, wish)
+    assert isinstance(found, Issued)
+    return found
+
+
+async def test_an_order_that_the_ca_refused_needs_no_withdrawal(bench: Bench[FakeGlobalSign]) -> None:
+    bench.ca.pending_looks = 9
+    placed = await bench.issuer().place(bench.wish(NAME))
+    bench.ca.deny()
+    await bench.issuer().cancel(placed.ref)

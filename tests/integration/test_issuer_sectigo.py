@@ -337,6 +337,16 @@ async def test_a_revocation_has_a_serial_with_colons_and_a_reason(bench: Bench) 
     assert bench.ca.orders[0].revoked
 
 
+async def test_a_withdrawal_whose_answer_was_lost_is_done(bench: Bench) -> None:
+    bench.ca.approval = True
+    placed = await bench.issuer.place(a_wish(NAME))
+    bench.ca.fail(kind="reset", effect=True, only="POST /ssl/v1/decline")
+    with pytest.raises(TryLater):
+        await bench.issuer.cancel(placed.ref)
+    await bench.issuer.cancel(placed.ref)
+    assert bench.ca.orders[0].status == "Declined"
+
+
 async def test_what_nobody_approved_is_declined_and_what_is_at_the_ca_is_not(bench: Bench) -> None:
     bench.ca.approval = True
     waiting = await bench.issuer.place(a_wish(NAME))

@@ -133,3 +133,18 @@ async def test_a_probe_says_when_the_token_ends_and_does_not_need_the_right_to_r
 async def test_a_role_that_is_none_is_refused_by_name(bench: Bench[FakeVault], role: str | None) -> None:
     with pytest.raises(ValueError, match="role"):
         bench.issuer(role=role)
+
+
+async def test_what_a_role_did_not_keep_is_revoked_by_showing_it(bench: Bench[FakeVault]) -> None:
+    issued = await signed(bench)
+    bench.ca.no_store = True
+    await bench.issuer().revoke(issued.chain_pem, 1)
+    assert bench.ca.orders[0].revoked
+
+
+async def test_a_revocation_in_the_queue_of_another_cluster_is_not_done_yet(bench: Bench[FakeVault]) -> None:
+    issued = await signed(bench)
+    bench.ca.revocations_pend = True
+    with pytest.raises(TryLater, match="queue") as why:
+        await bench.issuer().revoke(issued.chain_pem, 1)
+    assert why.value.reason == Reason.CA_STILL_PENDING

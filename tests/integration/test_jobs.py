@@ -26,6 +26,7 @@ from tests.support.jobs import (
     spec,
     update,
 )  # fmt: skip
+from tests.support.reaper import PATIENCE
 
 from holdfast.core.job import Again, Claim, Done, Failed, Outcome, Priority, State
 from holdfast.errors import Duplicate, LeaseLost
@@ -705,7 +706,7 @@ async def test_work_asked_for_while_the_older_job_ends_is_not_lost(make_engine: 
         loop = asyncio.get_running_loop()
 
         def finish() -> None:
-            asyncio.run_coroutine_threadsafe(settle(two, taken, Done()), loop).result(10)
+            asyncio.run_coroutine_threadsafe(settle(two, taken, Done()), loop).result(PATIENCE)
 
         new = await one.write(lambda tx: jobs.enqueue(Meddled(tx._session, finish), spec("s")))
         assert new != taken.id

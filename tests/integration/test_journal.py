@@ -4,16 +4,18 @@ import asyncio
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from tests.support.jobs import ON_POSTGRES, audits, found, opened, put, update
+from tests.support.reaper import PATIENCE
 
 from holdfast.core.chain import Verdict, link
 from holdfast.errors import StoreError
 from holdfast.store import journal
 from holdfast.store.database import Database, Engine
 from holdfast.store.journal import Event
-from holdfast.store.tx import Tx
+from holdfast.store.tx import Row, Tx
 
 pytestmark = pytest.mark.anyio
 
@@ -76,6 +78,34 @@ async def test_old_events_are_forgotten_page_by_page_and_young_ones_never(db: Da
     assert [event.id for event in await all_events(db)] == [4, 5, 6]  # what an older clock wrote later waits its turn
     await update(db, "UPDATE events SET at = at - 3600000000")
     assert [await forgotten() for _ in range(3)] == [2, 1, 0]
+
+
+class Looked(Tx):
+    """A transaction during which, after each look, something happens elsewhere."""
+
+    def __init__(self, tx: Tx, then: Callable[[], None]) -> None:
+        super().__init__(tx._session)
+        self._then = then
+
+    def row(self, sql: str, **params: Any) -> Row | None:
+        found = super().row(sql, **params)
+        self._then()
+        return found
+
+
+@ON_POSTGRES
+async def test_an_event_told_while_old_ones_are_forgotten_stays(make_engine: Callable[[], Engine]) -> None:
+    async with opened(make_engine()) as one, opened(make_engine()) as two:
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            asyncio.run_coroutine_threadsafe(record(two, "new"), loop).result(PATIENCE)
+
+        def forget(tx: Tx) -> int:
+            return journal.forget_events(Looked(tx, tell), tx.now() - timedelta(hours=1))
+
+        assert await one.write(forget) == 0
+        assert [event.subject for event in await all_events(one)] == ["new"]
 
 
 async def test_what_was_rolled_back_leaves_neither_trace_nor_gap(db: Database) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.support.keys import a_kek, settings_in
+from tests.support.reaper import PATIENCE
 
 from holdfast import keyfile
 from holdfast.config import Settings
@@ -406,7 +407,7 @@ async def test_puts_at_full_speed_do_not_keep_a_rotation_from_ending_and_are_all
 
     putting = [asyncio.create_task(put()) for _ in range(3)]
     for _ in range(2):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await rotate(db, keyring, settings)
     over.set()
     await asyncio.gather(*putting)
@@ -440,10 +441,10 @@ async def test_a_put_that_is_not_committed_yet_holds_up_the_end_of_the_rotation(
     def slow_put(tx: Tx) -> None:
         secrets.put(tx, late)
         inside.set()
-        go_on.wait(10)
+        go_on.wait(PATIENCE)
 
     putting = asyncio.create_task(db.write(slow_put))
-    await asyncio.to_thread(inside.wait, 10)
+    await asyncio.to_thread(inside.wait, PATIENCE)
     rotating = asyncio.create_task(rotate(db, keyring, settings))
     if db.engine.name == "postgresql":  # on SQLite the one writer is busy, so the rotation waits as well
         sql = "SELECT 1 AS one FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%key_checks%'"

@@ -164,6 +164,7 @@ async def test_with_another_ca_and_no_time_left_that_one_is_asked(tmp_path: Path
         ("other", State.ISSUED), ("later", State.FAILED), ("later", State.ISSUED)
     ]  # fmt: skip
     assert len(ca.orders) == 2
+    assert attempts[0].started_at < attempts[-1].started_at + DAY * 0.9, "there was time for more than one try"
 
 
 # ── Renewals ──

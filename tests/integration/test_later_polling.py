@@ -263,11 +263,11 @@ async def test_a_ca_that_is_away_hears_of_it_later_and_one_that_refuses_is_told_
         await certificates.cancel(house.keeper, NAME, actor="local:alice", why="a mistake")
         await house.until(lambda: calls == 1)
 
-        async def failed() -> bool:
-            rows = await db.read(lambda tx: tx.rows("SELECT id FROM jobs WHERE kind = 'withdraw' AND state = 'failed'"))
-            return bool(rows)
+        async def waits() -> bool:
+            asked = "SELECT id FROM jobs WHERE kind = 'withdraw' AND state = 'ready' AND reason = 'CA_DOWN'"
+            return bool(await db.read(lambda tx: tx.rows(asked)))
 
-        await house.until(failed)
+        await house.until(waits)
         # The row is gone: the reconciler must know by itself that the CA is still to be told.
         await db.write(lambda tx: tx.run("DELETE FROM jobs WHERE kind = 'withdraw'"))
         await sweep.reconcile(db, lifecycle.families(house.keeper), no_points)

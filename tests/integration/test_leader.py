@@ -24,17 +24,26 @@ from holdfast.world import SystemClock, SystemRandom
 
 pytestmark = pytest.mark.anyio
 
-TTL = timedelta(seconds=30)
+TTL, HOUR = timedelta(seconds=30), timedelta(hours=1)
 SHORT = timedelta(seconds=0.6)  # for tests in which the lease is to be lost
+BRISK = timedelta(
+    seconds=4
+)  # short, and ten times that is longer than TTL: it is not absurd to whoever asks for so much
 
 
 class Race:
     """A leader in the race, and what became of it."""
 
-    def __init__(self, db: Store, holder: str, ttl: timedelta = TTL, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        db: Store,
+        holder: str,
+        ttl: timedelta = TTL,
+        clock: Clock | None = None,
+    ) -> None:
         self.watch = Watch()
         self.stop = asyncio.Event()
-        self.led = 0
+        self.led = self.looked = 0
         self.leader = Leader(
             db,
             holder=holder,
@@ -42,7 +51,15 @@ class Race:
             clock=clock or SystemClock(),
             points=no_points,
             telemetry=self.watch.telemetry,
+            may_lead=self.note_look,
         )
+
+    def note_look(self) -> bool:
+        self.looked += 1
+        return True
+
+    def has_looked(self) -> bool:
+        return self.watch.metrics.registry.get_sample_value("holdfast_lease_held", {"lease": NAME}) is not None
 
     def on_lead(self) -> None:
         self.led += 1
@@ -71,7 +88,7 @@ async def test_a_free_lease_is_taken_and_the_duties_tick_at_once(db: Database) -
 
 
 async def test_a_lease_is_renewed_under_the_same_fence(db: Database) -> None:
-    async with Race(db, "a", timedelta(seconds=3)).running() as a:
+    async with Race(db, "a", timedelta(seconds=6)).running() as a:
         await eventually(a.leader.leads)
         [first] = await held(db)
 
@@ -104,7 +121,7 @@ def test_a_leader_leads_for_hours_and_a_dead_one_is_followed_within_its_lease() 
 async def test_only_one_of_two_leads_and_the_other_follows_when_it_leaves(db: Database) -> None:
     async with Race(db, "a").running() as a:
         await eventually(a.leader.leads)
-        async with Race(db, "b", SHORT).running() as b:
+        async with Race(db, "b", BRISK).running() as b:
             assert not b.leader.leads()
             a.stop.set()  # releases at once: b need not wait for half a minute
             await eventually(b.leader.leads)
@@ -127,13 +144,68 @@ async def test_one_that_does_not_lead_releases_nothing(db: Database) -> None:
         assert [lease.holder for lease in await held(db)] == ["a"]
 
 
+async def test_a_lease_that_is_let_go_moves_at_once_and_not_at_the_next_look(db: Database) -> None:
+    """The next look would be twenty minutes later: by then this test has failed."""
+    async with Race(db, "a", HOUR).running() as a:
+        await eventually(a.leader.leads)
+        async with Race(db, "b", HOUR).running() as b:
+            await eventually(b.has_looked)
+            a.stop.set()
+            await eventually(b.leader.leads)
+
+
+def test_a_dead_leader_is_followed_when_its_lease_ends_and_not_at_the_next_look() -> None:
+    async def story(stage: Stage) -> None:
+        a, b = stage_node(stage, "a"), stage_node(stage, "b")
+        first, second = Race(a.store, "a", clock=a.clock), Race(b.store, "b", clock=b.clock)
+        leading = asyncio.create_task(first.leader.run(first.stop, first.on_lead))
+        await asyncio.sleep(5)  # its looks come half-way between the renewals
+        async with second.running():
+            await asyncio.sleep(21.5)
+            a.node.kill()
+            [lease] = stage.truth.look(leases.held)
+            rest = (lease.until - b.clock.now()).total_seconds()
+            await asyncio.sleep(rest + 2)
+            assert second.leader.leads()
+        await asyncio.wait({leading})
+
+    on_stage(story)
+
+
+def test_a_lone_replica_leads_again_as_soon_as_its_store_is_back() -> None:
+    async def story(stage: Stage) -> None:
+        a = stage_node(stage, "a")
+        race = Race(a.store, "a", clock=a.clock)
+        async with race.running():
+            await asyncio.sleep(1)
+            stage.chances["fail before commit"] = 1.0
+            await asyncio.sleep(2 * TTL.total_seconds())
+            assert not race.leader.leads()
+            stage.chances.clear()
+            await asyncio.sleep(TTL.total_seconds() / 3 + 2)  # it asks again at least as often as it would renew
+            assert race.leader.leads()
+            assert race.led == 2
+
+    on_stage(story)
+
+
+async def test_one_whose_lease_ran_out_takes_it_anew_in_the_same_step(db: Database) -> None:
+    async with Race(db, "a", BRISK).running() as a:
+        await eventually(a.leader.leads)
+        steps = a.looked
+        await db.write(lambda tx: tx.run("UPDATE leases SET until = 0"))
+        await eventually(lambda: len(a.watch.log.told("lease.taken")) == 2)
+        assert a.watch.log.told("lease.lost")
+        assert a.looked == steps + 1
+
+
 def steal(tx: Tx) -> None:
     tx.run("UPDATE leases SET until = 0")
-    assert leases.take(tx, NAME, "b", TTL) is not None
+    assert leases.take(tx, NAME, "b", 0.8 * TTL) is not None
 
 
 async def test_a_lease_taken_by_another_is_noticed_and_said(db: Database) -> None:
-    async with Race(db, "a", SHORT).running() as a:
+    async with Race(db, "a", BRISK).running() as a:
         await eventually(a.leader.leads)
         await db.write(steal)
         await eventually(lambda: a.watch.log.told("lease.lost"))

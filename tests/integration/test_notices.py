@@ -22,7 +22,7 @@ from holdfast.core.acme import Identifier
 from holdfast.core.breaker import Breaker
 from holdfast.core.budget import Limit
 from holdfast.core.certificate import Certificate, State, Wanted
-from holdfast.core.notice import Message, Notice, Routing, Severity
+from holdfast.core.notice import Message, Missed, Notice, Routing, Severity
 from holdfast.core.notice import State as NoticeState
 from holdfast.engine import notify, outages
 from holdfast.engine.kind import Work
@@ -331,7 +331,8 @@ async def test_a_channel_that_lost_its_job_gets_it_back(room: Newsroom) -> None:
 
 async def dead_ones(room: Newsroom, *subjects: str) -> list[Notice]:
     box = room.boxes["ops"]
-    box.troubles |= {f"{each} had lost its next step": Refused("no such user") for each in subjects}
+    refused = Refused("no such user", reason="CHANNEL_MISCONFIGURED")
+    box.troubles |= {f"{each} had lost its next step": refused for each in subjects}
     async with room.running():
         await room.fail(*subjects)
         await eventually(lambda: settled(room))
@@ -463,6 +464,54 @@ async def test_a_test_goes_past_everything_that_waits_and_says_what_is_wrong(roo
         await channels.test(room.keeper, "ops", room.boxes, actor="local:alice")
 
 
+async def test_each_test_of_a_service_that_keeps_incidents_is_one_of_its_own_and_ends(room: Newsroom) -> None:
+    box = await room.add("pager", kind="pagerduty")
+    for _ in range(2):
+        await channels.test(room.keeper, "pager", room.boxes, actor="local:alice")
+    first, over, second, _ = box.came
+    assert (first.key, first.resolved, over.resolved) == (over.key, False, True)
+    assert second.key != first.key
+    assert len({each.id for each in box.came}) == 4
+
+
+async def test_a_test_says_whom_it_did_not_reach(room: Newsroom) -> None:
+    box = await room.add("ops")
+    box.missed = Missed(said="It is not for bob@example.com (450 grey).", again=("bob@example.com",))
+    with pytest.raises(UserError, match="It is not for bob"):
+        await channels.test(room.keeper, "ops", room.boxes, actor="local:alice")
+    assert (await channels.get(room.keeper, "ops")).proven
+
+
+async def test_a_fallback_is_not_removed_while_others_count_on_it(room: Newsroom) -> None:
+    await room.add("mail")
+    await room.add("chat", fallback="mail")
+    for asks in (channels.delete(room.keeper, "mail", actor="x"), channels.removable(room.keeper, "mail")):
+        with pytest.raises(UserError, match="Channel mail is the fallback of chat") as caught:
+            await asks
+        assert "holdfast notify channel set chat --fallback none" in caught.value.hint
+    await channels.change(room.keeper, "chat", post=room.boxes, actor="x", fallback=None)
+    assert await channels.delete(room.keeper, "mail", actor="x") == 0
+
+
+async def test_a_channel_whose_fallback_is_gone_can_be_changed_and_its_loss_is_told_until_it_is_put_right(
+    room: Newsroom,
+) -> None:
+    """As it was left behind before that was refused."""
+    box, boss = await room.add("chat"), await room.add("boss")
+    box.troubles["a had lost its next step"] = Refused("401", reason="CHANNEL_MISCONFIGURED")
+    await room.db.write(lambda tx: tx.run("UPDATE channels SET fallback = 'gone' WHERE name = 'chat'"))
+    await channels.change(room.keeper, "chat", post=room.boxes, actor="x", heartbeat_every=None)
+    with pytest.raises(UserError, match="no channel named 'other'"):
+        await channels.change(room.keeper, "chat", post=room.boxes, actor="x", fallback="other")
+    async with room.running():
+        await room.fail("a")
+        await eventually(lambda: "Channel chat has lost its fallback" in boss.titles)
+        await channels.change(room.keeper, "chat", post=room.boxes, actor="x", fallback="boss")
+        await outages.watch(room.db, HOUR)
+        await eventually(lambda: settled(room))
+    assert "Nothing is wrong any more with the fallback of channel chat" in boss.titles
+
+
 async def test_what_is_wrong_with_a_channel_is_said_before_it_is_kept(room: Newsroom) -> None:
     room.boxes.wrong["bad"] = Refused("Channel bad: webhook needs the credential url.")
     cases = [
@@ -472,6 +521,10 @@ async def test_what_is_wrong_with_a_channel_is_said_before_it_is_kept(room: News
         (ChannelWish(name="x", kind="box", fallback="x"), "own fallback"),
         (ChannelWish(name="x", kind="box", fallback="y"), "no channel named 'y'"),
         (ChannelWish(name="x", kind="box", digest_every=timedelta(seconds=1)), "every minute at the most"),
+        (
+            ChannelWish(name="x", kind="pagerduty", digest_every=HOUR),
+            "kind pagerduty has no digest: it keeps incidents",
+        ),
     ]
     for wish, problem in cases:
         with pytest.raises(UserError, match=problem):

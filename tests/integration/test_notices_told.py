@@ -16,7 +16,7 @@ from holdfast.core.notice import Routing, Severity
 from holdfast.engine import expiry, outages, renew, selfcheck
 from holdfast.engine.kind import Work
 from holdfast.errors import Refused, TryLater
-from holdfast.operations import approvals, ca, ca_ends, notices
+from holdfast.operations import approvals, ca, ca_ends, certificates, notices
 from holdfast.pki.ceremony import Plan
 from holdfast.ports import no_points
 from holdfast.store import jobs, journal, replicas
@@ -349,6 +349,30 @@ async def test_an_approval_that_was_decided_is_cleared(db: Database, tmp_path: P
     await approvals.approve(house.keeper, waiting.id, actor="local:bob", note="")
     await outages.watch(house.db, LOST)
     assert (await teller.told())[1:] == ["warning: a.example waits for no approval any more"]
+
+
+@pytest.mark.parametrize("end", ["approved", "rejected", "timed_out", "withdrawn"])
+async def test_word_of_an_approval_that_nobody_got_is_settled_when_the_approval_ends(
+    db: Database, tmp_path: Path, end: str
+) -> None:
+    house = await a_house(db, tmp_path)
+    room, by = a_newsroom(house.db, vault=house.keeper.vault), {"actor": "local:bob", "note": "seen"}
+    view = await house.ask("a.example", approval_required=True)
+    [waiting] = await approvals.pending(house.keeper)
+    [owed] = await room.all()
+    assert (owed.state, owed.why) == ("dead", "NO_CHANNEL")
+    match end:
+        case "approved":
+            await approvals.approve(house.keeper, waiting.id, **by)
+        case "rejected":
+            await approvals.reject(house.keeper, waiting.id, **by)
+        case "timed_out":
+            await db.write(lambda tx: tx.run("UPDATE approvals SET expires_at = 0"))
+            await approvals.time_out(house.keeper)
+        case _:
+            await certificates.cancel(house.keeper, view.certificate.id, actor="local:bob", why="not needed")
+    after = next(each for each in await room.all() if each.id == owed.id)
+    assert (after.state, after.note) == ("resolved", f"the approval is {end.replace('_', ' ')}")
 
 
 async def test_the_owner_of_a_certificate_hears_of_it(db: Database, tmp_path: Path) -> None:

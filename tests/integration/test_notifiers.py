@@ -184,6 +184,16 @@ async def test_apprise_reaches_its_target_off_the_loop(transport: HttpTransport)
         assert call.json["type"] == "warning"
 
 
+@pytest.mark.parametrize(("asked", "parts"), [("", 2), ("?overflow=truncate", 1)], ids=["not-said", "said"])
+async def test_what_is_too_long_for_a_service_of_apprise_comes_in_parts(asked: str, parts: int) -> None:
+    """Unless its address says otherwise. This one takes 4000 characters."""
+    async with Inbox() as web:
+        url = Secret(web.url("").replace("http://", "mmost://") + "/3ccdd113474722377935511fc85d3dd4" + asked)
+        await AppriseSender(channel="ops", url=url).send(a_message(text="\n".join(["x" * 110] * 50)))
+        assert len(web.calls) == parts
+        assert max(len(each.json["text"]) for each in web.calls) <= 4000
+
+
 async def test_a_letter_has_the_headers_that_mail_servers_expect(transport: HttpTransport) -> None:
     async with Mailbox() as mail:
         sender = by_mail(mail, transport)
@@ -369,9 +379,27 @@ async def test_one_recipient_who_cannot_be_reached_is_named_and_costs_the_others
         mail.refusals = {"ops@example.com": answer}
         missed = await by_mail(mail, transport).send(a_message())
         assert missed is not None
-        assert f"ops@example.com ({answer}" in missed
-        assert "Check the setting to." in missed
+        assert f"ops@example.com ({answer}" in missed.said
+        assert ("Check the setting to." in missed.said) is answer.startswith("5")
+        who = ("ops@example.com",)
+        assert (missed.again, missed.never) == ((), who) if answer.startswith("5") else (who, ())
         assert len(mail.letters) == 1
+
+
+async def test_a_letter_comes_again_to_those_whom_it_missed_and_to_them_alone(transport: HttpTransport) -> None:
+    async with Mailbox() as mail:
+        sender, later = by_mail(mail, transport), {"ops@example.com": "450 grey"}
+        mail.refusals = later
+        assert await sender.send(a_message()) is not None
+        missed = await sender.send(a_message(only=("ops@example.com",)))  # it is no trouble of the channel
+        assert missed is not None
+        assert missed.again == ("ops@example.com",)
+        mail.refusals = {}
+        assert await sender.send(a_message(only=("ops@example.com",))) is None
+        assert await sender.send(a_message(only=("gone@example.com",))) is None  # not behind this channel any more
+        await sender.close()
+        assert [each.recipients for each in mail.letters] == [["oncall@example.com"], ["ops@example.com"]]
+        assert len({each.message["Message-ID"] for each in mail.letters}) == 1
 
 
 async def test_a_mail_server_that_does_not_encrypt_is_not_given_a_letter(transport: HttpTransport) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -106,3 +108,19 @@ def test_a_signer_shows_where_its_key_is_and_not_its_pin(place: Place):
     assert PIN.reveal() not in repr(place)
     assert keys.kind_of(signer.public_key) is KeyKind.EC_P256
     signer.close()
+
+
+def test_a_device_that_was_away_signs_again_for_all_who_use_it(place: Place):
+    """Its library looks for devices only when it starts: without a new start nobody would find it again."""
+    one, other = Pkcs11Signer(place), Pkcs11Signer(replace(place, key="rsa"))
+    tokens = Path(os.environ["SOFTHSM2_CONF"]).parent / "tokens"
+    tokens.rename(tokens.with_name("away"))
+    for signer in (one, other, one):
+        with pytest.raises(TryLater):
+            signer.sign(b"a")
+    with pytest.raises(TryLater):
+        Pkcs11Signer(place)
+    tokens.with_name("away").rename(tokens)
+    for signer in (one, other, one):
+        assert verifies(signer.public_key, signer.sign(b"a"), b"a")
+        signer.close()

@@ -24,6 +24,7 @@ from tests.support.pki import (
     openssl,
     root,
 )
+from tests.support.reaper import PATIENCE
 from tests.support.secrets_planted import OPENSSL_PASSPHRASE
 
 from holdfast.pki import bundle, certify, crl, csr, keys
@@ -163,7 +164,7 @@ sys.stdout.write(certify.sign(Intent.from_json(sys.stdin.buffer.read()), an_issu
 def test_another_process_makes_the_same_certificate_of_the_same_intent():
     intent = an_intent()
     done = subprocess.run(
-        [sys.executable, "-c", SIGN_AGAIN], input=intent.to_json(), capture_output=True, timeout=60, check=True,
+        [sys.executable, "-c", SIGN_AGAIN], input=intent.to_json(), capture_output=True, timeout=PATIENCE, check=True,
         cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert bytes.fromhex(done.stdout.decode()) == certify.sign(intent, an_issuer(), a_signer())

@@ -10,9 +10,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.support.jobs import enqueue, found, get, grouped, opened, put, putting, update
-from tests.support.postgres import Cluster, free_port
+from tests.support.jobs import enqueue, found, get, grouped, hurried, opened, put, putting, update
+from tests.support.ports import free_port
+from tests.support.postgres import Cluster
 from tests.support.proxy import FaultProxy
+from tests.support.reaper import PATIENCE
 from tests.support.secrets_planted import STORE_PASSWORD
 from tests.support.stores import migrated
 
@@ -84,7 +86,7 @@ class At:
 
 async def until(attempt: Callable[[], Any]) -> Any:
     """Ask until the store answers; it may need a moment to find a new connection."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 return await attempt()
@@ -96,23 +98,32 @@ async def until(attempt: Callable[[], Any]) -> Any:
 
 
 async def test_a_server_that_hangs_before_commit_has_changed_nothing(proxy: FaultProxy, url: str) -> None:
-    async with opened(through(proxy, url), deadline=0.4) as db, opened(engine(url)) as direct:
+    async with opened(through(proxy, url)) as db, opened(engine(url)) as direct:
         await db.write(putting("before"))
         proxy.hang()
-        with pytest.raises(StoreUnavailable, match=r"no answer from the store in 0\.4 s; nothing was changed"):
-            await db.write(putting("hung"))
-        with pytest.raises(StoreUnavailable):
-            await db.read(found)
+        with hurried(db, 0.4):
+            with pytest.raises(StoreUnavailable, match=r"no answer from the store in 0\.4 s; nothing was changed"):
+                await db.write(putting("hung"))
+            with pytest.raises(StoreUnavailable):
+                await db.read(found)
         proxy.pass_through()
         await until(lambda: db.write(putting("after")))
         assert await direct.read(found) == ["after", "before"]
 
 
 async def test_a_server_that_hangs_in_commit_leaves_the_outcome_unknown(proxy: FaultProxy, url: str) -> None:
-    hang = At("store.before-commit", proxy.hang)
-    async with opened(through(proxy, url), points=hang, deadline=0.4) as db, opened(engine(url)) as direct:
+    loop, under_way = asyncio.get_running_loop(), list[Any]()
+
+    def hang() -> None:
+        proxy.hang()
+        loop.call_soon_threadsafe(loop.call_later, 0.4, db._overdue, under_way[-1], 0.4)  # its time begins now
+
+    at = At("store.before-commit", hang)
+    async with opened(through(proxy, url), points=at) as db, opened(engine(url)) as direct:
         await db.write(putting("before"))
-        hang.armed = True
+        put_in = db._writes.put
+        db._writes.put = lambda call: (under_way.append(call), put_in(call))  # type: ignore[method-assign]
+        at.armed = True
         with pytest.raises(OutcomeUnknown, match=r"no answer to COMMIT in 0\.4 s; it may have happened"):
             await db.write(putting("unknown"))
         proxy.pass_through()
@@ -122,14 +133,15 @@ async def test_a_server_that_hangs_in_commit_leaves_the_outcome_unknown(proxy: F
 
 async def test_a_frozen_server_costs_a_deadline_and_nothing_else(victim: Cluster) -> None:
     url = victim.create_database()
-    async with opened(engine(url), deadline=0.5) as db:
+    async with opened(engine(url)) as db:
         await migrated(db)
         victim.pause()
         try:
-            with pytest.raises(StoreUnavailable, match="nothing was changed"):
-                await db.write(putting("frozen"))
-            with pytest.raises(StoreUnavailable):
-                await db.read(found)
+            with hurried(db, 0.5):
+                with pytest.raises(StoreUnavailable, match="nothing was changed"):
+                    await db.write(putting("frozen"))
+                with pytest.raises(StoreUnavailable):
+                    await db.read(found)
         finally:
             victim.resume()
         await until(lambda: db.write(putting("thawed")))
@@ -145,13 +157,14 @@ async def test_a_hint_that_is_never_answered_does_not_keep_the_writer_for_ever(p
 
     at = At("store.after-commit", freeze)
     try:
-        async with opened(engine(url), points=at, deadline=0.4) as db:
+        async with opened(engine(url), points=at) as db:
             pids += await db.write(lambda tx: [tx.rows("SELECT pg_backend_pid() AS pid")[0]["pid"]])
             at.armed = True
             await enqueue(db, "s")
-            async with asyncio.timeout(30):
-                while db._notify_planned:  # noqa: ASYNC110 - until the writer has it
-                    await asyncio.sleep(0.001)
+            with hurried(db, 0.4):
+                async with asyncio.timeout(PATIENCE):
+                    while db._notify_planned:  # noqa: ASYNC110 - until the writer has it
+                        await asyncio.sleep(0.001)
             await until(lambda: db.write(putting("after")))
             assert await db.read(found) == ["after"]
     finally:
@@ -265,7 +278,7 @@ async def test_a_deadlock_ends_with_both_writes_done(postgres: Cluster, url: str
             tries.append(1)
             lock(tx, one)
             if len(tries) == 1:
-                both_hold.wait(30)
+                both_hold.wait(PATIENCE)
             else:
                 deadlocks.append(1)
             lock(tx, other)

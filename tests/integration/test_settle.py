@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.support.engine import Moody, eventually, row
 from tests.support.jobs import TTL, MovableClock, audits, claim, claimed, enqueue, expire, found, history, put
+from tests.support.reaper import PATIENCE
 
 from holdfast.core.job import Again, Claim, Done, Failed, Outcome
 from holdfast.engine.settle import Settler
@@ -185,7 +186,7 @@ async def test_a_group_that_cannot_be_written_tells_each_of_it_and_strands_nobod
         await one
     moody.before = None
     with pytest.raises(StoreError, match="a bug"):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await two
     assert await settler.settle(second, Done())
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.support.bind import KEY, KEY_NAME, OURS, Bind
-from tests.support.dns_server import free_port
 from tests.support.issuing import Rows, a_dns_proof
+from tests.support.ports import free_port
 from tests.support.secrets_planted import LEXICON_TOKEN
 
 from holdfast.network import SystemNet

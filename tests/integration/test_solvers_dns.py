@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from tests.interop.packages import Pip
 from tests.support.bind import FIXED, KEY, KEY_NAME, OURS, Bind
-from tests.support.dns_server import DnsServer, free_port
+from tests.support.dns_server import DnsServer
 from tests.support.issuing import a_dns_proof
 from tests.support.packages import tool
+from tests.support.ports import free_port
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater

@@ -4,15 +4,17 @@ import asyncio
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 
 import pytest
 from tests.support.jobs import found, opened, put, putting
+from tests.support.reaper import PATIENCE
 from tests.support.stores import migrated
 
 from holdfast.errors import StoreError, StoreRefused, StoreUnavailable
@@ -139,7 +141,7 @@ def test_a_killed_process_leaves_no_lock_behind(path: Path) -> None:
     with child(HOLDER, path) as holder:
         assert line(holder) == "held"
         holder.send_signal(signal.SIGKILL)
-        holder.wait(30)
+        holder.wait(PATIENCE)
     engine(path).close()
 
 
@@ -217,6 +219,27 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(path: Path, con
     with pytest.raises(StoreRefused, match="is damaged: its first bytes are not those of a SQLite database"):
         engine(path)
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("mark", [0, 0x0F055112])
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(path: Path, mark: int) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(f"PRAGMA application_id = {mark}")
+        other.execute("CREATE TABLE jobs (id INTEGER PRIMARY KEY)")
+        other.execute("CREATE TABLE schema_migrations (version TEXT)")  # as others call theirs, too
+    before = path.read_bytes()
+    with pytest.raises(StoreRefused, match=r"a database of another program \(it has a table 'jobs'\)"):
+        engine(path)
+    assert path.read_bytes() == before
+
+
+async def test_a_file_of_ours_that_was_never_marked_is_opened(path: Path) -> None:
+    async with store(path) as db:
+        await fill(db)
+    with closing(sqlite3.connect(path)) as file:
+        file.execute("PRAGMA application_id = 0")
+    async with store(path) as db:
+        assert await is_whole(db)
 
 
 async def test_a_file_whose_header_was_overwritten_is_refused(path: Path) -> None:
@@ -397,7 +420,7 @@ async def test_a_file_that_may_not_grow_refuses_the_commit_and_loses_nothing(pat
         if end == "close":
             assert line(writer) == "closed"
         writer.send_signal(signal.SIGKILL)
-        writer.wait(30)
+        writer.wait(PATIENCE)
     async with store(path) as db:
         assert len(await db.read(found)) == rows + 1
         assert (await db.read(lambda tx: tx.rows("PRAGMA integrity_check")))[0]["integrity_check"] == "ok"

@@ -18,7 +18,7 @@ import pytest
 from tests.support import postgres as support
 from tests.support.postgres import Cluster, PostgresError
 from tests.support.proxy import FaultProxy
-from tests.support.reaper import descendants, state, until
+from tests.support.reaper import PATIENCE, descendants, state, until
 
 ROOT = Path(__file__).parents[2]
 MOMENT = 0.2  # seconds in which a loopback connection would long have answered
@@ -81,7 +81,7 @@ def notes(url: str) -> list[object]:
 
 
 def connected(proxy: FaultProxy) -> socket.socket:
-    return socket.create_connection((proxy.host, proxy.port), timeout=10)
+    return socket.create_connection((proxy.host, proxy.port), timeout=PATIENCE)
 
 
 def says(peer: socket.socket, size: int) -> bytes:
@@ -96,7 +96,7 @@ def is_silent(peer: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        peer.settimeout(10)
+        peer.settimeout(PATIENCE)
     return False
 
 
@@ -173,7 +173,7 @@ def test_a_killed_cluster_recovers_what_was_committed_and_nothing_else(victim: C
 def test_a_paused_cluster_accepts_connections_and_answers_once_resumed(victim: Cluster) -> None:
     request_for_tls = bytes.fromhex("0000000804d2162f")
     victim.pause()
-    with socket.create_connection(("127.0.0.1", victim.port), timeout=10) as peer:
+    with socket.create_connection(("127.0.0.1", victim.port), timeout=PATIENCE) as peer:
         peer.sendall(request_for_tls)
         assert is_silent(peer)
         assert {state(pid) for pid in [victim.pid, *descendants(victim.pid)]} == {"T"}
@@ -315,7 +315,7 @@ def test_a_delay_applies_in_each_direction(echo: FaultProxy) -> None:
         before = time.monotonic()
         peer.sendall(b"slow")
         assert says(peer, 4) == b"SLOW"
-        assert time.monotonic() - before >= 0.2
+        assert time.monotonic() - before > 0.19  # timers may be a tick early
 
 
 def test_a_proxy_whose_server_is_down_hangs_up() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.support.reaper import PATIENCE
 from tests.support.secrets_planted import ADDRESS_PASSWORD, ADDRESS_TOKEN, MARK, NETRC_PASSWORD
 
 from holdfast.errors import TryLater
@@ -198,7 +199,7 @@ async def test_a_remote_that_drips_is_given_up_at_the_deadline_of_the_whole_exch
 
     async with serving(drip) as remote:
         why = await refused(transport, remote.url(), deadline_for=0.3)
-        await asyncio.wait_for(remote.left.wait(), 10)  # the line was cut, not left to drip
+        await asyncio.wait_for(remote.left.wait(), PATIENCE)  # the line was cut, not left to drip
     assert why.reason == "TIMEOUT"
 
 
@@ -247,12 +248,12 @@ async def test_an_answer_that_is_none_is_a_reason_to_try_later(transport: HttpTr
         writer.close()
 
     async with serving(answer) as remote:
-        await refused(transport, remote.url(), deadline_for=10)
+        await refused(transport, remote.url(), deadline_for=PATIENCE)
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://", "ftp://127.0.0.1/", "http://127.0.0.1:99999/", "no scheme"])
 async def test_an_address_that_is_none_is_a_reason_to_try_later(transport: HttpTransport, url: str) -> None:
-    await refused(transport, url, deadline_for=5)
+    await refused(transport, url, deadline_for=PATIENCE)
 
 
 async def test_what_is_secret_in_an_address_is_not_in_the_error(transport: HttpTransport) -> None:
@@ -282,7 +283,7 @@ async def test_an_answer_longer_than_wanted_is_refused_and_not_read_to_its_end(
 
     async with serving(flood) as remote:
         why = await refused(transport, remote.url(), max_body=100_000)
-        await asyncio.wait_for(remote.left.wait(), 10)
+        await asyncio.wait_for(remote.left.wait(), PATIENCE)
     assert why.reason == "BAD_ANSWER"
     assert "more than 100000 bytes" in str(why)
     assert sent < 50_000_000
@@ -325,6 +326,6 @@ async def test_endless_headers_are_refused(transport: HttpTransport) -> None:
             await writer.drain()
 
     async with serving(chatter) as remote:
-        why = await refused(transport, remote.url(), deadline_for=20)
-        await asyncio.wait_for(remote.left.wait(), 10)
+        why = await refused(transport, remote.url(), deadline_for=PATIENCE)
+        await asyncio.wait_for(remote.left.wait(), PATIENCE)
     assert why.reason != "TIMEOUT"  # it is refused by its size

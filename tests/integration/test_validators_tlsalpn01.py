@@ -20,7 +20,9 @@ from tests.support.challenge_server import (
     server_context,
     told,
 )
-from tests.support.dns_server import DnsServer, free_port
+from tests.support.dns_server import DnsServer
+from tests.support.ports import free_port
+from tests.support.reaper import PATIENCE
 
 from holdfast.network import SystemNet
 from holdfast.validators.verdict import Challenge, Invalid, Valid, Verdict
@@ -247,7 +249,7 @@ async def test_a_server_that_never_shakes_hands_is_left_when_the_time_is_up(name
         port = server.sockets[0].getsockname()[1]
         verdict = await a_validator(names.address, tls_port=port, timeout=0.3).check(a_challenge("tls-alpn-01"))
         assert problem(verdict) == ("connection", True)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE):
             await left.wait()
 
 

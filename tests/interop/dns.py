@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from tests.support.reaper import PATIENCE
+
 ADDRESS: Final = ("127.0.0.1", 53)
 MANAGEMENT: Final = ("127.0.0.1", 8055)
 A, SOA, TXT, IN = 1, 6, 16, 1
@@ -119,10 +121,10 @@ def running() -> Iterator[None]:
     started, loop, stop = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve(started, stop)), daemon=True)
     thread.start()
-    if not started.wait(10):
+    if not started.wait(PATIENCE):
         raise TimeoutError("the DNS server did not start")
     try:
         yield
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(PATIENCE)

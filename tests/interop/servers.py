@@ -23,12 +23,11 @@ from cryptography.x509.oid import NameOID
 
 from tests.interop.packages import Debian, Package, Tool
 from tests.interop.recorder import Recorder, recording
-from tests.support.reaper import until
+from tests.support.reaper import PATIENCE, until
 
 ADDRESS: Final = "127.0.0.1:14443"
 BEHIND: Final = "127.0.0.1:14444"  # a server that is recorded
 MANAGEMENT: Final = "127.0.0.1:15000"
-PATIENCE: Final = 30  # seconds to start
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ def _root(server: Server, environment: Mapping[str, str], process: subprocess.Po
             return False
 
     try:
-        until(ready, "readiness", seconds=PATIENCE, every=0.1)
+        until(ready, "readiness", every=0.1)
     except TimeoutError as error:
         raise SystemExit(f"{error}:\n{server.log.read_text()[-4000:]}") from None
     command = [*OURS, "ca", "chain", "default", "--root"]
@@ -169,7 +168,7 @@ def _process(command: list[str], environment: Mapping[str, str], log: Path) -> I
     finally:
         process.terminate()
         try:
-            process.wait(40)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -193,11 +192,11 @@ def _wait(server: Server, process: subprocess.Popen[bytes]) -> None:
         except (URLError, ConnectionError):
             return False
 
-    until(answers, f"{server.directory} to answer", seconds=PATIENCE, every=0.05)
+    until(answers, f"{server.directory} to answer", every=0.05)
 
 
 def fetch(url: str, trust: Path | None) -> bytes:
     """Get a page; plain HTTP for a CRL."""
     context = ssl.create_default_context(cafile=trust) if url.startswith("https:") else None
-    with urllib.request.urlopen(url, timeout=20, context=context) as answer:
+    with urllib.request.urlopen(url, timeout=PATIENCE, context=context) as answer:
         return bytes(answer.read())

@@ -81,7 +81,7 @@ class Site:
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             try:
-                process.wait(20)
+                process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
@@ -133,7 +133,9 @@ class _Quiet(SimpleHTTPRequestHandler):
 def served_chain(name: str) -> str:
     """What port 443 shows to somebody who asks for this name, as PEM; empty if nothing."""
     command = ["openssl", "s_client", "-connect", "127.0.0.1:443", "-servername", name, "-showcerts"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=20)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
     return "".join(_PEM.findall(done.stdout))
 
 

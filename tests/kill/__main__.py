@@ -5,6 +5,7 @@ obtained from every kind of CA, and notices on their way to a channel.
 """
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -106,6 +107,9 @@ def measure(
     def term(place: Ground, ca: Ca) -> float:
         return takeover.after_sigterm(place, ca, ttl)
 
+    def lease(number: signal.Signals) -> Callable[[Ground, Ca], float]:
+        return lambda place, ca: takeover.lease_after(place, ca, ttl, number)
+
     def freeze(strike: Strike, grip: takeover.Grip) -> Callable[[Ground, Ca], float]:
         return lambda place, ca: takeover.zombie_writes(place, ca, ttl, strike, grip)
 
@@ -113,6 +117,8 @@ def measure(
     return {
         "sigkill": [on(where, kill) for where in (None, cluster) for _ in each],
         "sigterm": [on(cluster, term) for _ in each],
+        "lease_sigkill": [on(cluster, lease(signal.SIGKILL)) for _ in each],
+        "lease_sigterm": [on(cluster, lease(signal.SIGTERM)) for _ in each],
         "sigstop": [
             on(cluster, freeze(strike, grip)) for strike in takeover.FREEZES for grip in takeover.GRIPS for _ in each
         ],
@@ -127,6 +133,9 @@ def figures(tallies: list[Tally], measured: Measured, ttl: float) -> None:
     slowest = {name: max(values) for name, values in measured.items()}
     figure("takeover_after_sigkill", slowest["sigkill"], "s", ttl + GRACE, met=slowest["sigkill"] <= ttl + GRACE)
     figure("takeover_after_sigterm", slowest["sigterm"], "s", SIGTERM_GOAL, met=slowest["sigterm"] <= SIGTERM_GOAL)
+    for name, goal in (("sigkill", ttl + GRACE), ("sigterm", SIGTERM_GOAL)):
+        took = slowest[f"lease_{name}"]
+        figure(f"lease_moves_after_{name}", took, "s", goal, met=took <= goal)
     zombies = sum(measured["sigstop"])
     figure("zombie_writes_after_sigstop", zombies, "writes", 0, met=zombies == 0)
 

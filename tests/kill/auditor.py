@@ -26,13 +26,21 @@ class Promise:
 
 def problems(ground: Ground, ca: Ca, promise: Promise) -> list[str]:
     """Everything that is wrong, as sentences; nothing when all is well."""
-    return [*_at_the_ca(ca, promise), *look(ground, lambda tx: list(_in_the_store(tx, ground, promise)))]
+    lost = look(ground, _taken_back)
+    return [*_at_the_ca(ca, promise, lost), *look(ground, lambda tx: list(_in_the_store(tx, ground, promise)))]
 
 
-def _at_the_ca(ca: Ca, promise: Promise) -> Iterator[str]:
+def _taken_back(tx: Tx) -> dict[str, int]:
+    """How often each errand's job was taken from one who went silent: dead, or slower than its lease."""
+    taken = "SELECT subject AS key, COUNT(*) AS n FROM audit WHERE action = 'job_taken_back' GROUP BY 1"
+    return _counted(tx.rows(taken))
+
+
+def _at_the_ca(ca: Ca, promise: Promise, lost: dict[str, int]) -> Iterator[str]:
     yield from _differences("certificates at the CA", ca.certificates, dict.fromkeys(promise.errands, 1))
     for errand, orders in ca.ordered.items():
-        if orders > 1 + promise.kills:  # each death may repeat the effect it interrupted, and no other
+        # Each death, and each lease that was too short, may repeat the effect it interrupted, and no other.
+        if orders > 1 + max(promise.kills, lost.get(errand, 0)):
             yield f"{errand} was ordered {orders} times with {promise.kills} kills"
     for line in ca.over_limit:
         yield f"the CA's limit was exceeded: {line}"

@@ -22,6 +22,7 @@ from tests.support.acme_seed import Planted, Seed
 from tests.support.child import Strike
 from tests.support.grounds import Ground, ground
 from tests.support.postgres import Cluster
+from tests.support.reaper import PATIENCE
 
 # Several in flight: one with two names, one whose proof is late, one that is wrong.
 ORDERS: Final = (
@@ -33,9 +34,10 @@ ORDERS: Final = (
 INVALID: Final = frozenset({"wrong"})
 UNHURRIED: Final = frozenset({"late"})  # its second try waits two seconds, whoever lives: that is no recovery
 LEASE: Final = 3.0
+LASTING: Final = f"--ttl={3 * LEASE:g}"  # a third lease that is lost would be taken for poison
 POLL: Final = 1.0
-DECIDED_WITHIN: Final = 45.0  # seconds; an order that is open for longer is stuck
-ENDS_WITHIN: Final = 20.0
+DECIDED_WITHIN: Final = PATIENCE  # an order that is open for longer is stuck
+ENDS_WITHIN: Final = PATIENCE
 LANES: Final = 8  # runs at a time on one store; most of each is waiting
 LOOK_EVERY: Final = 0.02  # seconds
 TRIES: Final = 3  # how many passages there are depends a little on timing
@@ -120,7 +122,7 @@ class CaHarness:
                     return Outcome(case or Case("", 0), fired, passed, wrong)
             if not fired:
                 return await self._judged(case, place, patient, work, passed, died_at, fired=False)
-            with AcmeReplica(place, "successor", address, self._answerer.port) as successor:
+            with AcmeReplica(place, "successor", address, self._answerer.port, LASTING) as successor:
                 outcome = await self._judged(case, place, patient, work, passed, died_at, fired=True)
                 if outcome.problems:
                     outcome.problems.append(successor.log())

@@ -22,7 +22,8 @@ from tests.support.grounds import Ground, look
 
 AT_ONCE: Final = 20
 ROUNDS: Final = 5  # of twenty calls each: two transactions are seldom open in the same millisecond
-PATIENCE: Final = 90.0  # seconds for one experiment
+PATIENCE: Final = 300.0  # seconds for one experiment
+LASTING: Final = f"--ttl={9 * LEASE:g}"  # nobody loses such a lease because the machine is slow
 KILLED_AT: Final = Strike("kill", "job.effect-done", 3)  # with orders in flight: two at most are of its own start
 # When a replica that is alone on an empty store signs for its first client, it passes these for the n-th time.
 FREEZES: Final = (
@@ -52,12 +53,14 @@ class Found:
 
 
 @asynccontextmanager
-async def two(place: Ground, answerer: Answerer, strike: Strike | None = None) -> AsyncIterator[tuple[Any, ...]]:
+async def two(
+    place: Ground, answerer: Answerer, *wishes: str, strike: Strike | None = None
+) -> AsyncIterator[tuple[Any, ...]]:
     """Both start at once on an empty store; a client that asks them in turn."""
     addresses = an_address(), an_address()
     with (
-        AcmeReplica(place, "first", addresses[0], answerer.port, strike=strike) as first,
-        AcmeReplica(place, "second", addresses[1], answerer.port) as second,
+        AcmeReplica(place, "first", addresses[0], answerer.port, *wishes, strike=strike) as first,
+        AcmeReplica(place, "second", addresses[1], answerer.port, *wishes) as second,
     ):
         async with asyncio.timeout(PATIENCE), client(es256(), answerer, *addresses) as patient:
             yield first, second, patient
@@ -68,7 +71,7 @@ async def two(place: Ground, answerer: Answerer, strike: Strike | None = None) -
 
 async def in_turn(place: Ground, answerer: Answerer) -> Found:
     """Every request of a client goes to the other replica than the one before, nonces and all."""
-    async with two(place, answerer) as (_, _, patient):
+    async with two(place, answerer, LASTING) as (_, _, patient):
         await both_serve(patient)
         accounts = await asyncio.gather(*(patient.new_account() for _ in range(4)))
         await patient.register()
@@ -82,7 +85,7 @@ async def in_turn(place: Ground, answerer: Answerer) -> Found:
 
 async def at_once(place: Ground, answerer: Answerer) -> Found:
     """Twenty finalize calls in one moment, each with a key of its own, on both replicas: one of them counts."""
-    async with two(place, answerer) as (_, _, patient):
+    async with two(place, answerer, LASTING) as (_, _, patient):
         await both_serve(patient)
         await patient.register()
         wrong = [each for n in range(ROUNDS) for each in await _race(patient, f"race {n}")]
@@ -117,7 +120,7 @@ async def both_serve(patient: Patient) -> None:
 
 async def one_killed(place: Ground, answerer: Answerer) -> Found:
     """A replica dies with orders in flight; the other one finishes them."""
-    async with two(place, answerer, KILLED_AT) as (first, _, patient):
+    async with two(place, answerer, strike=KILLED_AT) as (first, _, patient):
         await both_serve(patient)
         await patient.register()
         both, patient.routes.addresses = patient.routes.addresses, [first.address]
@@ -142,7 +145,7 @@ async def frozen(place: Ground, answerer: Answerer, *, strike: Strike) -> Found:
             asking = asyncio.create_task(patient.finalize(held, await patient.ready(held)))
             await asyncio.to_thread(zombie.wait_stopped)
             frozen_at, state = time.monotonic(), look(place, lambda tx: _state(tx, held))
-            with AcmeReplica(place, "other", addresses[1], answerer.port):
+            with AcmeReplica(place, "other", addresses[1], answerer.port, LASTING):
                 asking.cancel()
                 await patient.hang_up()
                 patient.routes.addresses = [addresses[1]]

@@ -23,8 +23,9 @@ SLOW: Final = "e3"  # its answers take a while: held over a heartbeat
 SECRETS: Final = ("s1", "s2", "s3")
 WISHES: Final = (
     f"--ask={','.join(ASKED)}", f"--orphan={ORPHAN}", f"--secret={','.join(SECRETS)}", "--leave",
-    "--ttl=2", "--poll=0.2", "--sweep=0.2", "--wait=0.05",
+    "--ttl=6", "--poll=0.2", "--sweep=0.2", "--wait=0.05",
 )  # fmt: skip
+LASTING: Final = "--ttl=60"  # a third lease that is lost would be taken for poison
 TRIES: Final = 3  # how many commits there are depends a little on timing
 # Requests to CAs are struck in the issuance part.
 ELSEWHERE: Final = frozenset({"http.asking", "http.answered"})
@@ -135,7 +136,7 @@ class Harness:
         """What the victim held is free after its lease time; here that time passes at once."""
         place.let_leases_expire()
         ca.slow.clear()
-        with Child(place, ca.base, place.folder / "successor", *WISHES) as successor:
+        with Child(place, ca.base, place.folder / "successor", *WISHES, LASTING) as successor:
             try:
                 code = successor.wait()
             except TimeoutError:

@@ -19,7 +19,7 @@ from tests.support.child import Strike
 from tests.support.grounds import Ground, PostgresGround, look
 from tests.support.postgres import Cluster
 from tests.support.processes import FORKS, Child, _guard
-from tests.support.reaper import until
+from tests.support.reaper import PATIENCE, until
 
 FORKS.set_forkserver_preload(["__main__", child.__name__, issuing_child.__name__])
 # Of an issuance: each commit, each request to the CA, each step of its job.
@@ -31,7 +31,6 @@ POINTS: Final = frozenset(
 )  # fmt: skip
 TRIES: Final = 3
 LANES: Final = 6
-WITHIN: Final = 60.0  # seconds for one life, on a busy machine
 
 
 class Issuing(Child):
@@ -113,7 +112,6 @@ class IssuanceHarness:
             until(
                 lambda: successor.exit_code is not None or _in_doubt(place, ca),
                 "the successor's end",
-                seconds=WITHIN,
                 every=0.05,
             )
             if successor.exit_code is not None:
@@ -131,7 +129,7 @@ def _in_doubt(place: Ground, ca: CaOfOneRun) -> bool:
 
 def _ended(life: Issuing) -> tuple[list[str], bool, Counter[str]]:
     try:
-        code = life.wait(WITHIN)
+        code = life.wait(PATIENCE)
     except TimeoutError:
         return [f"{life.report.stem} does not get done:\n{life.log()}"], False, life.passed()
     fired = bool(life.said("kill"))
@@ -155,7 +153,7 @@ def time_passes(place: Ground, *, hours: int) -> None:
         finally:
             session.close()
         return
-    db = sqlite3.connect(place.store, timeout=10, isolation_level=None)
+    db = sqlite3.connect(place.store, timeout=PATIENCE, isolation_level=None)
     for each in statements:
         db.execute(each)
     db.close()

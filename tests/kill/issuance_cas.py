@@ -23,6 +23,7 @@ from tests.support.fake_cas.globalsign import FakeGlobalSign
 from tests.support.fake_cas.sectigo import FakeSectigo
 from tests.support.fake_cas.vault import FakeVault
 from tests.support.pebble import Pebble
+from tests.support.reaper import PATIENCE
 
 LOOKS: Final = 2  # how often a new order is shown as pending
 
@@ -180,7 +181,7 @@ class Hosting:
         self._loop.close()
 
     def do(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
 
 
 class Later:

@@ -47,7 +47,7 @@ def settings_of(wishes: argparse.Namespace) -> Settings:
             first_ca=CA,
             networks=("127.0.0.0/8",),
             http_port=wishes.http_port,
-            validation_timeout=5 * SOON,
+            validation_timeout=60 * SOON,
             validation_tries=TRIES,
         ),
     )

@@ -17,7 +17,7 @@ from holdfast.core.problem import Problem
 from holdfast.engine import acme_issue, acme_validate
 from holdfast.engine.kind import Kind
 from holdfast.network import SystemNet
-from holdfast.operations import acme_accounts, acme_authzs, acme_orders
+from holdfast.operations import acme_accounts, acme_authzs, acme_names, acme_orders
 from holdfast.operations.acme_orders import Wish
 from holdfast.operations.authorities import Authority
 from holdfast.operations.deliveries import Deliveries
@@ -122,7 +122,7 @@ class Office:
 
 
 def a_csr(*identifiers: Identifier, key: ec.EllipticCurvePrivateKey | None = None) -> bytes:
-    names, ips = acme_orders.split(identifiers)
+    names, ips = acme_names.split(identifiers)
     return csr.build(names, key or ec.generate_private_key(ec.SECP256R1()), ips=ips)
 
 
@@ -155,7 +155,7 @@ async def open_office(
             handover=Handover(),
         )
         settings = ValidationSettings(
-            resolvers=resolvers, http_port=web.port, allowed_networks=("127.0.0.0/8",), timeout=5.0
+            resolvers=resolvers, http_port=web.port, allowed_networks=("127.0.0.0/8",), timeout=PATIENCE
         )
         validator = Validator(SystemNet(), SystemClock(), random, settings)
         yield Office(db, desk, opened.ca, web, validator, proofs)

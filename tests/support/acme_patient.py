@@ -17,6 +17,7 @@ from tests.support.acme_child import DIRECTORY
 from tests.support.acme_client import AcmeClient, Signer, b64, problem
 from tests.support.acme_desk import a_csr
 from tests.support.acme_replica import Answerer
+from tests.support.reaper import PATIENCE
 
 PAUSE: Final = 0.25  # seconds before making a request again
 PAUSES: Final = (0.05, 0.1, 0.2, 0.4)  # seconds before looking again
@@ -96,7 +97,7 @@ class Patient:
         self._client = AcmeClient(self._http(), DIRECTORY, self.signer)
 
     def _http(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(transport=self.routes, timeout=httpx2.Timeout(10.0))
+        return httpx2.AsyncClient(transport=self.routes, timeout=httpx2.Timeout(PATIENCE))
 
     async def hang_up(self) -> None:
         """Close all connections; the next request opens a new one."""

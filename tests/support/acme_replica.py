@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from tests.support import acme_child, child
 from tests.support.child import Strike
 from tests.support.grounds import Ground
+from tests.support.ports import free_port
 from tests.support.processes import FORKS, Child, _guard
 
 FORKS.set_forkserver_preload(["__main__", child.__name__, acme_child.__name__])
@@ -69,9 +70,8 @@ class Answerer:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._servers = [ThreadingHTTPServer((HOSTS[0], 0), Handler)]
-        self.port = self._servers[0].server_port
-        self._servers += [ThreadingHTTPServer((host, self.port), Handler) for host in HOSTS[1:]]
+        self.port = free_port()
+        self._servers = [ThreadingHTTPServer((host, self.port), Handler) for host in HOSTS]
         for server in self._servers:
             server.daemon_threads = True
             server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

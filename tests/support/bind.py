@@ -14,7 +14,7 @@ import dns.query
 
 from tests.interop.packages import Debian
 from tests.support.packages import tool
-from tests.support.reaper import until
+from tests.support.reaper import PATIENCE, until
 from tests.support.secrets_planted import TSIG_KEY
 
 LOCAL: Final = "127.0.0.1"
@@ -63,7 +63,7 @@ class Bind:
         self._process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | environment)
         log.close()
         try:
-            until(self._answers, "BIND", seconds=20, every=0.02)
+            until(self._answers, "BIND", every=0.02)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -73,14 +73,14 @@ class Bind:
         if self._process.poll() is not None:
             raise AssertionError((self._folder / "named.log").read_text()[-2000:])
         try:
-            with socket.create_connection((LOCAL, self.port), timeout=1):
+            with socket.create_connection((LOCAL, self.port), timeout=PATIENCE):
                 return bool(self.ask(f"ns1.{OURS}", "A"))
         except OSError:
             return False
 
     def ask(self, name: str, kind: str) -> list[str]:
         """What it says now, asked by a library that the product does not ask by."""
-        answer = dns.query.tcp(dns.message.make_query(name, kind), LOCAL, port=self.port, timeout=5)
+        answer = dns.query.tcp(dns.message.make_query(name, kind), LOCAL, port=self.port, timeout=PATIENCE)
         return [record.to_text() for found in answer.answer for record in found]
 
     def __exit__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from holdfast.operations.authorities import Authorities, Authority
 from holdfast.operations.vault import Vault
 from holdfast.pki import certify, csr, profile
 from holdfast.pki import keys as keyparts
-from holdfast.pki.ceremony import Plan
+from holdfast.pki.ceremony import Plan, make
 from holdfast.pki.crl import Reason
 from holdfast.pki.intent import new_serial
 from holdfast.store import ca_certificates
@@ -99,3 +100,9 @@ async def revoked(db: Database, issued: Issued, reason: Reason = Reason.SUPERSED
     job = SystemRandom().new_id("job")
     assert await db.write(lambda tx: revocation.revoke(tx, issued, reason, actor="local:test", job=job))
     return issued
+
+
+async def with_ended_issuer(ca: Authority) -> Authority:
+    """The same CA some years later, when nobody gave its issuer a later end."""
+    made = await make(Plan(name="Example"), now=SystemClock().now() - timedelta(days=6 * 365), random=SystemRandom())
+    return replace(ca, issuer=replace(ca.issuer, certificate=made.intermediate))

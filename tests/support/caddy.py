@@ -34,7 +34,7 @@ from tests.interop import dns, namespace
 from tests.interop.packages import Pip
 from tests.support import issuing
 from tests.support.packages import tool
-from tests.support.reaper import until
+from tests.support.reaper import PATIENCE, until
 
 CADDYFILE: Final = """{{
     admin off
@@ -52,7 +52,6 @@ https://localhost:9443 {{
 }}
 """
 DIRECTORY: Final = "https://localhost:9443/acme/local/directory"
-PATIENCE: Final = 120
 
 
 def ordered(folder: Path) -> dict[str, Any]:
@@ -82,7 +81,7 @@ def caddy(folder: Path, program: str) -> Iterator[Place]:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     root = folder / "data" / "pki" / "authorities" / "local" / "root.crt"
     try:
-        until(root.exists, "caddy", seconds=30, every=0.05)
+        until(root.exists, "caddy", every=0.05)
         yield Place(directory=DIRECTORY, roots=root.read_bytes())
     finally:
         process.kill()
@@ -102,13 +101,13 @@ class Texts:
 
     def _tell(self, verb: str, record: Record) -> None:
         url = f"http://{dns.MANAGEMENT[0]}:{dns.MANAGEMENT[1]}/{verb}"
-        with urllib.request.urlopen(url, data=f"{record.name} {record.value}".encode(), timeout=10):
+        with urllib.request.urlopen(url, data=f"{record.name} {record.value}".encode(), timeout=PATIENCE):
             pass
 
 
 async def _answers(wire: Wire) -> None:
     """Its files are there a moment before it listens."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while True:
             try:
                 await wire.directory()

@@ -25,6 +25,7 @@ from holdfast.ports import Net, Stream, Tls
 from holdfast.validators.check import Validator
 from holdfast.validators.verdict import Challenge, ValidationSettings
 from holdfast.world import SystemClock, SystemRandom
+from tests.support.reaper import PATIENCE
 
 Answer = Callable[[str, asyncio.StreamWriter], Awaitable[None]]  # the head of the request, and the line
 
@@ -64,7 +65,7 @@ def a_validator(
     http_port: int = 80,
     tls_port: int = 443,
     allowed: Sequence[str] = LOOPBACK,
-    timeout: float = 10.0,
+    timeout: float = PATIENCE,
     caa: Sequence[str] = (),
 ) -> Validator:
     """The real thing, in a laboratory."""

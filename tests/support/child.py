@@ -43,6 +43,7 @@ from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Metrics, Telemetry, make_log
 from holdfast.world import HttpTransport, LocalFiles, SystemClock, SystemRandom
+from tests.support.reaper import PATIENCE
 
 ANY: Final = "*"
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -196,7 +197,7 @@ class Life:
     async def _ask(self, db: Database, keyring: Keyring) -> None:
         """Each wish has a key, so that asking again after a death asks for nothing new."""
         limit = Limit(burst=self._wishes.burst, every=errands.LIMIT.every)
-        await db.run_long(lambda tx: _set_up(tx, limit), deadline=timedelta(seconds=30))
+        await db.run_long(lambda tx: _set_up(tx, limit), deadline=timedelta(seconds=PATIENCE))
         for name in self._wishes.ask:
             await _insist(db, lambda tx, name=name: errands.ask(tx, name, f"job_{name}"), f"ask:{name}")
         for name in self._wishes.orphan:
@@ -294,7 +295,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--drain", type=float, default=30.0)
     parser.add_argument("--wait", type=float, default=0.05, help="seconds between two looks at the CA")
     parser.add_argument("--burst", type=int, default=errands.LIMIT.burst, help="requests to the CA at once")
-    parser.add_argument("--deadline", type=float, default=10.0, help="seconds for one store call")
+    parser.add_argument("--deadline", type=float, default=PATIENCE, help="seconds for one store call")
     return parser
 
 

@@ -9,7 +9,6 @@ It speaks DNS by a library that the product does not use, so that the two check 
 """
 
 import asyncio
-import socket
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from types import TracebackType
@@ -153,11 +152,3 @@ class _Datagrams(asyncio.DatagramProtocol):
         answer = self._server.reply(data, tcp=False)
         if answer is not None:
             self._transport.sendto(answer, addr)
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port where nobody listens, a moment ago."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as line:
-        line.bind((host, 0))
-        port: int = line.getsockname()[1]
-        return port

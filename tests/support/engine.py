@@ -19,11 +19,11 @@ from holdfast.store.database import Database, Store
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Health, Log, Metrics, Telemetry, Traces
 from holdfast.world import SystemClock
+from tests.support.reaper import PATIENCE
 from tests.support.secrets_watch import look
 
 T = TypeVar("T")
 
-PATIENCE: Final = 30.0  # seconds; only ever used up by a test that fails
 LONG: Final = timedelta(minutes=10)
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -176,7 +176,8 @@ async def working(
     holder: str = "worker-a",
     ttl: timedelta = timedelta(seconds=30),
     poll: timedelta = timedelta(milliseconds=50),
-    drain: timedelta = timedelta(seconds=10),
+    drain: timedelta = timedelta(seconds=PATIENCE),
+    leave: timedelta = timedelta(seconds=PATIENCE),
     clock: Clock | None = None,
     points: Points = no_points,
     watch: Watch | None = None,
@@ -194,6 +195,7 @@ async def working(
         ttl=ttl,
         poll=poll,
         drain=drain,
+        leave=leave,
         handover=handover or Handover(),
     )
     running = Running(worker, watch, stop, asyncio.create_task(worker.run(stop)))

@@ -14,10 +14,10 @@ from holdfast.store.sqlite import SqliteSession, open_connection
 from holdfast.store.tx import Session, Tx
 from tests.support.child import SkewedClock
 from tests.support.postgres import Cluster
+from tests.support.reaper import PATIENCE
 
 T = TypeVar("T")
 LATER: Final = 3600.0  # seconds: longer than any lease
-PATIENCE: Final = 10.0
 
 
 class Ground(Protocol):

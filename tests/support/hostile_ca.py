@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from holdfast.issuers.acme_reading import Place
 from tests.support.pebble import tls_certificate
+from tests.support.reaper import PATIENCE
 
 Behave = Callable[[asyncio.StreamWriter], Awaitable[None]]
 TOKEN = "evaGxfADs6pSRb2LAv9IZf17Dt3juxGJ-PCt92wr-oA"
@@ -27,7 +28,7 @@ NAME = "www.holdfast.test"
 
 
 class HostileCa:
-    def __init__(self, folder: Path, *, deadline_for: float = 20.0) -> None:
+    def __init__(self, folder: Path, *, deadline_for: float = PATIENCE) -> None:
         self._certificate, self._key = tls_certificate(folder, "localhost")
         self._deadline_for = deadline_for
         self._behaviour: dict[str, list[Behave]] = {}

@@ -2,8 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Final
@@ -16,6 +16,7 @@ from holdfast.store import jobs, journal
 from holdfast.store.database import Database, Engine
 from holdfast.store.jobs import Job
 from holdfast.store.tx import Row, Tx
+from tests.support.reaper import PATIENCE
 from tests.support.stores import open_store
 
 TTL: Final = timedelta(seconds=30)
@@ -44,13 +45,23 @@ class MovableClock:
 
 
 @asynccontextmanager
-async def opened(engine: Engine, *, points: Points = no_points, deadline: float = 10.0) -> AsyncIterator[Database]:
+async def opened(engine: Engine, *, points: Points = no_points, deadline: float = PATIENCE) -> AsyncIterator[Database]:
     """A store for the length of a block."""
     store = open_store(engine, points=points, deadline=deadline)
     try:
         yield store
     finally:
         await store.close()
+
+
+@contextmanager
+def hurried(store: Database, deadline: float) -> Iterator[None]:
+    """Calls begun in the block are given up so soon; those before and after have time on any machine."""
+    usual, store._deadline = store._deadline, deadline
+    try:
+        yield
+    finally:
+        store._deadline = usual
 
 
 class Gate:
@@ -64,10 +75,10 @@ class Gate:
     def wait(self, tx: Tx | None = None) -> None:
         """Called by the function."""
         self._loop.call_soon_threadsafe(self._inside.set)
-        assert self._go.wait(30)
+        assert self._go.wait(PATIENCE)
 
     async def entered(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             await self._inside.wait()
 
     def open(self) -> None:

@@ -18,6 +18,7 @@ from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx, from_micros
 from tests.support.lifecycle import DAY, House, MovedClock, Order, TruthfulCa, a_house
+from tests.support.reaper import PATIENCE
 from tests.support.stores import migrated
 
 TTL = timedelta(seconds=30)
@@ -38,7 +39,7 @@ class StillClock(MovedClock):
 async def a_still_house(folder: Path) -> AsyncIterator[tuple[House, MovedClock]]:
     clock = StillClock()
     engine = SqliteEngine(folder / "holdfast.sqlite", clock)
-    store = Database(engine, clock=clock, points=no_points, deadline=timedelta(seconds=30))
+    store = Database(engine, clock=clock, points=no_points, deadline=timedelta(seconds=PATIENCE))
     await migrated(store)
     try:
         yield await a_house(store, folder, clock=clock), clock

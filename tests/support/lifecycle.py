@@ -33,6 +33,7 @@ from holdfast.store.tx import Tx
 from holdfast.world import SystemClock, SystemRandom
 from tests.support.ca import a_vault
 from tests.support.engine import Running, Watch, eventually, working
+from tests.support.reaper import PATIENCE
 from tests.support.stores import migrated
 
 DAY = timedelta(days=1)
@@ -340,7 +341,7 @@ async def a_moving_house(folder: Path, **ca: Any) -> AsyncIterator[tuple[House, 
     """On SQLite, whose clock can be moved."""
     clock = MovedClock()
     engine = SqliteEngine(folder / "holdfast.sqlite", clock)
-    store = Database(engine, clock=clock, points=no_points, deadline=timedelta(seconds=10))
+    store = Database(engine, clock=clock, points=no_points, deadline=timedelta(seconds=PATIENCE))
     await migrated(store)
     try:
         yield await a_house(store, folder, clock=clock, **ca), clock

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from holdfast.app import App
 from holdfast.config import load
+from tests.support.reaper import PATIENCE
 
 
 class Strike:
@@ -22,7 +23,7 @@ class Strike:
 
 async def main(point: str, at: int) -> None:
     stop = asyncio.Event()
-    asyncio.get_running_loop().call_later(60, stop.set)
+    asyncio.get_running_loop().call_later(PATIENCE, stop.set)
     await App(load(None, os.environ, Path.read_bytes), points=Strike(point, at)).run(stop)
 
 

@@ -35,6 +35,7 @@ from holdfast.store.tx import Tx
 from holdfast.telemetry import Metrics, Telemetry, make_log
 from holdfast.world import HttpTransport, LocalFiles, SystemRandom
 from tests.support.child import LOOK_EVERY, Passages, Report, SkewedClock, Strike, _engine, die_with_parent
+from tests.support.reaper import PATIENCE
 from tests.support.secrets_planted import SERVED_HOOK_KEY
 
 CHANNEL: Final = "hook"
@@ -58,7 +59,7 @@ class Life:
         stop = asyncio.Event()
         async with AsyncExitStack() as stack:
             engine = _engine(self._wishes.store, self._clock)
-            db = Database(engine, clock=self._clock, points=self._points, deadline=timedelta(seconds=10))
+            db = Database(engine, clock=self._clock, points=self._points, deadline=timedelta(seconds=PATIENCE))
             stack.push_async_callback(db.close)
             await migrate.bring_up(db, points=self._points)
             keyring = await keys.unlock(db, self._settings, self._files, self._random)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from holdfast.core.notice import Message, Notice
+from holdfast.core.notice import Message, Missed, Notice
 from holdfast.engine import notices as wiring
 from holdfast.engine.notify import Tools
 from holdfast.engine.replica import Pace, Replica
@@ -29,6 +29,7 @@ from holdfast.store.sqlite import SqliteSession, open_connection
 from holdfast.store.tx import Tx
 from holdfast.world import SystemClock, SystemRandom
 from tests.support.engine import LoopClock, Watch
+from tests.support.reaper import PATIENCE
 
 T = TypeVar("T")
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -47,12 +48,12 @@ class Box:
         self.loses_replies = 0  # so often it takes a message and does not say so
         self.troubles: dict[str, Exception] = {}  # by the title of a message: what each try of it ends in
         self.next: list[Exception] = []  # what the next sends end in
-        self.missed: str | None = None  # whom it does not reach of those behind it
+        self.missed: Missed | None = None  # whom it does not reach of those behind it
         self.closed = 0
         self.closing: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.sending: Callable[[Message], Coroutine[Any, Any, None]] | None = None
 
-    async def send(self, message: Message) -> str | None:
+    async def send(self, message: Message) -> Missed | None:
         self.tried.append(message.id)
         if self.sending is not None:
             await self.sending(message)
@@ -93,7 +94,7 @@ class Boxes:
     clock: Clock
     made: dict[str, Box] = field(default_factory=dict)
     wrong: dict[str, Exception] = field(default_factory=dict)  # channels that cannot be opened
-    kinds: frozenset[str] = frozenset({"box", "pagerduty"})
+    kinds: frozenset[str] = frozenset({"box", "pagerduty", "apprise"})
 
     def __getitem__(self, name: str) -> Box:
         return self.made.setdefault(name, Box(self.clock))
@@ -223,7 +224,7 @@ class VirtualStore(Retrying):
     def __init__(self, clock: LoopClock) -> None:
         super().__init__(clock, timedelta(seconds=10))
         self.wake = Wake()
-        self.connection = open_connection(":memory:", clock, write=True, deadline=1.0)
+        self.connection = open_connection(":memory:", clock, write=True, deadline=PATIENCE)
         self.statements = 0
         self._run(lambda tx: migrate.prepare(tx))
         self._run(lambda tx: migrate.migrate(tx, "sqlite", migrate.bundled(), no_points))

@@ -26,12 +26,11 @@ from cryptography.x509.oid import NameOID
 
 from holdfast.issuers.acme_reading import Place
 from tests.interop.packages import Debian
-from tests.support.dns_server import free_port
 from tests.support.packages import tool
-from tests.support.reaper import until
+from tests.support.ports import free_port
+from tests.support.reaper import PATIENCE, until
 
 LOCAL: Final = "127.0.0.1"
-PATIENCE: Final = 30
 
 
 def program(name: str, suite: str | None = None) -> str:
@@ -102,7 +101,7 @@ class Pebble:
         try:
             self._start([dns, *off, *addresses, listen, self.dns], "dns.log")
             self._start([pebble, "-config", str(config), "-dnsserver", self.dns], "pebble.log")
-            until(self._answers, "pebble", seconds=PATIENCE, every=0.02)
+            until(self._answers, "pebble", every=0.02)
         except BaseException:
             self._stack.close()
             raise
@@ -129,7 +128,7 @@ class Pebble:
 
     def ask(self, url: str) -> bytes:
         trust = ssl.create_default_context(cafile=str(self._trust))
-        with urllib.request.urlopen(url, context=trust, timeout=10) as answer:
+        with urllib.request.urlopen(url, context=trust, timeout=PATIENCE) as answer:
             content: bytes = answer.read()
             return content
 
@@ -143,5 +142,5 @@ class Pebble:
     def dns_command(self, command: str, **words: str) -> None:
         """Such as set-txt and clear-txt of pebble-challtestsrv."""
         url = f"http://{LOCAL}:{self.dns_management}/{command}"
-        with urllib.request.urlopen(url, data=json.dumps(words).encode(), timeout=10):
+        with urllib.request.urlopen(url, data=json.dumps(words).encode(), timeout=PATIENCE):
             pass

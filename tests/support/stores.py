@@ -6,9 +6,10 @@ from holdfast.ports import Points, no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database, Engine
 from holdfast.world import SystemClock
+from tests.support.reaper import PATIENCE
 
 
-def open_store(engine: Engine, *, points: Points = no_points, deadline: float = 10.0) -> Database:
+def open_store(engine: Engine, *, points: Points = no_points, deadline: float = PATIENCE) -> Database:
     return Database(engine, clock=SystemClock(), points=points, deadline=timedelta(seconds=deadline))
 
 

@@ -18,7 +18,7 @@ from typing import Self
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from tests.support.reaper import until
+from tests.support.reaper import PATIENCE, until
 from tests.support.secrets_watch import look
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -75,7 +75,7 @@ class Shell:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            self._process.communicate(timeout=20)
+            self._process.communicate(timeout=PATIENCE)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -97,12 +97,12 @@ class Shell:
 
     def _wait_for(self, step: Step) -> None:
         address = next(url for word, url in self._ready.items() if word in step.command)
-        until(lambda: answers(address), f"{step.command} to be ready", seconds=60, every=0.1)
+        until(lambda: answers(address), f"{step.command} to be ready", every=0.1)
 
 
 def answers(address: str) -> bool:
     try:
-        with urlopen(f"{address}/health/ready", timeout=5) as reply:
+        with urlopen(f"{address}/health/ready", timeout=PATIENCE) as reply:
             return bool(reply.status == 200)
     except (URLError, OSError):
         return False

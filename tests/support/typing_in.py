@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from holdfast.cli import main
 from tests.support.processes import environment
+from tests.support.reaper import PATIENCE
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Said:
 async def typed_in(folder: Path, *args: str, stdin: str = "", env: Mapping[str, str] | None = None) -> Said:
     """On a thread: the server that it asks lives on this loop."""
     given = environment(folder, {}) | {"HOME": str(folder)} | dict(env or {})
-    return await asyncio.wait_for(asyncio.to_thread(_run, args, stdin, given), 60)
+    return await asyncio.wait_for(asyncio.to_thread(_run, args, stdin, given), PATIENCE)
 
 
 def _run(args: tuple[str, ...], stdin: str, env: Mapping[str, str]) -> Said:

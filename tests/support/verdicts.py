@@ -14,6 +14,7 @@ class Row(NamedTuple):
     foreign: str = ""  # on an object of owner "theirs"; empty: the route names no object
     body: Any = None
     headers: tuple[tuple[str, str], ...] = ()
+    wrong: Any = None  # a body that is refused: but who may not ask at all is told that, and nothing of what is wrong
 
 
 _SEE: Final = "yyyyyynn"
@@ -57,7 +58,9 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("POST", "/approvals/{approval}/reject"): Row(_OPERATE, _OPERATE_FOREIGN, {}),
     ("GET", "/issuers"): Row("yyyyyynn"),
     ("GET", "/issuers/{name}"): Row("yyyyyynn"),
-    ("POST", "/issuers"): Row(_ADMIN, "", {"name": "new", "kind": "test"}),
+    ("POST", "/issuers"): Row(
+        _ADMIN, "", {"name": "new", "kind": "test"}, wrong={"name": "new", "kind": "no-such-kind"}
+    ),
     ("PUT", "/issuers/{name}/settings"): Row(_ADMIN, "", {"settings": {}}, (("If-Match", "*"),)),
     ("DELETE", "/issuers/{name}"): Row(_ADMIN),
     ("POST", "/issuers/{name}/credentials"): Row(_ADMIN, "", {"credentials": {"x": "y"}}),
@@ -65,6 +68,7 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("POST", "/issuers/{name}/resume"): Row(_ADMIN),
     ("POST", "/issuers/{name}/test"): Row(_ADMIN),
     ("POST", "/issuers/{name}/account-key"): Row(_ADMIN),
+    ("POST", "/issuers/{name}/new-account"): Row(_ADMIN),
     ("GET", "/issuers/{name}/budget"): Row("yyyyyynn"),
     ("GET", "/notifications"): Row(_NOTICES),
     ("GET", "/notifications/summary"): Row("yyyynnnn"),

@@ -29,6 +29,7 @@ from holdfast.core.backoff import (
     poll_wait,
     rest_wait,
     retry_after,
+    retry_after_in_words,
     spread,
 )
 
@@ -237,14 +238,32 @@ def test_below_eleven_days_first_the_cap_shrinks_and_then_the_base() -> None:
     assert issuance_ladder(64 * HOUR) == Ladder(first=30 * MINUTE, factor=2, cap=8 * HOUR)
 
 
-@pytest.mark.parametrize("left", [2 * HOUR, MINUTE, timedelta(0), -3 * DAY])
+@pytest.mark.parametrize("left", [2 * HOUR, MINUTE])
 def test_a_short_life_waits_a_minute_at_first_and_a_quarter_of_an_hour_at_last(left: timedelta) -> None:
     waits = [issuance_wait(n, left_at_first_failure=left) / MINUTE for n in range(1, 7)]
     assert waits == [1, 2, 4, 8, 15, 15]
 
 
+@pytest.mark.parametrize("left", [timedelta(0), -3 * DAY])
+def test_one_that_has_ended_climbs_the_plain_ladder(left: timedelta) -> None:
+    waits = [issuance_wait(n, left_at_first_failure=left, over_for=-left) / HOUR for n in range(1, 9)]
+    assert waits == [1, 2, 4, 8, 16, 32, 32, 32]
+
+
+def test_the_dense_steps_before_an_end_do_not_go_on_after_it() -> None:
+    """They grow again from an hour: an end at midnight must not be followed by a try every quarter of an hour."""
+    at, n, waits = NOW, 12, list[float]()
+    for _ in range(8):
+        wait = issuance_wait(n, left_at_first_failure=HOUR, over_for=at - NOW)
+        at, n = at + wait, n + 1
+        waits.append(wait / HOUR)
+    assert waits == [1, 1, 2, 4, 8, 16, 32, 32]
+    assert issuance_wait(12, left_at_first_failure=HOUR, over_for=-MINUTE) == 15 * MINUTE  # not yet
+    assert issuance_wait(12, left_at_first_failure=30 * DAY, over_for=MINUTE) == 32 * HOUR  # never denser than before
+
+
 @quick
-@given(n=counts, left=lives, more=st.timedeltas(timedelta(0), 20 * DAY))
+@given(n=counts, left=lives.filter(lambda left: left > timedelta(0)), more=st.timedeltas(timedelta(0), 20 * DAY))
 def test_less_life_left_never_means_a_longer_wait(n: int, left: timedelta, more: timedelta) -> None:
     short = issuance_wait(n, left_at_first_failure=left)
     assert MINUTE <= short <= issuance_wait(n, left_at_first_failure=left + more)
@@ -366,3 +385,21 @@ def test_an_order_that_outlived_its_window_rests():
     wait, rests = next_poll(9, age=timedelta(days=3), asked=timedelta(seconds=1), **told)
     assert rests
     assert timedelta(minutes=50) <= wait <= timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "wait"),
+    [
+        ("too many new orders (300) from this account in the last 3h0m0s, retry after 2026-11-15 13:30:00 UTC", 90),
+        ("… retry after 2026-11-15 12:02:00 UTC: see https://letsencrypt.org/docs/rate-limits/", 2),
+        ("retry after 2026-11-15T12:10:00Z", 10),
+        ("retry after 2025-01-01 00:00:00 UTC", 5 / 60),
+        ("retry after 2036-01-01 00:00:00 UTC", 24 * 60),
+        ("retry after 2026-99-99 00:00:00 UTC", None),
+        ("retry after a while", None),
+        ("", None),
+    ],
+)
+def test_a_time_is_read_out_of_a_sentence(text: str, wait: float | None) -> None:
+    found = retry_after_in_words(text, NOW)
+    assert (None if found is None else found / MINUTE) == wait

@@ -59,6 +59,20 @@ def shown(settings: Settings) -> dict[str, Described]:
 # ── What is read ──────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize(
+    ("toml", "env", "name"),
+    [
+        ("", {"POD_NAME": "holdfast-0"}, "holdfast-0"),
+        ("", {"POD_NAME": "holdfast-0", "HOLDFAST_REPLICA_NAME": "a"}, "a"),
+        ('[replica]\nname = "b"', {"POD_NAME": "holdfast-0"}, "b"),
+        ("", {"POD_NAME": ""}, ""),
+    ],
+    ids=["pod", "variable", "file", "empty"],
+)
+def test_a_replica_that_was_given_no_name_is_called_as_its_pod(toml: str, env: dict[str, str], name: str):
+    assert read(toml, env).replica.name == name
+
+
 def test_without_a_file_and_variables_everything_is_a_default():
     settings = load(None, {}, no_files)
     assert settings == Settings()
@@ -665,6 +679,12 @@ def test_reading_settings_imports_nothing_that_is_slow_to_import():
 
 def acme(toml: str = "", env: Mapping[str, str] | None = None) -> Settings:
     return read(f"[acme]\n{toml}\n", {f"HOLDFAST_ACME_{name}": text for name, text in (env or {}).items()})
+
+
+@pytest.mark.parametrize("kind", ["digicert", "sectigo", "entrust", "globalsign"])
+def test_a_window_that_a_compose_file_leaves_empty_is_the_default(kind: str):
+    found = getattr(read(env={f"HOLDFAST_{kind.upper()}_POLL_MAX_WAIT_SECONDS": ""}), kind)
+    assert found.poll_max_wait_seconds == 0
 
 
 def test_a_list_in_a_variable_is_divided_by_commas_and_may_be_empty():

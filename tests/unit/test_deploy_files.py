@@ -92,3 +92,8 @@ def test_panels_have_their_own_numbers_and_places() -> None:
     ]
     assert len(set(cells)) == len(cells)
     assert max(x for x, _ in cells) < 24
+
+
+def test_whoever_looks_for_due_certificates_each_hour_is_not_said_to_stand_still() -> None:
+    [rule] = [rule for rule in RULES if rule["alert"] == "HoldfastRenewalStandsStill"]
+    assert float(rule["expr"].rpartition(">")[2]) >= 2 * 3600

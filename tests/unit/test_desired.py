@@ -313,3 +313,15 @@ def test_the_schema_takes_what_the_reader_takes() -> None:
     validator.validate(_tree(FULL))
     for bad in ("certificates: [{}]", "certificates: [{names: []}]", "certificates: [{names: [a], key: dsa}]", "x: 1"):
         assert not validator.is_valid(_tree(bad))
+
+
+def test_a_wrong_key_of_defaults_is_told_with_the_keys_that_defaults_have() -> None:
+    text = "defaults:\n- {wen: {env: prod}, owner: web}\ncertificates: []"
+    said = _problems(text)["defaults[0].wen"]
+    assert said.startswith("There is no such key. There are: when, issuers, key, ")
+    assert not {"name", "names", "labels", "paused"} & {*said.removesuffix(".").replace(",", "").split()}
+
+
+def test_a_ca_that_is_named_twice_is_refused_at_its_place() -> None:
+    said = _problems("certificates:\n- {names: [a.example], issuers: [own, other, own]}")
+    assert said == {"certificates[0].issuers[2]": "This is in the list already."}

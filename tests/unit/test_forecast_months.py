@@ -8,7 +8,7 @@ from holdfast.core.acme import Identifier
 from holdfast.core.budget import Limit
 from holdfast.core.ca_limits import CaLimits
 from holdfast.core.certificate import Window
-from holdfast.core.forecast import Kept
+from holdfast.core.forecast import Kept, lives_at
 from holdfast.core.forecast_months import Month, WhatIf, by_month, supposed
 
 NOW = datetime(2027, 3, 10, 12, 0, tzinfo=UTC)
@@ -94,3 +94,53 @@ def test_more_certificates_are_like_those_that_there_are_and_spread(fleet: list[
 def test_only_the_ca_that_is_asked_about_is_looked_at() -> None:
     fleet = [kept(1), kept(2, issuer="other")]
     assert supposed(fleet, WhatIf(issuer="other"), NOW) == fleet[1:]
+
+
+def test_one_that_is_renewed_so_long_before_its_end_is_renewed_as_often_as_that_means() -> None:
+    found = outlook(kept(before=80 * DAY))  # of ninety: ten days in use
+    assert sum(each.orders for each in found) == 34
+    tenth = outlook(kept(before=900 * DAY))  # never less than a tenth of its life, as the engine has it
+    assert sum(each.orders for each in tenth) == 38
+
+
+def test_one_that_is_renewed_late_in_its_life_is_never_moved_before_its_time_by_a_window() -> None:
+    never = Window(days=frozenset({0}), opens=0, closes=1)
+    [march, *_] = outlook(kept(next_at=NOW, fraction=0.95, windows=(never,)))
+    assert march.busiest_day == NOW.replace(hour=0)
+
+
+def test_the_same_names_too_often_in_a_week_are_named() -> None:
+    limits = CaLimits(per_set=Limit(burst=5, every=timedelta(hours=34)))
+    same = [kept(7) for _ in range(6)]
+    [march, *_] = outlook(*same, *(kept(n) for n in range(6)), limits=limits)
+    assert march.problem is not None
+    assert (march.problem.kind, march.problem.what) == ("names", "n7.example.com")
+    assert (march.problem.needed, march.problem.allowed) == (6, 5)
+    [alone, *_] = outlook(kept(next_at=NOW, life=timedelta(hours=20)), limits=limits)
+    assert alone.problem is not None
+    assert alone.problem.kind == "names"
+
+
+def test_those_that_are_only_assumed_have_names_of_their_own() -> None:
+    limits = CaLimits(per_set=Limit(burst=5, every=timedelta(hours=34)))
+    fleet = supposed([kept()], WhatIf(more=600), NOW)
+    assert all(each.fits for each in outlook(*fleet, limits=limits))
+
+
+@pytest.mark.parametrize(
+    ("kind", "directory", "longest"),
+    [
+        ("acme", "https://acme-v02.api.letsencrypt.org/directory", 90),
+        ("acme", "https://dv.acme-v02.api.pki.goog/directory", 200),
+        ("digicert", "", 200),
+        ("acme", "https://ca.internal/acme/letsencrypt.org", None),
+        ("acme", "https://notletsencrypt.org/directory", None),
+        ("vault", "", None),
+        ("local", "", None),
+    ],
+    ids=["letsencrypt", "google", "digicert", "private", "alike", "vault", "own"],
+)
+def test_only_lives_at_public_cas_are_bounded(kind: str, directory: str, longest: int | None) -> None:
+    since = datetime(2026, 12, 1, tzinfo=UTC)
+    found = [life for begins, life in lives_at(kind, directory) if begins <= since][-1:]
+    assert found == ([] if longest is None else [longest * DAY])

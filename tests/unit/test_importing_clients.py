@@ -1,6 +1,8 @@
 """What certbot, acme.sh and lego keep is found as they keep it; whatever is wrong is told with file and next step."""
 
 import base64
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat
 from tests.support import foreign_layouts as layouts
 from tests.support.foreign_layouts import ACCOUNT_ID, ACCOUNT_URL, DAY, DIRECTORY, HOST, NOW, SmallCa, key_pem, put
 
+from holdfast.cli.importing import _left_out, _others
 from holdfast.importing import acme_sh, certbot, lego
 from holdfast.importing.found import Found, Problem, Trouble
 from holdfast.importing.timers import STEPS
@@ -137,6 +140,27 @@ def test_a_certificate_of_acme_sh_is_found_with_its_account(tmp_path: Path) -> N
     assert found.account is not None
     assert (found.account.url, found.account.contacts) == (ACCOUNT_URL, ("mailto:ops@example.com",))
     assert keys.from_pem(found.account.key).public_key() == ACCOUNT.public_key()
+
+
+def test_acme_sh_keeps_its_key_unless_it_was_told_otherwise(tmp_path: Path) -> None:
+    layouts.acme_sh(tmp_path, "a.example.com", CA.issue("a.example.com"))
+    layouts.acme_sh(tmp_path, "b.example.com", CA.issue("b.example.com"), Le_ForceNewDomainKey="1")
+    assert [each.reuse_key for each in _acme_sh(tmp_path).certificates] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("days", "left", "noted"),
+    [("", None, False), ("10", 10, False), ("0", None, True), ("9999", None, True), ("soon", None, True)],
+    ids=["unsaid", "said", "at-once", "too-late", "no-number"],
+)
+def test_the_days_after_which_acme_sh_renews_are_counted_to_the_end(
+    tmp_path: Path, days: str, left: int | None, noted: bool
+) -> None:
+    layouts.acme_sh(tmp_path, "a.example.com", CA.issue("a.example.com"), Le_RenewalDays=days)
+    [found] = _acme_sh(tmp_path).certificates
+    life = found.not_after - found.not_before
+    assert found.renew_before == (None if left is None else life - timedelta(days=left))
+    assert any("Le_RenewalDays" in each for each in found.notes) is noted
 
 
 def test_an_older_acme_sh_has_one_account_for_a_host_and_separate_chain_files(tmp_path: Path) -> None:
@@ -304,3 +328,17 @@ def test_each_client_has_its_words_about_its_timer() -> None:
     assert "--uninstall-cronjob" in STEPS["acme.sh"][0]
     assert "crontab" in STEPS["lego"][0]
     assert STEPS["pem"]
+
+
+def test_accounts_that_are_left_out_are_named_with_the_certificates_that_came_by_them(tmp_path: Path) -> None:
+    layouts.acme_sh(tmp_path, "a.example.com", CA.issue("a.example.com"), account_key=ACCOUNT)
+    [first] = _acme_sh(tmp_path).certificates
+    assert first.account is not None
+    other = replace(first.account, file="/other/account.key")
+    more = [replace(first, name=f"n{n}.example.com", account=other) for n in range(7)]
+    [left] = _left_out([first, *more], first.account)
+    assert (left["file"], len(left["certificates"])) == ("/other/account.key", 7)
+    told = _others({"others": [left]})
+    assert told.startswith("; left out: /other/account.key, of n0.example.com, n1.example.com, ")
+    assert told.endswith(" and 2 more: the adopted one renews them")
+    assert _others({"others": []}) == ""

@@ -250,6 +250,11 @@ def test_limits_are_known_by_the_host_of_the_directory_and_settings_overrule_the
         ("too many new orders (300) from this account in the last 3h0m0s", "orders"),
         ('too many failed authorizations (5) for "www.example.com" in the last 1h0m0s', "names"),
         ("Service busy; retry later.", "requests"),
+        (
+            "Your account is temporarily prevented from requesting certificates for www.example.com and possibly "
+            "others. Please visit: https://portal.example/sfe/v1/unpause?jwt=a.b.c",
+            "names",
+        ),
     ],
 )
 def test_a_rate_limit_holds_the_budget_that_it_speaks_of(why: str, kind: str) -> None:
@@ -260,7 +265,22 @@ def test_a_rate_limit_holds_the_budget_that_it_speaks_of(why: str, kind: str) ->
     assert key.split("/")[2] == kind
     if kind == "domain":
         assert key.endswith("/example.com")
-        assert refused_key(LETS_ENCRYPT, "x", dns("www.example.com"), why, ["ca/x/orders"]) == "ca/x/orders"
+        assert "/names/" in refused_key(LETS_ENCRYPT, "x", dns("www.example.com"), why, ["ca/x/orders"])
+
+
+@pytest.mark.parametrize(
+    ("why", "kind"),
+    [
+        ('le, a new order: too many certificates (50) already issued for "example.com" in the last 168h', "names"),
+        ("le, a new order: too many new orders (300) from this account in the last 3h0m0s", "names"),
+        ("le, a new order: Service busy; retry later.", "requests"),
+    ],
+)
+def test_what_is_refused_to_an_exempt_renewal_does_not_stop_the_others(why: str, kind: str) -> None:
+    names = dns("www.example.com")
+    for window in (True, False):
+        paid = budgets_of_order(LETS_ENCRYPT, "le", names, renewal=True, in_ari_window=window)
+        assert refused_key(LETS_ENCRYPT, "le", names, why, paid).split("/")[2] == kind
 
 
 @pytest.mark.parametrize(

@@ -199,6 +199,8 @@ SAID: dict[str, dict[str, object]] = {
     "issuance.goes_on": {"issuance": "issuance_1"},
     "order.goes_on": {},
     "order.withdrawn": {"issuer": "ca", "why": "no", "alert": True},
+    "revocation.waits": {"version": "version_1", "issuer": "ca", "serial": "01", "error": "wait"},
+    "revocation.settled": {"key": "revocation/version_1"},
     "approval.asked": {"approval": "approval_1"},
     "approval.settled": {"key": "approval/approval_1"},
     "ari.moved": {"before": "2030-01-02", "after": "2030-01-01", "explanation": "https://ca.example/incident"},
@@ -221,6 +223,8 @@ SAID: dict[str, dict[str, object]] = {
     "channel.down": {"error": "no"},
     "channel.up": {},
     "channel.recipients_missed": {"error": "no such user"},
+    "channel.fallback_gone": {"to": "mail"},
+    "channel.fallback_well": {"key": "fallback/x"},
     "channel.dead_letters": {"reason": "REFUSED", "error": "no"},
     "channel.letters_gone": {"key": "dead-letters/ops"},
 }

@@ -49,6 +49,22 @@ def test_a_shard_names_itself_critically_by_the_address_in_its_certificates():
     assert found.value.only_contains_user_certs
 
 
+def test_a_shard_names_itself_by_every_address_its_certificates_ever_had():
+    earlier = ["http://old.example/pki/ca1/{shard}.crl", str(ISSUER.crl_url)]
+    signer = a_signer()
+    der = crl.sign(
+        ISSUER, signer, number=1, this_update=NOW, next_update=NOW + DAY, revoked=(), shard=2, earlier=earlier
+    )
+    place = value(x509.load_der_x509_crl(der), x509.IssuingDistributionPoint)
+    assert [name.value for name in place.full_name or ()] == [ISSUER.url_of(2), "http://old.example/pki/ca1/2.crl"]
+    assert "http://old.example/pki/ca1/{shard}.crl" in crl.places_of(der, 2)
+
+
+def test_the_only_list_of_a_ca_names_no_address_so_that_it_is_in_scope_wherever_it_is_said_to_be():
+    with pytest.raises(x509.ExtensionNotFound):
+        value(made(issuer=replace(ISSUER, shards=1), shard=0), x509.IssuingDistributionPoint)
+
+
 def test_a_list_that_is_not_in_shards_covers_everything():
     with pytest.raises(x509.ExtensionNotFound):
         value(made(issuer=SINGLE, shard=None), x509.IssuingDistributionPoint)
@@ -106,9 +122,14 @@ def test_a_list_is_made_anew_after_a_third_of_its_life():
 
 
 def test_an_entry_stays_until_a_list_was_made_after_the_certificates_end():
-    assert not crl.may_be_left_out(NOW, None)
-    assert not crl.may_be_left_out(NOW, NOW)
-    assert crl.may_be_left_out(NOW, NOW + timedelta(seconds=1))
+    later = NOW + timedelta(seconds=1)
+    assert not crl.may_be_left_out(NOW, None, later)
+    assert not crl.may_be_left_out(NOW, NOW, later)
+    assert crl.may_be_left_out(NOW, later, later)
+
+
+def test_an_entry_that_was_on_a_list_from_the_future_stays_until_its_certificate_has_ended():
+    assert not crl.may_be_left_out(NOW + DAY, NOW + 9 * DAY, NOW)
 
 
 def test_the_reasons_are_those_of_acme_that_an_end_certificate_can_have():

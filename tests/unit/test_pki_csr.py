@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import random
+from itertools import count
 
 import pytest
 from cryptography import x509
@@ -361,6 +362,17 @@ def test_a_real_rsa_request_signed_with_sha1_or_md5_is_weak():
         with pytest.raises(CsrRefused) as refused:
             csr.parse(der.sequence(info, algorithm, der.bit_string(bytes(256))))
         assert refused.value.code == "csr-signature-weak"
+
+
+def test_a_signature_with_bits_that_do_not_count_is_refused():
+    for number in count():  # one whose last bit is 0: without it the octets are the same
+        content = bytearray(crafted(san(dns(f"n{number}.example.com"))))
+        if not content[-1] & 1:
+            break
+    content[content.rindex(b"\x00\x30")] = 1
+    with pytest.raises(CsrRefused) as refused:
+        csr.parse(bytes(content))
+    assert refused.value.code in ("csr-signature", "csr-malformed")
 
 
 # ── Whatever comes ──

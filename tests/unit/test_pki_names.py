@@ -171,3 +171,20 @@ def test_a_bad_address_is_refused_for_its_own_reason(text: str, code: str):
 
 def test_an_address_of_version_6_is_shortened():
     assert names.ip_address("2001:DB8:0:0:0:0:0:1") == "2001:db8::1"
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("bücher.example", "Write xn--bcher-kva.example."),
+        ("*.BÜCHER.example", "Write *.xn--bcher-kva.example."),
+        ("example。com", "Write example.com."),
+        ("ü" * 300, "Write each label in its 'xn--' form (an A-label)."),
+        ("☃️..example", "Write each label in its 'xn--' form (an A-label)."),
+    ],
+    ids=["plain", "wildcard", "wide-dot", "too-long", "no-name"],
+)
+def test_a_name_that_is_not_ascii_is_refused_with_the_form_that_is_wanted(name: str, wanted: str) -> None:
+    with pytest.raises(NameRefused) as refused:
+        names.dns_name(name)
+    assert refused.value.hint == wanted

@@ -23,7 +23,15 @@ from holdfast.core.certificate import (
     failed,
 )
 from holdfast.core.reasons import Reason
-from holdfast.core.renewal import decide, emergency_at, lifetime_due, pick, safe_until
+from holdfast.core.renewal import (
+    decide,
+    emergency_at,
+    leaves_wrong,
+    lifetime_due,
+    pick,
+    safe_until,
+    short_from,
+)
 
 T0 = datetime(2026, 11, 1, tzinfo=UTC)  # a Sunday
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
@@ -126,6 +134,20 @@ def test_with_a_twentieth_of_its_life_left_it_is_an_emergency() -> None:
     assert (decision.cause, decision.urgent, decision.due(now)) == (Reason.EMERGENCY, True, True)
 
 
+@pytest.mark.parametrize("life", [8 * HOUR, 90 * DAY], ids=["of-hours", "of-months"])
+def test_a_wrong_certificate_is_left_for_another_ca_long_before_the_emergency(life: timedelta) -> None:
+    current = a_version(life)
+    short = short_from(current)
+    assert short < emergency_at(current) - life / 10
+    assert [leaves_wrong(current, at, others=True) for at in (short, short + MINUTE)] == [False, True]
+
+
+def test_a_wrong_certificate_is_never_left_where_there_is_no_other_ca_or_nothing_in_use() -> None:
+    late = safe_until(a_version())
+    assert not leaves_wrong(a_version(), late, others=False)
+    assert not leaves_wrong(None, late, others=True)
+
+
 @pytest.mark.parametrize(("state", "reason"), [(State.PAUSED, Reason.PAUSED), (State.ARCHIVED, Reason.ARCHIVED)])
 def test_one_that_is_put_away_is_never_due(state: State, reason: Reason) -> None:
     decision = decide(a_certificate(state=state), a_version(), T0 + 100 * DAY)
@@ -220,6 +242,20 @@ def test_the_last_safe_moment_is_never_slept_through() -> None:
     assert decide(certificate, version, last + MINUTE).at == safe_until(version)
     late = safe_until(version) + MINUTE  # a sweep comes when it comes: the attempt is due, and not put off for ever
     assert decide(certificate, version, late).at <= late
+
+
+@pytest.mark.parametrize(("attempts", "hours"), [(1, 1), (2, 2), (3, 4), (6, 32), (7, 32)])
+def test_one_that_begins_to_fail_when_it_has_ended_waits_as_one_that_was_never_there(attempts: int, hours: int) -> None:
+    version = a_version()
+    last = version.not_after + 90 * HOUR
+    certificate = a_certificate(failing=failing(attempts, last, version.not_after))
+    assert decide(certificate, version, last + MINUTE).at == last + hours * HOUR
+
+
+def test_a_name_that_a_person_must_unpause_is_tried_at_the_slowest_step_from_the_first_time_on() -> None:
+    last = T0 + 61 * DAY
+    paused = replace(failing(1, last), reason=Reason.NAME_PAUSED_AT_CA.value)
+    assert decide(a_certificate(failing=paused), a_version(), last + MINUTE).at == last + 32 * HOUR
 
 
 # ── Maintenance windows ──

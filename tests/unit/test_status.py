@@ -238,3 +238,51 @@ def test_one_that_was_asked_for_with_others_waits_for_its_turn_and_says_so() -> 
     assert [each.rule for each in told.checks if each.blocks] == ["issuance"]
     its_turn = status(a_certificate(), a_version(), asked, Waiting(due_at=turn), turn)
     assert (its_turn.phase, its_turn.reason_code) == (Phase.RENEWING, Reason.UNDER_WAY)
+
+
+# ── revoked, and paused at the CA ──
+
+THEN = T0 + 30 * DAY
+DONE = {"state": VersionState.REVOKED, "revoke_asked_at": THEN, "revoked_at": THEN + HOUR}
+ASKED = {"revoke_asked_at": THEN}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "since"),
+    [(DONE, Reason.REVOKED, THEN + HOUR), (ASKED, Reason.REVOCATION_ASKED, THEN)],
+    ids=["done", "asked"],
+)
+def test_a_revoked_one_in_use_is_not_called_safe_and_what_was_only_asked_for_is_told_apart(
+    changes: dict[str, Any], code: Reason, since: Any
+) -> None:
+    current, now = a_version(400 * DAY, **changes), THEN + 2 * HOUR
+    found = status(a_certificate(), current, None, None, now)
+    assert (found.reason_code, found.safe_until) == (code, since)
+    under_way = status(a_certificate(), current, an_issuance(), Waiting(due_at=now), now)
+    assert (under_way.reason_code, under_way.safe_until) == (Reason.UNDER_WAY, since)
+    assert under_way.reason.startswith(f"{code.value}: ")
+    troubled = status(a_certificate(failing=failing(2, now)), current, None, None, now + MINUTE)
+    assert troubled.reason.startswith(f"{code.value}: ")
+    assert troubled.attempts_that_fit == 0
+
+
+def test_an_explanation_does_not_call_revoked_what_the_ca_has_not_revoked_yet() -> None:
+    for changes, saw in (
+        (ASKED, "asked for at 2026-12-01T00:00:00Z, not yet done by the CA"),
+        (DONE, "2026-12-01T01:00:00Z"),
+    ):
+        checks = explain(a_certificate(), a_version(**changes), None, None, THEN).checks
+        assert [each.saw for each in checks if each.rule == "revoked"] == [saw]
+
+
+def test_a_name_that_is_paused_at_the_ca_is_the_operator_s_and_its_link_is_shown() -> None:
+    last, link = T0 + 61 * DAY, "https://portal.example/sfe/v1/unpause?jwt=a.b.c"
+    paused = replace(failing(1, last), reason="NAME_PAUSED_AT_CA", error=f"Please visit: {link}")
+    certificate = a_certificate(failing=paused)
+    found = status(certificate, a_version(), None, None, last + MINUTE)
+    assert (found.reason_code, found.acts_next) == (Reason.NAME_PAUSED_AT_CA, "operator")
+    assert link in (found.last_error or "")
+    told = explain(certificate, a_version(), None, None, last + MINUTE)
+    assert link in told.verdict
+    assert "npausing it at the CA" in told.would_change_it
+    assert "holdfast renew www" in told.would_change_it

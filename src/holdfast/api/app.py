@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
@@ -75,7 +76,7 @@ def site(
         separate_input_output_schemas=False,
     )
     app.state.front, app.state.local, app.state.throttle = front, local, Throttle()
-    app.state.proxies, app.state.now = networks(proxies), now
+    app.state.proxies, app.state.now, app.state.streams = networks(proxies), now, Counter[str]()
     problems.install(app, log)
     for module in (
         certificates,

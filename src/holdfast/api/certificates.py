@@ -13,7 +13,7 @@ from holdfast.api.call import Call, Caller, Changer, IfMatch, etag, expected_ver
 from holdfast.core.certificate import Certificate
 from holdfast.core.inventory import Filter, Sort
 from holdfast.errors import UserError
-from holdfast.operations import access, certificates, explaining, inventory, watching
+from holdfast.operations import access, certificates, explaining, inventory, revocation, watching
 from holdfast.operations.access import Action, Owned
 from holdfast.operations.certificates import found_by, view_of
 from holdfast.operations.inventory import on_certificate
@@ -234,14 +234,13 @@ async def cancel(call: Changer, ref: Ref, asked: shapes.Cancellation) -> shapes.
 
 @router.post("/{ref}/revoke", status_code=202, responses=FOLLOWED)
 async def revoke(call: Changer, ref: Ref, asked: shapes.Revocation, response: Response) -> shapes.Certificate:
-    """Tell the CA that it is no longer good. One in use is replaced at once."""
-    reply = await _about_attempt(
-        call,
-        ref,
-        Action.REVOKE,
+    """Tell the CA that it is no longer good. One in use is replaced at once; what was given up, taken up again."""
+    reply = await call.change(
         lambda keeper: certificates.revoke(
             keeper, ref, reason=REASONS[asked.reason], actor=call.actor, version=asked.version
         ),
+        check=on_certificate(call.principal, Action.REVOKE, ref),
+        render=lambda tx, version: _plain(tx, ref) | {"note": revocation.note(tx, version)},
     )
     return await _followed(call, reply, response)
 

@@ -75,7 +75,7 @@ async def add(call: Changer, asked: shapes.NewChannel) -> shapes.Channel:
 async def change(
     call: Changer, name: Name, asked: shapes.ChannelChange, response: Response, if_match: IfMatch = None
 ) -> shapes.Channel:
-    """Change what is given, from the next message on; a breaker that is open closes. Needs If-Match."""
+    """Change what is given, from the next message on; one that is down is tried at once. Needs If-Match."""
     call.demand(Action.CHANGE_CHANNELS)
     expected = expected_version(if_match)
     row = await channels.get(call.keeper, name)
@@ -155,7 +155,7 @@ async def delete(call: Repeater, name: Name) -> shapes.Changed:
     """
     check = anywhere(call.principal, Action.CHANGE_CHANNELS)
     if call.manner.dry_run:
-        await channels.get(call.looking(check), name)
+        await channels.removable(call.looking(check), name)
         owed = (await notices.summary(call.keeper)).by_channel.get(name, {})
         return shapes.Changed(number=owed.get("pending", 0) + owed.get("failed", 0))
     return shapes.Changed(number=await channels.delete(call.doing(check), name, actor=call.actor))

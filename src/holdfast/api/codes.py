@@ -23,6 +23,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     # who asks
     "unauthenticated": "There is no token, or none that is good.",
     "forbidden": "The token's role, rights or scope do not cover this.",
+    "too-many-streams": "The token follows as many streams of events as it may at once. Close one.",
     "throttled": "Too many bad tokens came from this address. It passes by itself.",
     "own-request": "Whoever asked for something cannot approve it, too.",
     "token-refused": "Such a token cannot be made.",
@@ -34,6 +35,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "certificate-state": "It is in a state in which this cannot be done.",
     "wish-refused": "What was asked for cannot be had; the sentence says why.",
     "stale": "It was changed since it was read. Read it again.",
+    "no-such-version": "The certificate has no such version.",
     "no-such-issuance": "There is no such attempt, or none that the asker may see.",
     "no-such-approval": "There is no such request for approval, or none that the asker may see.",
     "approval-decided": "It was decided before, or its time is over. The first word counts.",
@@ -57,6 +59,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     # notices
     "no-such-channel": "There is no such channel.",
     "channel-exists": "There is a channel of this name already.",
+    "channel-in-use": "The channel is the fallback of another one. Give that one another first.",
     "channel-refused": "The channel's settings cannot be used, or the channel itself refused.",
     "channel-changed": "The channel was changed since it was read. Read it again.",
     "no-such-notice": "There is no such notice.",

@@ -29,7 +29,7 @@ class HalfALimit(UserError):
 class LimitBroken(BaseModel):
     """A limit that will not be kept."""
 
-    kind: str  # hour, week or domain
+    kind: str  # hour, week, domain or names
     what: str
     starts: datetime
     needed: int

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Response
 from holdfast.api import render, shapes
 from holdfast.api.call import Call, Caller, Changer, IfMatch, etag, expected_version
 from holdfast.api.certificates import Cursor, Limit
-from holdfast.operations import account_keys, inventory, issuer_removal, issuers
+from holdfast.operations import account_keys, inventory, issuer_removal, issuers, new_accounts
 from holdfast.operations.access import Action
 from holdfast.operations.inventory import anywhere
 from holdfast.operations.issuers import PRESETS, IssuerRefused
@@ -41,6 +41,7 @@ async def get(call: Caller, name: Name, response: Response) -> shapes.Issuer:
 @router.post("", status_code=201)
 async def add(call: Changer, asked: shapes.NewIssuer) -> shapes.Issuer:
     """Add a CA. Its credentials are sealed, and never shown again. A preset may stand where its kind would."""
+    call.demand(Action.CHANGE_ISSUERS)  # first: what kinds there are is not for everybody
     settings, kind, preset = dict(asked.settings), asked.kind, asked.preset
     if preset is None and kind not in call.front.issuer_kinds and kind in PRESETS:
         kind, preset = "acme", kind
@@ -152,6 +153,17 @@ async def change_account_key(call: Changer, name: Name) -> shapes.Job:
         render=lambda tx, job: render.job(job).model_dump(mode="json"),
     )
     return shapes.Job.model_validate(reply)
+
+
+@router.post("/{name}/new-account")
+async def new_account(call: Changer, name: Name) -> shapes.Issuer:
+    """Another account at an ACME CA, made by the next order. Orders of the old one are begun anew; nothing counts."""
+    reply = await call.change(
+        lambda keeper: new_accounts.begin_anew(keeper, name, actor=call.actor),
+        check=anywhere(call.principal, Action.CHANGE_ISSUERS),
+        render=_shown,
+    )
+    return shapes.Issuer.model_validate(reply)
 
 
 @router.get("/{name}/budget")

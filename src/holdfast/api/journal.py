@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Query
 from fastapi.responses import StreamingResponse
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from holdfast.api import render, shapes
 from holdfast.api.call import BadHeader, Call, Caller
 from holdfast.api.certificates import Limit
+from holdfast.errors import UserError
 from holdfast.operations import inventory, watching
 from holdfast.operations.access import Action
 
 router = APIRouter()
+STREAMS: Final = 20  # of one token at once: each reads the store several times a second
 STREAM: Final = "text/event-stream"
 EVENTS: Final[dict[int | str, dict[str, Any]]] = {
     200: {
@@ -41,9 +45,37 @@ async def events(
     call.demand_somewhere(Action.SEE)
     if STREAM in accept:
         start = await _start(call, last_event_id, after)
-        return StreamingResponse(_stream(call, start, subject), media_type=STREAM)
+        return Counted(_stream(call, start, subject), call.request.app.state.streams, who.id)
     found, end = await inventory.events(call.keeper, who, after=after or 0, subject=subject, limit=limit)
     return shapes.EventPage(items=[render.event(each) for each in found], next=end)
+
+
+class TooManyStreams(UserError):
+    status, code = 429, "too-many-streams"
+    hint = "Close one, or let several listeners share it; pages of /events are always answered."
+    after = 5.0  # seconds
+
+    def __init__(self) -> None:
+        super().__init__(f"This token follows {STREAMS} streams of events already.")
+
+
+class Counted(StreamingResponse):
+    """A stream that counts for its token from the moment it is promised until it has ended, however that is."""
+
+    def __init__(self, content: AsyncIterator[str], streams: Counter[str], who: str) -> None:
+        super().__init__(content, media_type=STREAM)
+        if streams[who] >= STREAMS:
+            raise TooManyStreams
+        streams[who] += 1
+        self._streams, self._who = streams, who
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._streams[self._who] -= 1
+            if not self._streams[self._who]:
+                del self._streams[self._who]
 
 
 async def _start(call: Call, last: str | None, after: int | None) -> int:

@@ -164,6 +164,9 @@ def _loc(error: Mapping[str, Any]) -> Any:
 
 
 def _words(error: Mapping[str, Any]) -> str:
+    given = error.get("input")
+    if isinstance(given, float) and given != given:  # NaN is within no bounds, and they are not what is wrong
+        return mistakes.words("finite_number", {})
     return mistakes.words(str(error["type"]), error.get("ctx") or {})
 
 

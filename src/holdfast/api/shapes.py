@@ -136,6 +136,9 @@ class Certificate(BaseModel):
     )
     status: StatusBlock
     operation: Operation | None = Field(default=None, description="What is under way for it, or just ended.")
+    note: str | None = Field(
+        default=None, exclude_if=_absent, description="In answer to a revocation: what became of one asked for before."
+    )
 
 
 class NewCertificate(Given):

@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli.calling import ServerOption, connected
 from holdfast.cli.config import ConfigOption, settings
+from holdfast.cli.spans import ago
 from holdfast.cli.terminal import Column, FormatOption, emit, harmless, say
 from holdfast.errors import UserError
 
@@ -26,7 +27,9 @@ FINDINGS = 10  # exit code: see main.py
 ActorOption = Annotated[str | None, typer.Option("--actor", help="Such as human:alice, robot:ci or system.")]
 ActionOption = Annotated[str | None, typer.Option("--action", help="Such as key_exported.")]
 SubjectOption = Annotated[str | None, typer.Option("--subject", help="The id of what was changed.")]
-SinceOption = Annotated[str | None, typer.Option("--since", metavar="TIME", help="Such as 2030-01-31T00:00:00Z.")]
+SinceOption = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Such as 2030-01-31, or 1h: an hour ago.")
+]
 UntilOption = Annotated[str | None, typer.Option("--until", metavar="TIME", help="Up to this time.")]
 _COLUMNS = [
     Column("SEQ", lambda row: str(row["seq"])),
@@ -53,10 +56,14 @@ def ls(
     """Show changes, the newest first."""
     with connected(config, server) as client:
         rows = client.pages(
-            "/audit", most=limit, actor=actor, action=action, subject=subject, since=since, until=until,
+            "/audit", most=limit, actor=actor, action=action, subject=subject, since=_at(since), until=_at(until),
             limit=min(limit, 500),
         )  # fmt: skip
     emit(rows, _COLUMNS, output, name="seq", empty="There is no such row.")
+
+
+def _at(text: str | None) -> str | None:
+    return None if text is None else ago(text).isoformat()
 
 
 def _origin(row: Any) -> str:
@@ -76,7 +83,7 @@ def export(
 ) -> None:
     """Print every row as a line of JSON, the oldest first, with the hashes of the chain."""
     with connected(config, server) as client:
-        wanted = {"actor": actor, "action": action, "subject": subject, "since": since, "until": until}
+        wanted = {"actor": actor, "action": action, "subject": subject, "since": _at(since), "until": _at(until)}
         for line in client.lines("/audit/export", **wanted):
             print(harmless(line))
 

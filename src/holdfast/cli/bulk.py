@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.cli import given
 from holdfast.cli import showing_certificates as shown
 from holdfast.cli.following import DETACHED, IN_PROGRESS
 from holdfast.cli.terminal import Format, Row, asked_for, duration, emit, instant, progress, say
@@ -39,7 +40,7 @@ def is_due(row: Mapping[str, Any], now: datetime) -> bool:
 def renew(client: Client, labels: Sequence[str], manner: Manner, output: Format, clock: Clock) -> int:
     """Renew all that have these labels; the exit code. A failure of one does not keep the others from it."""
     now = clock.now()
-    found = client.pages("/certificates", label=list(labels), state="active", limit=500)
+    found = client.pages("/certificates", label=[*map(given.filtered, labels)], state="active", limit=500)
     chosen = [row for row in found if not manner.if_due or is_due(row, now)]
     if not chosen:
         say("There is nothing to renew.")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from holdfast.cli import issuer
+from holdfast.cli.ca_given import options_of, seconds_of, text_of
 from holdfast.cli.config import ConfigOption
 from holdfast.cli.following import DryRunOption
 from holdfast.cli.issue import YesOption
@@ -17,7 +18,6 @@ from holdfast.cli.issuer import UNCHANGED
 from holdfast.cli.on_the_server import ask_here, only_on_the_server
 from holdfast.cli.showing import OutputOption, show_one, show_rows
 from holdfast.cli.terminal import asked_for, say
-from holdfast.errors import UserError
 
 app = typer.Typer(name="ca", help="Add and test CAs elsewhere; make and change our own, let their clients in, revoke.")
 eab = typer.Typer(name="eab", help="Keys for external account binding: each lets one account in.")
@@ -68,6 +68,9 @@ def create(
     under: Annotated[
         str | None, typer.Option("--under", help="Under the root of this CA, which clients trust already.")
     ] = None,
+    any_name: Annotated[
+        bool, typer.Option("--any-name", help="With --under: not confined as the issuer of that CA is.")
+    ] = False,
     mode: ModeOption = None,
     eab_required: EabOption = None,
     challenge: ChallengeOption = None,
@@ -75,14 +78,22 @@ def create(
     shards: ShardsOption = None,
     crl_lifetime: CrlOption = None,
     profile: ProfileOption = None,
+    dry_run: DryRunOption = False,
     config: ConfigOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Make a CA: a root, whose key is put away, and an intermediate that signs."""
-    options = _options(mode, eab_required, challenge, permit, shards, crl_lifetime, profile)
+    options = options_of(mode, eab_required, challenge, permit, shards, crl_lifetime, profile)
     subject = name or (f"Holdfast {ca}" if len(ca) < 32 else ca[:32])  # a certificate has room for 40 characters
-    given = {"ca": ca, "name": subject, "key": key, "permit": confine or [], "under": under}
-    show_one(ask_here(config, "ca.create", options=options, **given), output)
+    given = {"ca": ca, "name": subject, "key": key, "permit": confine or [], "under": under, "any_name": any_name}
+    _done(config, output, "ca.create", {"options": options, **given}, dry_run=dry_run)
+
+
+def _done(config: Path | None, output: Any, verb: str, args: dict[str, Any], *, dry_run: bool) -> None:
+    """What cannot be mistaken is not asked back; what it would do can be seen all the same."""
+    show_one(ask_here(config, verb, **args, **({"dry_run": True} if dry_run else {})), output)
+    if dry_run:
+        say(UNCHANGED)
 
 
 @app.command()
@@ -100,21 +111,24 @@ def adopt(
     challenge: ChallengeOption = None,
     permit: PermitOption = None,
     shards: ShardsOption = None,
+    crl_lifetime: CrlOption = None,
     profile: ProfileOption = None,
     dev: Annotated[bool, typer.Option("--dev", help="Let a self-signed certificate sign.")] = False,
+    dry_run: DryRunOption = False,
     config: ConfigOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Take over a CA that was made elsewhere, such as by 'holdfast pki init'."""
-    options = _options(mode, eab_required, challenge, permit, shards, None, profile) | ({"dev": True} if dev else {})
+    options = options_of(mode, eab_required, challenge, permit, shards, crl_lifetime, profile)
+    options |= {"dev": True} if dev else {}
     given = {
-        "chain": "".join(map(_text, chain)),
-        "alternates": [_text(each) for each in alternate or ()],
-        "key": None if key is None else _text(key),
-        "passphrase": None if passphrase_file is None else _text(passphrase_file).splitlines()[0],
+        "chain": "".join(map(text_of, chain)),
+        "alternates": [text_of(each) for each in alternate or ()],
+        "key": None if key is None else text_of(key),
+        "passphrase": None if passphrase_file is None else text_of(passphrase_file).splitlines()[0],
         "device": device,
     }
-    show_one(ask_here(config, "ca.adopt", ca=ca, options=options, **given), output)
+    _done(config, output, "ca.adopt", {"ca": ca, "options": options, **given}, dry_run=dry_run)
 
 
 @app.command("own")
@@ -184,9 +198,11 @@ def _confirmed(
 
 
 @app.command("open")
-def reopen(ca: CaArgument, config: ConfigOption = None, output: OutputOption = "table") -> None:
+def reopen(
+    ca: CaArgument, dry_run: DryRunOption = False, config: ConfigOption = None, output: OutputOption = "table"
+) -> None:
     """Open a closed CA again."""
-    show_one(ask_here(config, "ca.open", ca=ca), output)
+    _done(config, output, "ca.open", {"ca": ca}, dry_run=dry_run)
 
 
 @app.command("set")
@@ -203,14 +219,15 @@ def change(
     without_profile: Annotated[
         list[str] | None, typer.Option("--without-profile", help="A profile to offer no more.")
     ] = None,
+    dry_run: DryRunOption = False,
     config: ConfigOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Decide something else about a CA; what is not named stays."""
-    changes = _options(mode, eab_required, challenge, [] if any_name else permit, shards, crl_lifetime, profile)
+    changes = options_of(mode, eab_required, challenge, [] if any_name else permit, shards, crl_lifetime, profile)
     if without_profile:
         changes["without_profiles"] = without_profile
-    show_one(ask_here(config, "ca.set", ca=ca, changes=changes), output)
+    _done(config, output, "ca.set", {"ca": ca, "changes": changes}, dry_run=dry_run)
 
 
 @app.command("renew-issuer")
@@ -230,7 +247,7 @@ def renew_issuer(
 
     The root signs it, if its key is kept here; else 'holdfast pki recertify' does where it is, and --chain brings it.
     """
-    given = {"ca": ca, "years": years, "chain": "".join(map(_text, chain)) if chain else None}
+    given = {"ca": ca, "years": years, "chain": "".join(map(text_of, chain)) if chain else None}
 
     def question(row: Any) -> str:
         return f"The issuer of CA {ca} will end {row['ends']} instead of {row['was']}."
@@ -238,58 +255,30 @@ def renew_issuer(
     _confirmed(config, output, "ca.renew-issuer", given, question, word=ca, yes=yes, dry_run=dry_run)
 
 
-def _options(
-    mode: str | None,
-    eab_required: bool | None,
-    challenges: list[str] | None,
-    permitted: list[str] | None,
-    shards: int | None,
-    crl_lifetime: str | None,
-    profiles: list[Path] | None,
-) -> dict[str, Any]:
-    given = {
-        "mode": mode,
-        "eab_required": eab_required,
-        "challenges": challenges,
-        "permitted": permitted,
-        "shards": shards,
-        "crl_lifetime_s": None if crl_lifetime is None else _seconds(crl_lifetime),
-        "profiles": None if profiles is None else [_profile(each) for each in profiles],
-    }
-    return {name: value for name, value in given.items() if value is not None}
+@app.command("root-crl")
+def root_crl(
+    ca: CaArgument,
+    revoke: Annotated[
+        str | None, typer.Option("--revoke", help="The serial of an intermediate that is to be on it, in hex.")
+    ] = None,
+    reason: Annotated[Reason, typer.Option("--reason", help="Why.")] = "unspecified",
+    days: Annotated[
+        int | None, typer.Option("--days", help="How long the list is good for; as before, or 180.")
+    ] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
+) -> None:
+    """Sign the list of a root whose key is kept here: which of its intermediates are revoked, for good."""
 
+    def question(row: Any) -> str:
+        ends = f" It ends {', '.join(row['cut_off'])}." if row["cut_off"] else ""
+        return f"List {row['number']} of the root of CA {ca} names {len(row['revoked'])} intermediates.{ends}"
 
-def _profile(file: Path) -> Any:
-    import json
-    import tomllib
-
-    text = _text(file)
-    try:
-        return json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
-    except ValueError as error:
-        raise UserError(f"{file} is neither JSON nor TOML: {error}.") from None
-
-
-def _seconds(text: str) -> int:
-    from holdfast.setting_kinds import duration
-
-    try:
-        return int(duration("1s").parse(text).total_seconds())
-    except ValueError:
-        raise UserError(f"{text!r} is no duration, such as 1h or 7d.") from None
-
-
-def _text(file: Path) -> str:
-    from holdfast.world import LocalFiles
-
-    try:
-        content = LocalFiles().read(file)
-        text = None if content is None else content.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {error}.") from None
-    if not text:
-        raise UserError(f"There is no file {file}, or nothing in it.")
-    return text
+    args = {"ca": ca, "revoke": revoke, "reason": reason, "days": days}
+    yes = yes or revoke is None  # a list that says what the last one said harms nobody
+    _confirmed(config, output, "ca.root-crl", args, question, word=ca, yes=yes, dry_run=dry_run)
 
 
 # ── Keys that let accounts in ──
@@ -307,7 +296,7 @@ def eab_create(
     output: OutputOption = "table",
 ) -> None:
     """Make a key; its MAC key is shown only now. Clients ask for both: kid, and HMAC key in base64url."""
-    span = None if lifetime is None else _seconds(lifetime)
+    span = None if lifetime is None else seconds_of(lifetime)
     show_one(ask_here(config, "eab.create", ca=ca, names=name or [], note=note, lives_for_s=span), output)
 
 
@@ -325,10 +314,13 @@ def eab_list(
 
 @eab.command("revoke")
 def eab_revoke(
-    kid: Annotated[str, typer.Argument(help="Its id.")], config: ConfigOption = None, output: OutputOption = "table"
+    kid: Annotated[str, typer.Argument(help="Its id.")],
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
 ) -> None:
     """Let no account in with this key any more; one that is in stays."""
-    show_one(ask_here(config, "eab.revoke", kid=kid), output)
+    _done(config, output, "eab.revoke", {"kid": kid}, dry_run=dry_run)
 
 
 # ── Clients and their work ──
@@ -393,7 +385,7 @@ def certificates(
 
 @app.command()
 def pauses(config: ConfigOption = None, output: OutputOption = "table") -> None:
-    """List names that are paused because they failed too often in a row."""
+    """List names that are paused: they failed too often in a row, or somebody paused them."""
     show_rows(ask_here(config, "pause.list"), output, empty="Nothing is paused.")
 
 
@@ -403,10 +395,14 @@ NameArgument = Annotated[str, typer.Argument(help="The name.", metavar="NAME")]
 
 @app.command("pause-name")
 def pause_name(
-    account: AccountArgument, name: NameArgument, config: ConfigOption = None, output: OutputOption = "table"
+    account: AccountArgument,
+    name: NameArgument,
+    dry_run: DryRunOption = False,
+    config: ConfigOption = None,
+    output: OutputOption = "table",
 ) -> None:
-    """Take no more orders of an account for a name."""
-    show_one(ask_here(config, "pause.add", account=account, name=name), output)
+    """Take no more orders of an account for a name, and for the wildcard of that name."""
+    _done(config, output, "pause.add", {"account": account, "name": name}, dry_run=dry_run)
 
 
 @app.command("unpause-name")
@@ -431,7 +427,8 @@ def revoke(
     """Revoke a certificate; it is on the CRL within a minute."""
 
     def question(row: Any) -> str:
-        return f"This revokes the certificate of {', '.join(row['names'])}, serial {row['serial']}, for good."
+        also = f" So it does {len(row['also'])} more of the same key." if row.get("also") else ""
+        return f"This revokes the certificate of {', '.join(row['names'])}, serial {row['serial']}, for good.{also}"
 
     args = {"ca": ca, "serial": serial, "reason": reason}
     _confirmed(config, output, "certificate.revoke", args, question, word=serial, yes=yes, dry_run=dry_run)
@@ -441,12 +438,13 @@ def revoke(
 def block_key(
     key: Annotated[str, typer.Argument(help="The SHA-256 of a public key in hex, or a file with it in PEM.")],
     why: Annotated[str, typer.Option("--why", help="For the audit.")],
+    dry_run: DryRunOption = False,
     config: ConfigOption = None,
     output: OutputOption = "table",
 ) -> None:
     """Never issue for a public key again."""
-    content = key if len(key) == 64 and all(c in "0123456789abcdefABCDEF" for c in key) else _text(Path(key))
-    show_one(ask_here(config, "key.block", key=content, why=why), output)
+    content = key if len(key) == 64 and all(c in "0123456789abcdefABCDEF" for c in key) else text_of(Path(key))
+    _done(config, output, "key.block", {"key": content, "why": why}, dry_run=dry_run)
 
 
 only_on_the_server(app, eab, module=__name__)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,11 +33,14 @@ def look(
     server: ServerOption = None,
     output: FormatOption = "table",
 ) -> None:
-    """Look at addresses, web server, zone and CAA records. Nothing is ordered. Exit code 10: something is wrong."""
+    """Look at what its solver needs: addresses and web server, or the zone; and at CAA. Nothing is ordered.
+
+    Exit code 10: something is wrong.
+    """
     import asyncio
 
-    names = _names(config, server, name)
-    found = asyncio.run(_look(settings(config), names))
+    names, chosen = _names(config, server, name), settings(config)
+    found = asyncio.run(_look(chosen, names, _solvers(chosen, server)))
     rows = [(each, finding) for each, findings in zip(names, found, strict=True) for finding in findings]
     if show(rows, output):
         raise typer.Exit(FINDINGS)
@@ -55,7 +58,17 @@ def _names(config: Path | None, server: str | None, name: str) -> list[str]:
         return [name.strip().lower()]
 
 
-async def _look(chosen: Settings, names: Sequence[str]) -> list[list[Finding]]:
+def _solvers(chosen: Settings, server: str | None) -> list[Mapping[str, Any]] | None:
+    """As this machine's server has them; None if another one is asked."""
+    from holdfast.cli.client import named_elsewhere
+    from holdfast.cli.importing_notes import solvers_of
+
+    return None if server or named_elsewhere(chosen) else solvers_of(chosen.keeping.solvers_file)
+
+
+async def _look(
+    chosen: Settings, names: Sequence[str], solvers: Sequence[Mapping[str, Any]] | None
+) -> list[list[Finding]]:
     import asyncio
 
     from holdfast.cli.resolvers import resolvers
@@ -71,5 +84,5 @@ async def _look(chosen: Settings, names: Sequence[str]) -> list[list[Finding]]:
         allowed_networks=acme.networks,
         timeout=acme.validation_timeout.total_seconds(),
     )
-    preflight = Preflight(net=SystemNet(), clock=SystemClock(), random=SystemRandom(), looks=looks)
+    preflight = Preflight(net=SystemNet(), clock=SystemClock(), random=SystemRandom(), looks=looks, solvers=solvers)
     return list(await asyncio.gather(*(preflight.look(each) for each in names)))

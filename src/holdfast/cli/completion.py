@@ -81,37 +81,57 @@ def _of(command: Command, before: Sequence[str], prefix: str) -> list[str]:
         return _of(inner[chosen], before[before.index(chosen) + 1 :], prefix)
     by_option = {flag: each for each in command.params for flag in each.opts if flag.startswith("-")}
     if before and before[-1] in by_option and not getattr(by_option[before[-1]], "is_flag", False):
-        return _fitting(prefix, _choices(by_option[before[-1]]))
+        option = by_option[before[-1]]
+        return _fitting(prefix, _choices(option)) or _live(option.opts, prefix)
     if prefix.startswith("-"):
         return _fitting(prefix, [flag for flag in by_option if flag.startswith("--")])
-    return _live(command, prefix)
+    return _live([_metavar(each) for each in command.params if not each.opts[0].startswith("-")], prefix)
 
 
 def _choices(option: Any) -> Iterable[str]:
     return [each for each in get_args(option.type_descriptor.annotation) if isinstance(each, str)]
 
 
-def _live(command: Command, prefix: str) -> list[str]:
-    """The names of certificates or CAs, if that is what the command takes; nothing if nobody can be asked."""
-    wanted = {str(each.metavar or "").strip("[]") for each in command.params if not each.opts[0].startswith("-")}
-    path = "/certificates" if wanted & {"CERT", "CERT|JOB"} else "/issuers" if "CA" in wanted else None
-    if path is None:
-        return []
+def _metavar(argument: Any) -> str:
+    """The word that says what it is: [REPLICA] and [NOTICE]... are one that may be left out, or several."""
+    return str(argument.metavar or "").strip("[].")
+
+
+# What an argument or an option names: where those that there are now are listed, and which field it is.
+_LISTED: Final = {
+    "CERT": ("/certificates", "name"),
+    "CERT|JOB": ("/certificates", "name"),
+    "CA": ("/issuers", "name"),
+    "--ca": ("/issuers", "name"),
+    "--owner": ("/certificates", "owner"),
+    "APPROVAL": ("/approvals", "id"),
+    "NOTICE": ("/notifications", "id"),
+    "CHANNEL": ("/channels", "name"),
+    "JOB": ("/jobs", "id"),
+    "TOKEN": ("/tokens", "id"),
+    "REPLICA": ("/cluster", "name"),
+}
+
+
+def _live(wanted: Iterable[str], prefix: str) -> list[str]:
+    """The names that there are of what the command takes; none if nobody can be asked."""
+    listed = next((_LISTED[each] for each in wanted if each in _LISTED), None)
     try:
-        return _fitting(prefix, _names(path, prefix))
+        return [] if listed is None else _fitting(prefix, _names(*listed, prefix))
     except Exception:
         return []  # at a prompt, an error is only in the way
 
 
-def _names(path: str, prefix: str) -> list[str]:
+def _names(path: str, field: str, prefix: str) -> set[str]:
     from holdfast.cli import client
     from holdfast.cli.config import settings
 
+    query: dict[str, Any] = {} if path in ("/cluster", "/channels") else {"limit": NAMES}
+    query |= {"q": prefix} if (path, field) == ("/certificates", "name") and prefix else {}
     with client.here(settings(None)) as line:
-        if path == "/issuers":
-            return [str(row["name"]) for row in line.get(path, limit=500)["items"]]
-        page = line.get(path, q=prefix or None, limit=NAMES)
-        return [str(row["name"]) for row in page["items"]]
+        found = line.get(path, **query)
+    rows = found if isinstance(found, list) else found.get("items", found.get("replicas"))
+    return {str(row[field]) for row in rows if row[field]}
 
 
 def _fitting(prefix: str, words: Iterable[str]) -> list[str]:

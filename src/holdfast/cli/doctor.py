@@ -17,6 +17,8 @@ from holdfast.cli.terminal import FormatOption, instant, say
 from holdfast.errors import UserError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.cli.client import Client
     from holdfast.config import Settings
     from holdfast.core.finding import Finding
@@ -45,6 +47,8 @@ def doctor(
     try:
         with calling.elsewhere(there) if there else calling.local(chosen) as client:
             found += [("server", each) for each in _of_server(client)]
+            if not there:
+                found += [("server", each) for each in _own_cas(client, chosen, config)]
     except UserError as why:
         from holdfast.core.finding import bad
 
@@ -160,6 +164,35 @@ def _of_server(client: Client) -> list[Finding]:
         *diagnosis.own_cas(cluster),
         *diagnosis.channels(client.maybe("/channels"), None if notices is None else int(notices["dead"])),
     ]
+
+
+def _own_cas(client: Client, chosen: Settings, config: Path | None) -> list[Finding]:
+    """What only a command on the server's machine can see of our own CAs."""
+    import asyncio
+
+    from holdfast.cli.on_the_server import ask_here
+    from holdfast.operations.diagnosis_lists import signing
+
+    names = [str(row["name"]) for row in (client.maybe("/cluster") or {}).get("own_cas", ())]
+    shown = {name: ask_here(config, "ca.show", ca=name) for name in names}
+    troubles = [each for name, row in shown.items() for each in signing(name, row.get("problem"))]
+    return [*troubles, *asyncio.run(_own_lists(names, chosen))]
+
+
+async def _own_lists(names: list[str], chosen: Settings) -> list[Finding]:
+    """As others fetch them: over plain HTTP, from where the certificates say."""
+    from holdfast.operations.diagnosis_lists import own_lists
+    from holdfast.world import HttpTransport, SystemClock
+
+    port = chosen.server.listen.rpartition(":")[2]
+    place = chosen.acme.publish_url or ("" if port == "0" else f"http://127.0.0.1:{port}")
+    if not place or not names:
+        return []
+    transport = HttpTransport()
+    try:
+        return await own_lists(transport, place, names, SystemClock().now(), chosen=bool(chosen.acme.publish_url))
+    finally:
+        await transport.close()
 
 
 def _apart(here: datetime, there: str) -> float:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from holdfast.cli.spans import seconds
 from holdfast.cli.terminal import Row, duration, instant, live, say, say_over
+from holdfast.errors import UserError
 
 if TYPE_CHECKING:
     from holdfast.cli.client import Client
@@ -18,13 +20,16 @@ if TYPE_CHECKING:
 
 IN_PROGRESS: Final = 3  # exit code
 DETACHED: Final = 130
+TOO_MANY: Final = 429  # HTTP
 LOOK_EVERY: Final = 2.0  # seconds, though nothing was heard: it may have happened before we listened
 LOOK_FIRST: Final = 0.1  # seconds; then twice as long each time: what is quick is told quickly
 TICK: Final = 1.0  # seconds of a countdown that somebody watches
 EVERY_SO_OFTEN: Final = "SCHEDULED"  # the reason of jobs that never end: they have run, and will again
 SPINNER: Final = "|/-\\"
 WaitOption = Annotated[bool, typer.Option("--wait", "-w", help="Wait until it is over, and say how it goes.")]
-TimeoutOption = Annotated[float, typer.Option("--timeout", min=1, metavar="SECONDS", help="How long to wait.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--timeout", parser=seconds, metavar="SPAN", help="How long to wait, such as 20s or 5m.")
+]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be, and change nothing.")]
 KeyOption = Annotated[
     str | None, typer.Option("--idempotency-key", help="Repeat a command with the same word: it happens once.")
@@ -91,15 +96,28 @@ def watch(
             left = deadline - clock.monotonic()
             if left <= 0:
                 teller.end()
-                say(f"It is still under way. Go on waiting: {watched.again}")
+                idle = found.get("operation", "some") is None  # of a certificate: cancelled, or not begun yet
+                say(f"{'Nothing is' if idle else 'It is still'} under way. Go on waiting: {watched.again}")
                 return IN_PROGRESS
             quiet_for, pace = min(left, pace), min(2 * pace, TICK if teller.live else LOOK_EVERY)
-            with closing(client.events(after=None, subject=watched.subject, quiet_for=quiet_for)) as news:
-                next(news, None)
+            _until_news(client, watched.subject, quiet_for, clock)
     except KeyboardInterrupt:
         teller.end()
         say(f"You left; it goes on. Look again: {watched.later}")
         return DETACHED
+
+
+def _until_news(client: Client, subject: str, seconds: float, clock: Clock) -> None:
+    """Or until so much time has passed: hearing of it only makes it quicker, and there may be too many who listen."""
+    try:
+        with closing(client.events(after=None, subject=subject, quiet_for=seconds)) as news:
+            next(news, None)
+    except UserError as why:
+        if why.status != TOO_MANY:
+            raise
+        import asyncio
+
+        asyncio.run(clock.sleep(seconds))
 
 
 class Teller:

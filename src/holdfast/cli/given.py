@@ -46,3 +46,8 @@ def label(text: str) -> tuple[str, str]:
     if not name or not equals:
         raise NotALabel(f"{text!r:.60} is no label.")
     return name, value
+
+
+def filtered(text: str) -> str:
+    """A label to look for, as it is sent: refused here, in the words of commands."""
+    return "=".join(label(text))

@@ -223,8 +223,8 @@ class _Import:
             used = [each.account for each in found if each.directory == directory and each.account is not None]
             account = max(used, key=used.count, default=None)
             answer = self._ask("import.account", dry_run=self._plan, **self._account_offer(directory, account))
-            others = {each.file for each in used if each != account}
-            told.append({**answer, "url": None if account is None else account.url, "others": sorted(others)})
+            others = _left_out([each for each in found if each.directory == directory], account)
+            told.append({**answer, "url": None if account is None else account.url, "others": others})
         return told
 
     def _account_offer(self, directory: str, account: FoundAccount | None) -> dict[str, Any]:
@@ -358,8 +358,22 @@ def _account_line(account: Mapping[str, Any], *, planned: bool) -> str:
     return f"{ca}; no account {would}adopted: {'the one here is kept' if account['url'] else 'none was found'}"
 
 
+def _left_out(found: Iterable[FoundCertificate], account: FoundAccount | None) -> list[dict[str, Any]]:
+    """The other accounts, each with the certificates that came by it."""
+    names: dict[str, list[str]] = {}
+    for each in found:
+        if each.account is not None and each.account != account:
+            names.setdefault(each.account.file, []).append(each.name)
+    return [{"file": file, "certificates": of} for file, of in sorted(names.items())]
+
+
 def _others(account: Mapping[str, Any]) -> str:
-    return f"; left out: {', '.join(account['others'])}" if account["others"] else ""
+    told = [f"{each['file']}, of {_some(each['certificates'])}" for each in account["others"]]
+    return f"; left out: {'; '.join(told)}: the adopted one renews them" if told else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _show_end(report: Mapping[str, Any], *, planned: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -14,7 +14,8 @@ from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
 from holdfast.cli.following import DryRunOption, KeyOption, TimeoutOption, WaitOption, a_job, job_over, once
 from holdfast.cli.given import label as label_of
-from holdfast.cli.ls import CertArgument, LabelOption, span
+from holdfast.cli.ls import CertArgument, LabelOption
+from holdfast.cli.spans import span
 from holdfast.cli.terminal import Format, FormatOption, asked_for, emit_one, say
 from holdfast.cli.windows import windows
 from holdfast.errors import Usage, UserError
@@ -103,8 +104,27 @@ def _made(client: Client, wish: Mapping[str, Any], key: str | None, *, dry_run: 
         there = client.get(f"/certificates/{wish['names'][0].strip().lower()}")
         if sorted(there["names"]) != sorted(each.strip().lower() for each in wish["names"]):
             raise
+        if others := [name for name in wish if name != "names" and _differs(wish[name], there[name])]:
+            raise OtherwiseThere(there["name"], others) from None
         say(f"{there['name']} is there already, and kept renewed.")
         return there
+
+
+def _differs(asked: Any, found: Any) -> bool:
+    """Of a table, what was asked for is compared, and not what it has besides."""
+    if isinstance(asked, Mapping):
+        return any(_differs(value, found.get(name)) for name, value in asked.items())
+    if isinstance(asked, list):
+        return len(asked) != len(found) or any(map(_differs, asked, found))
+    return bool(asked != found)
+
+
+class OtherwiseThere(UserError):
+    status, code = 409, "certificate-exists"
+
+    def __init__(self, name: str, others: Sequence[str]) -> None:
+        super().__init__(f"{name} is there already, with other {', '.join(others).replace('_', ' ')}; it is as it was.")
+        self.hint = f"Change it: holdfast change {name} --help"
 
 
 def finish(client: Client, row: Any, output: Format, *, wait: bool, timeout: float, dry_run: bool = False) -> None:
@@ -247,6 +267,8 @@ def revoke(
             raise typer.Exit(1)
         path, headers = f"/certificates/{row['id']}/revoke", once(idempotency_key)
         row = client.post(path, {"reason": reason}, headers=headers, dry_run=dry_run)
+        if row.get("note"):
+            say(row["note"])
         finish(client, row, output, wait=wait and not dry_run, timeout=timeout, dry_run=dry_run)
 
 

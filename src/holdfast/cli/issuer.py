@@ -52,6 +52,12 @@ EnvOption = Annotated[
 FAILED = 1  # exit code
 UNCHANGED = "Nothing was changed: it was only tried."
 MOST = 64 * 1024  # bytes of a credential
+TERMS = {  # by the host of its directory; "ca test" shows what the directory itself names
+    "letsencrypt.org": "https://letsencrypt.org/repository/",
+    "zerossl.com": "https://zerossl.com/terms/",
+    "pki.goog": "https://pki.goog/GTS-SA.pdf",
+    "digicert.com": "https://www.digicert.com/legal-repository",
+}
 
 
 @app.command("ls")
@@ -131,7 +137,17 @@ def _settings(given: list[str] | None, directory: str | None, eab_kid: str | Non
 
 def _added(row: Any, output: Format, *, dry_run: bool) -> None:
     emit_one(row, output, text=_text)
+    if row["kind"] == "acme" and row["settings"].get("terms_agreed", True):
+        say(_terms(str(row["settings"].get("directory") or "")))
     say(UNCHANGED if dry_run else f"Added. See that it answers: holdfast ca test {row['name']}")
+
+
+def _terms(directory: str) -> str:
+    """Whoever makes an account agrees to them (RFC 8555 §7.3): they should know, and know where they are."""
+    host = directory.partition("://")[2].partition("/")[0]
+    where = next((address for known, address in TERMS.items() if known in host), None)
+    where = where or f"those that its directory names as termsOfService ({directory})"
+    return f"With our account there you agree to the CA's terms: {where}"
 
 
 @app.command("credentials")
@@ -323,10 +339,33 @@ def rotate_account_key(
         say(f"Our account at {name} gets a new key: {job['id']}. Under way while listed by: holdfast jobs ls")
 
 
+@app.command("new-account")
+def new_account(
+    name: NameArgument,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+    idempotency_key: KeyOption = None,
+    config: ConfigOption = None,
+    server: ServerOption = None,
+) -> None:
+    """Have the next order make another account at an ACME CA, for one that is closed there or barred."""
+    with connected(config, server) as client:
+        if not dry_run:
+            question = f"Our account at {name} is not used any more; orders that are under way there are begun anew."
+            if not asked_for(question, yes=yes, word=name):
+                raise typer.Exit(FAILED)
+        client.post(f"/issuers/{name}/new-account", headers=once(idempotency_key), dry_run=dry_run)
+    if dry_run:
+        say(f"The next order at {name} would make a new account.")
+    else:
+        say(f"The next order at {name} makes a new account. Make it now: holdfast ca test {name}")
+
+
 def put_into(group: typer.Typer) -> None:
     """The same commands under another name."""
     for name, command in (
         ("add", add), ("ls", ls), ("test", probe), ("budget", budget), ("pause", pause), ("resume", resume),
         ("credentials", replace_credentials), ("rm", remove), ("rotate-account-key", rotate_account_key),
+        ("new-account", new_account),
     ):  # fmt: skip
         group.command(name)(command)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 import typer
@@ -12,19 +11,14 @@ from holdfast.cli import attention
 from holdfast.cli import showing_certificates as shown
 from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
+from holdfast.cli.given import filtered
+from holdfast.cli.spans import moment, span
 from holdfast.cli.terminal import ColumnsOption, FormatOption, emit, emit_one, exact, pairs, say
-from holdfast.errors import Usage
 
 app = typer.Typer()
 FINDINGS = 10  # exit code
 LabelOption = Annotated[list[str] | None, typer.Option("--label", "-l", metavar="NAME=VALUE", help="With this label.")]
 CertArgument = Annotated[str, typer.Argument(metavar="CERT", help="Its name, its id, or a unique prefix of the id.")]
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-
-
-class NotATime(Usage):
-    code = "not-a-time"
-    hint = "A span such as 14d or 6h, or a time such as 2026-09-12T08:00Z."
 
 
 @app.command("ls")
@@ -52,7 +46,7 @@ def ls(
     now = clock().now()
     query = {
         "q": text, "failing": failing, "unowned": unowned, "owner": owner, "issuer": ca, "state": state,
-        "label": label, "sort": sort, "limit": min(limit or 500, 500),
+        "label": [*map(filtered, label or ())], "sort": sort, "limit": min(limit or 500, 500),
         "expires_before": None if expiring is None else (now + span(expiring)).isoformat(),
     }  # fmt: skip
     with connected(config, server) as client:
@@ -118,7 +112,7 @@ def _fleet(summary: Any, now: datetime) -> str:
 def explain(
     certificate: CertArgument,
     at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="Then instead of now; 14d means in 14 days.")
+        str | None, typer.Option("--at", metavar="TIME", help="Then instead of now; 14d: in 14 days, -3d: 3 days ago.")
     ] = None,
     config: ConfigOption = None,
     server: ServerOption = None,
@@ -138,20 +132,3 @@ def _explained(found: Any) -> str:
 
 def _check(check: Any) -> str:
     return f"{check['saw']}: {check['verdict']}{'   <- this one blocks' if check['blocks'] else ''}"
-
-
-def span(text: str) -> timedelta:
-    found = re.fullmatch(r"(\d{1,6})([mhdw])", text)
-    if found is None:
-        raise NotATime(f"{text!r:.40} is no span of time.")
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
-
-
-def moment(text: str) -> datetime:
-    if re.fullmatch(r"\d+[mhdw]", text):
-        return clock().now() + span(text)
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise NotATime(f"{text!r:.40} is no time.") from None
-    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -17,7 +17,7 @@ from typer.main import get_group
 
 from holdfast import __version__
 from holdfast.cli.quick import QUICK, hasten
-from holdfast.errors import SettingRefused, Usage, UserError
+from holdfast.errors import SettingRefused, StoreError, StoreRefused, StoreUnfit, Usage, UserError
 
 if TYPE_CHECKING:
     from typer._click import Command, Context
@@ -109,10 +109,19 @@ for _name, (_, _line) in (COMMANDS | HIDDEN).items():
     app.command(_name, help=_line, hidden=_name in HIDDEN)(_stand_in)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def everywhere(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Data and errors only, no talk.")] = False,
     no_input: Annotated[bool, typer.Option("--no-input", help="Never ask back: what would need it fails.")] = False,
+    shown: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     """Keep every certificate issued, renewed, deployed and watched."""
 
@@ -135,14 +144,31 @@ def exit_code(error: UserError) -> int:
 
 def main() -> None:
     try:
-        app(prog_name="holdfast")
-    except UserError as error:
-        from holdfast.cli.terminal import tame_lines  # the words may be a server's, or a CA's
+        try:
+            app(prog_name="holdfast")
+        finally:
+            sys.stdout.flush()  # whether it can be written is known only then
+    except BrokenPipeError:  # whoever read it has seen enough; the end as Click has it
+        from holdfast.cli.terminal import let_go
 
-        print(tame_lines(f"error: {error}"), file=sys.stderr)
-        if error.hint:
-            print(tame_lines(f"hint: {error.hint}"), file=sys.stderr)
-        sys.exit(exit_code(error))
+        let_go(sys.stdout)
+        sys.exit(1)
+    except OSError as error:
+        _end(UserError(f"It cannot be read or written: {error.strerror or error}: {error.filename or 'the output'}."))
+    except UserError as error:
+        _end(error)
+    except StoreError as error:
+        hint = error.hint if isinstance(error, StoreUnfit) else "Try again when the store is well (holdfast doctor)."
+        _end(StoreRefused(str(error), hint))
+
+
+def _end(error: UserError) -> NoReturn:
+    from holdfast.cli.terminal import tame_lines  # the words may be a server's, or a CA's
+
+    print(tame_lines(f"error: {error}"), file=sys.stderr)
+    if error.hint:
+        print(tame_lines(f"hint: {error.hint}"), file=sys.stderr)
+    sys.exit(exit_code(error))
 
 
 if __name__ == "__main__":

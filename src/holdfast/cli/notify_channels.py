@@ -17,7 +17,7 @@ from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
 from holdfast.cli.following import DryRunOption, KeyOption, once
 from holdfast.cli.given import NotGiven
-from holdfast.cli.ls import span
+from holdfast.cli.spans import span
 from holdfast.cli.terminal import Column, FormatOption, asked_for, emit, emit_one, pairs, say, when
 
 app = typer.Typer(name="channel", help="Add, change and remove the channels through which people are told.")

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from holdfast.app import open_store
 from holdfast.config import Settings
-from holdfast.errors import StoreError, StoreRefused
+from holdfast.errors import StoreError, StoreRefused, StoreUnfit
 from holdfast.ports import no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database
@@ -28,6 +28,7 @@ async def opened(settings: Settings) -> AsyncIterator[Database]:
         await migrate.bring_up(db, points=no_points)
         yield db
     except StoreError as error:
-        raise StoreRefused(str(error), "Try again when the store is well; what was done so far is kept.") from error
+        later = "Try again when the store is well; what was done so far is kept."
+        raise StoreRefused(str(error), error.hint if isinstance(error, StoreUnfit) else later) from error
     finally:
         await db.close()

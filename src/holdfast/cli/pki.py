@@ -22,6 +22,14 @@ app = typer.Typer(name="pki", help="Make a private CA, or read a certificate.")
 
 Kind = Literal["ec-p256", "ec-p384", "rsa-2048", "rsa-3072", "rsa-4096", "ed25519"]
 Role = Literal["root", "intermediate"]
+Reason = Literal[
+    "unspecified", "key-compromise", "affiliation-changed", "superseded", "cessation-of-operation",
+    "privilege-withdrawn",
+]  # fmt: skip
+CrlUrlOption = Annotated[
+    str | None,
+    typer.Option("--crl-url", help="Where the root's list will be found (http://…); goes into the intermediate."),
+]
 
 
 class PassphraseMissing(UserError):
@@ -50,6 +58,7 @@ def init(
     intermediate_passphrase_file: Annotated[
         Path | None, typer.Option("--intermediate-passphrase-file", help="Its first line encrypts the other key.")
     ] = None,
+    crl_url: CrlUrlOption = None,
 ) -> None:
     """Make a root and an intermediate, their keys encrypted, and a transcript that says what to do with them.
 
@@ -68,6 +77,7 @@ def init(
         permit=tuple(permit or ()),
         root_years=root_years,
         intermediate_years=intermediate_years,
+        crl_url=crl_url,
     )
     given: dict[Role, Path | None] = {"root": root_passphrase_file, "intermediate": intermediate_passphrase_file}
     print(asyncio.run(_init(plan, given, out, LocalFiles(), SystemRandom())))
@@ -149,21 +159,33 @@ def intermediate(
     intermediate_passphrase_file: Annotated[
         Path | None, typer.Option("--intermediate-passphrase-file", help="Its first line encrypts the new key.")
     ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option("--like", help="PEM: the one of before; name, confinement and list's address are taken from it."),
+    ] = None,
+    crl_url: CrlUrlOption = None,
 ) -> None:
-    """Make the next intermediate under a root that was put away."""
+    """Make the next intermediate under a root that was put away; its name ends with a mark of its key."""
     import asyncio
 
     from holdfast.pki.keys import KeyKind
 
     given: dict[Role, Path | None] = {"root": root_passphrase_file, "intermediate": intermediate_passphrase_file}
-    wishes = {"key_kind": KeyKind(key), "permit": tuple(permit or ()), "intermediate_years": years}
-    print(asyncio.run(_intermediate((root, root_key), name, wishes, given, out)))
+    permitted = tuple(permit or ())
+    wishes = {"key_kind": KeyKind(key), "permit": permitted, "intermediate_years": years, "crl_url": crl_url}
+    print(asyncio.run(_intermediate((root, root_key), name, wishes, given, out, like)))
 
 
 async def _intermediate(
-    place: tuple[Path, Path], name: str, wishes: dict[str, Any], given: dict[Role, Path | None], out: Path
+    place: tuple[Path, Path],
+    name: str,
+    wishes: dict[str, Any],
+    given: dict[Role, Path | None],
+    out: Path,
+    like: Path | None,
 ) -> str:
-    from holdfast.pki.ceremony import FILES, Plan, check_free, new_passphrase
+    from holdfast.pki.ceremony import FILES, Plan, check_free, crl_url_of, new_passphrase, organization_of
+    from holdfast.pki.chain import parse_bundle
     from holdfast.pki.root import next_intermediate, open_root, save
     from holdfast.pki.transcript import succession
     from holdfast.world import LocalFiles, SystemClock, SystemRandom
@@ -176,8 +198,12 @@ async def _intermediate(
     opened = await open_root(_content(place[0]), _content(place[1]), root_words)
     if words is None and not sys.stderr.isatty():
         raise PassphraseMissing("intermediate")  # a new one would end in a log
+    older = None if like is None else parse_bundle(_content(like))[0]
+    if older is not None:
+        name, wishes["crl_url"] = name or organization_of(older), wishes["crl_url"] or crl_url_of(older)
     plan = Plan(name=name or opened.organization, **wishes)
-    made = await next_intermediate(opened, plan, words or (fresh := new_passphrase(random)), now=now, random=random)
+    words_used = words or (fresh := new_passphrase(random))
+    made = await next_intermediate(opened, plan, words_used, now=now, random=random, like=older)
     text = succession(plan, opened.certificate, made.certificate, out, now=now)
     save(files, out, made, text)
     if words is None:
@@ -193,6 +219,7 @@ def recertify(
     out: Annotated[Path, typer.Option("--out", help="The file for the chain: the intermediate, and the root.")],
     years: Annotated[int, typer.Option("--years", min=1, help="Its life; it ends with the root, if not before.")] = 5,
     root_passphrase_file: RootWordsOption = None,
+    crl_url: CrlUrlOption = None,
 ) -> None:
     """Give an intermediate a later end: same name, same key. 'holdfast ca renew-issuer' puts it to use."""
     import asyncio
@@ -205,7 +232,7 @@ def recertify(
     files, now, older = LocalFiles(), SystemClock().now(), _content(intermediate)
     words = _needed("root", {"root": root_passphrase_file}, files)
     opened = asyncio.run(open_root(_content(root), _content(root_key), words))
-    made = certified_again(opened, older, years=years, now=now, random=SystemRandom())
+    made = certified_again(opened, older, years=years, now=now, random=SystemRandom(), crl_url=crl_url)
     write_new(files, out.parent, {out.name: certificates_pem([made, opened.certificate])})
     print(f"The intermediate, good until {made.not_valid_after_utc:%F}, and its root: {out}")
 
@@ -218,25 +245,38 @@ def crl(
     revoked: Annotated[
         list[str] | None, typer.Option("--revoked", help="The serial of a revoked intermediate; may be repeated.")
     ] = None,
+    reason: Annotated[Reason, typer.Option("--reason", help="Why those were revoked.")] = "cessation-of-operation",
+    previous: Annotated[
+        Path | None, typer.Option("--previous", help="The last list: what is on it stays, and the number grows by one.")
+    ] = None,
     days: Annotated[int, typer.Option("--days", help="How long the list is good for.")] = 180,
     number: Annotated[
         int | None, typer.Option("--number", help="Its number, which must grow; without it, the seconds since 1970.")
     ] = None,
     root_passphrase_file: RootWordsOption = None,
 ) -> None:
-    """Sign the root's own list: which of its intermediates are revoked."""
+    """Sign the root's own list: which of its intermediates are revoked. Give the last one with --previous."""
     import asyncio
+    from datetime import timedelta
 
-    from holdfast.pki.crl import Reason, Revoked
-    from holdfast.pki.root import open_root, revocation_list
+    from holdfast.pki import crl as lists
+    from holdfast.pki.root import Listed, entry, open_root, read_list, revocation_list
     from holdfast.world import LocalFiles, SystemClock
 
     files, now = LocalFiles(), SystemClock().now()
     words = _needed("root", {"root": root_passphrase_file}, files)
     opened = asyncio.run(open_root(_content(root), _content(root_key), words))
-    entries = [Revoked(_serial(text), now, Reason.CESSATION_OF_OPERATION) for text in revoked or ()]
-    last = int(now.timestamp()) if number is None else number
-    files.write_private(out, revocation_list(opened, entries, number=last, now=now, days=days), replace=True)
+    before = Listed(int(now.timestamp()) - 1, ())
+    if previous is not None:
+        before = read_list(_content(previous), opened.certificate)
+    last = before.number + 1 if number is None else number
+    if previous is not None and last <= before.number:
+        raise UserError(f"The last list has number {before.number}: the next one needs a higher number.")
+    why = lists.Reason[reason.upper().replace("-", "_")]
+    fresh = [entry(serial, now, why) for serial in map(_serial, revoked or ()) if serial not in before]
+    entries = [*before.entries, *fresh]
+    content = revocation_list(opened, entries, number=last, now=now, life=timedelta(days=days))
+    files.write_private(out, content, replace=True)
     print(f"List {last} with {len(entries)} revoked intermediates, good for {days} days: {out}")
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 QUICK: Final = {"default_map": {"help": False}}
 _WHOLE: Final = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?", re.ASCII)
-_UNUSUAL: Final = ("exists", "writable", "resolve_path", "allow_dash", "path_type", "parser", "click_type")  # fmt: skip
+_UNUSUAL: Final = ("exists", "writable", "resolve_path", "allow_dash", "path_type", "click_type")  # fmt: skip
 
 
 class NotPlain(Exception):
@@ -57,6 +57,8 @@ def plain(value: Any, param: Any) -> Any:
     info, kind = about.parameter_info, about.annotation
     if any(getattr(info, name, None) for name in _UNUSUAL):
         raise NotPlain
+    if info.parser is not None and not several:
+        return info.parser(value)
     if get_origin(kind) is not list:
         return _one(value, kind, info)
     if not several or not isinstance(value, list | tuple):

@@ -138,7 +138,10 @@ def _past(status: Mapping[str, Any], now: datetime) -> bool:
 def _look(row: Certificate) -> str:
     """What tells more: the proofs, if they are what failed, or the rules."""
     looks_at_proofs = row["status"]["reason_code"] in PROOFS and row["status"]["last_error"]
-    return f"holdfast challenge test {row['name']}" if looks_at_proofs else f"holdfast explain {row['name']}"
+    if looks_at_proofs:
+        return f"holdfast challenge test {row['name']}"
+    archived = row["status"]["phase"] == "archived"  # its name is free for another
+    return f"holdfast explain {row['id'] if archived else row['name']}"
 
 
 def _do(row: Certificate) -> str:

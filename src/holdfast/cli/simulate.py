@@ -9,7 +9,8 @@ import typer
 
 from holdfast.cli.calling import ServerOption, connected
 from holdfast.cli.config import ConfigOption
-from holdfast.cli.ls import FINDINGS, span
+from holdfast.cli.findings import FINDINGS
+from holdfast.cli.spans import span
 from holdfast.cli.terminal import Column, ColumnsOption, FormatOption, Row, as_data, emit, exact, progress, say
 from holdfast.errors import Usage
 
@@ -17,6 +18,7 @@ app = typer.Typer()
 _ADVICE = {
     "hour": "Widen the change windows, or give some of the certificates another one.",
     "week": "Give some of them a second CA, or ask this one for more: holdfast ca budget",
+    "names": "Ask for them in one certificate instead of several, or renew it less often.",
     "domain": "Take some names of this domain to another CA, or put more of them into one certificate.",
 }
 
@@ -64,7 +66,7 @@ def simulate(
 def _allowed(ca: str | None, orders: str | None) -> dict[str, Any]:
     if orders is None:
         return {}
-    found = re.fullmatch(r"(\d{1,7})/(\d{1,6}[mhdw])", orders)
+    found = re.fullmatch(r"(\d{1,7})/(\d{1,6}[smhdw])", orders)
     if found is None or int(found[1]) == 0 or ca is None:
         raise NotARate(f"{orders!r:.40} cannot be read." if ca is not None else "--orders is about one CA: name it.")
     burst = int(found[1])
@@ -106,8 +108,8 @@ def _verdict(outlook: dict[str, Any]) -> str:
 
 
 def _sentence(problem: Any) -> str:
-    when = {"hour": "in the hour from", "week": "in the week from", "domain": "in the week from"}[problem["kind"]]
-    what = "orders" if problem["kind"] != "domain" else f"certificates for {problem['what']}"
+    when = "in the hour from" if problem["kind"] == "hour" else "in the week from"
+    what = f"certificates for {problem['what']:.80}" if problem["kind"] in ("domain", "names") else "orders"
     return f"{problem['needed']} {what} {when} {exact(problem['starts'])}, and {problem['allowed']} are allowed."
 
 

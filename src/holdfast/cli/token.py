@@ -10,7 +10,7 @@ from holdfast.cli.calling import ServerOption, clock, connected
 from holdfast.cli.config import ConfigOption
 from holdfast.cli.following import DryRunOption
 from holdfast.cli.given import label as label_of
-from holdfast.cli.ls import span
+from holdfast.cli.spans import span
 from holdfast.cli.terminal import Column, FormatOption, emit, emit_one, pairs, say, when
 
 app = typer.Typer(name="token", help="Make, list and revoke tokens of the API.")
@@ -84,15 +84,15 @@ def _scope(row: Any) -> str:
 
 @app.command("revoke")
 def revoke(
-    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as 'token ls' shows it.")],
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="Its id, as 'token ls' shows it, or a unique prefix.")],
     dry_run: DryRunOption = False,
     config: ConfigOption = None,
     server: ServerOption = None,
 ) -> None:
     """Shut a token out, for good."""
     with connected(config, server) as client:
-        client.post(f"/tokens/{token}/revoke", dry_run=dry_run)
-    say(f"{'It would be revoked' if dry_run else 'Revoked'}: {token}.")
+        row = client.post(f"/tokens/{token}/revoke", dry_run=dry_run)
+    say(f"{'It would be revoked' if dry_run else 'Revoked'}: {row['id']}.")
 
 
 @app.command("whoami")

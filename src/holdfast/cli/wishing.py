@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from holdfast.cli.ls import span
+from holdfast.cli.spans import span
 from holdfast.errors import Usage
 
 STAGING: Final = "-staging"  # how the names of CAs end that issue for tests
@@ -50,9 +50,12 @@ ApprovalOption = Annotated[
 ]
 
 
+NO_STAGING: Final = "There is no CA for tests."  # that --staging could mean
+
+
 class NoStaging(Usage):
     code = "no-staging"
-    hint = "Add it, then name the CA: holdfast ca add letsencrypt-staging letsencrypt-staging"
+    hint = "Add one, such as: holdfast ca add letsencrypt-staging letsencrypt-staging"
 
 
 def staged(chosen: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -63,7 +66,7 @@ def staged(chosen: Sequence[str], known: Sequence[str]) -> list[str]:
     if missing:
         raise NoStaging(f"There is no CA {missing[0]!r:.60}.")
     if not wanted and len(found) != 1:
-        raise NoStaging(f"There are {len(found)} CAs for tests: say which by --ca." if found else "There is none.")
+        raise NoStaging(f"There are {len(found)} CAs for tests: say which by --ca." if found else NO_STAGING)
     return found
 
 

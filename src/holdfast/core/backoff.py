@@ -85,6 +85,15 @@ def rest_wait(age: timedelta, *, key: str) -> timedelta:
     return steady * (1 + POLL.jitter * spread(key))
 
 
+def insisting_wait(age: timedelta, asked: timedelta | None, *, key: str) -> timedelta:
+    """The wait before a CA is told again what it could not hear for `age`: as long again, 30 s to 1 h.
+
+    It doubles as the ladder of jobs does, and needs no count: what waits for weeks must not use attempts up.
+    """
+    own = min(max(age, JOB.first), JOB.cap / (1 + JOB.jitter)) * (1 + JOB.jitter * spread(key))
+    return max(own, asked or timedelta(0))
+
+
 def next_poll(
     polls: int, *, waited: timedelta, window: timedelta, age: timedelta, asked: timedelta | None, key: str
 ) -> tuple[timedelta, bool]:
@@ -122,26 +131,41 @@ def counts_against_certificate(failure: FailureClass) -> bool:
 def issuance_ladder(left_at_first_failure: timedelta | None) -> Ladder:
     """The ladder for a certificate with this much life left when it began to fail; None if it has none yet.
 
+    One that has ended has nothing left to hurry for, and climbs the plain ladder.
+
     On the plain ladder a certificate with a day left would be tried four more times before it expires. Here
     the steps shrink with the time left, and eleven tries fit. From 11 days (8 × 32 h) on it is the plain one.
     """
-    if left_at_first_failure is None:
-        return ISSUANCE
+    if left_at_first_failure is None or left_at_first_failure <= timedelta(0):
+        return ISSUANCE  # there is no end to be in time for
     first = max(min(ISSUANCE.first, left_at_first_failure / 128), _MINUTE)
     cap = max(min(ISSUANCE.cap, left_at_first_failure / 8), 15 * _MINUTE)
     return Ladder(first=first, factor=ISSUANCE.factor, cap=cap)
 
 
-def issuance_wait(failures: int | None, *, left_at_first_failure: timedelta | None) -> timedelta:
-    """The wait after this many failures in a row; a missing or impossible count is read as the first."""
-    return issuance_ladder(left_at_first_failure).rung(failures or 1)
+def issuance_wait(
+    failures: int | None, *, left_at_first_failure: timedelta | None, over_for: timedelta | None = None
+) -> timedelta:
+    """The wait after this many failures in a row; a missing or impossible count is read as the first.
+
+    `over_for`: how long ago it had ended at the last failure. The dense steps of one that began to fail shortly before
+    its end do not go on for ever: from the end on they grow again from an hour, as long as it has been over, to 32 h.
+    """
+    wait = issuance_ladder(left_at_first_failure).rung(failures or 1)
+    if over_for is None or over_for < timedelta(0):
+        return wait
+    return max(wait, min(max(over_for, ISSUANCE.first), ISSUANCE.rung(failures or 1)))
 
 
 def issuance_next_at(
-    last_failure_at: datetime, failures: int | None, *, left_at_first_failure: timedelta | None
+    last_failure_at: datetime,
+    failures: int | None,
+    *,
+    left_at_first_failure: timedelta | None,
+    over_for: timedelta | None = None,
 ) -> datetime:
     """When to try again: from stored facts alone, so that a restart neither forgets nor extends a wait."""
-    return last_failure_at + issuance_wait(failures, left_at_first_failure=left_at_first_failure)
+    return last_failure_at + issuance_wait(failures, left_at_first_failure=left_at_first_failure, over_for=over_for)
 
 
 # ── Notification: 1, 2, 4, 8 min, then dead ───────────────────────────────────────────────────────────────
@@ -185,3 +209,20 @@ def retry_after(
             return None
         asked = (date if date.tzinfo else date.replace(tzinfo=UTC)) - now  # "-0000" is read without a zone
     return max(low, min(asked, high))
+
+
+_IN_WORDS: Final = re.compile(r"retry after (\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d) ?(?:UTC|Z)", re.IGNORECASE)
+
+
+def retry_after_in_words(
+    text: str, now: datetime, *, low: timedelta = RETRY_AFTER_LOW, high: timedelta = RETRY_AFTER_HIGH
+) -> timedelta | None:
+    """The same from a sentence, "… retry after 2026-11-16 12:34:56 UTC: see …", for a CA that sends no header."""
+    found = _IN_WORDS.search(text)
+    if found is None:
+        return None
+    try:
+        date = datetime.fromisoformat(f"{found[1]}T{found[2]}+00:00")
+    except ValueError:
+        return None
+    return max(low, min(date - now, high))

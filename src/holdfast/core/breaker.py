@@ -85,9 +85,9 @@ def barred(breaker: Breaker, now: datetime, error: str) -> Breaker:
     return replace(breaker, limits=-times, until=until, error=error, probe=None, probe_until=None)
 
 
-def another_chance(breaker: Breaker, now: datetime) -> Breaker:
+def another_chance(breaker: Breaker, now: datetime, *, opens_after: int = OPENS_AFTER) -> Breaker:
     """Somebody changed what may have been wrong: one asks now, for all, and the waits begin anew if it was not that."""
-    failures, limits = min(breaker.failures, OPENS_AFTER), max(min(breaker.limits, 1), -1)
+    failures, limits = min(breaker.failures, opens_after), max(min(breaker.limits, 1), -1)
     return replace(breaker, failures=failures, limits=limits, until=now, probe=None, probe_until=None)
 
 

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
+
+from holdfast.core.changed import changed
 
 _LINES: Final = {  # (urgent, waiting)
     (False, False): "tail",
@@ -106,7 +108,7 @@ def take(budget: Budget, now: datetime, *, urgent: bool, waiting: bool, count: i
     budget, depth = _forgiven(budget, now), budget.limit.depth(urgent=urgent)
     free = min(count, depth)
     if remaining(budget, now, urgent=urgent) >= free:
-        return Taken(budget=replace(budget, tat=max(budget.tat, now) + budget.limit.every * count))
+        return Taken(budget=changed(budget, tat=max(budget.tat, now) + budget.limit.every * count))
 
     until = budget.tat - budget.limit.every * (depth - free)
     cause: Literal["BUDGET", "NOT_BEFORE"] = "BUDGET"
@@ -116,7 +118,7 @@ def take(budget: Budget, now: datetime, *, urgent: bool, waiting: bool, count: i
     last: datetime | None = getattr(budget, line)
     until = until if last is None else max(until, last + budget.limit.every * count)
     moved: dict[str, Any] = {line: until}
-    return Wait(until=until, cause=cause, budget=replace(budget, **moved))
+    return Wait(until=until, cause=cause, budget=changed(budget, **moved))
 
 
 def take_all(
@@ -141,12 +143,12 @@ def give_back(budget: Budget, amount: timedelta, held_for: timedelta) -> Budget:
     back, more could go than the remote allows.
     """
     unused = amount - max(held_for, timedelta(0))
-    return replace(budget, tat=budget.tat - unused) if unused > timedelta(0) else budget
+    return changed(budget, tat=budget.tat - unused) if unused > timedelta(0) else budget
 
 
 def hold(budget: Budget, until: datetime) -> Budget:
     """The server said: not before this time (429, Retry-After). A milder word never shortens a hold."""
-    return replace(budget, not_before=until if budget.not_before is None else max(budget.not_before, until))
+    return changed(budget, not_before=until if budget.not_before is None else max(budget.not_before, until))
 
 
 def remaining(budget: Budget, now: datetime, *, urgent: bool) -> int:
@@ -165,4 +167,4 @@ def _forgiven(budget: Budget, now: datetime) -> Budget:
     days if `every` was hours, for the sake of requests that the remote has long forgotten.
     """
     most = now + budget.limit.burst * budget.limit.every
-    return replace(budget, tat=most) if budget.tat > most + _SKEW else budget
+    return changed(budget, tat=most) if budget.tat > most + _SKEW else budget

@@ -100,5 +100,9 @@ class Policy:
     def crl_url(self, ca: str) -> str:
         return f"{self.publish_url}/pki/{ca}/{{shard}}.crl"
 
+    def root_crl_url(self, ca: str) -> str:
+        """Of the list of those who stand under the same root as this CA."""
+        return f"{self.publish_url}/pki/{ca}/root.crl"
+
     def issuer_url(self, ca: str) -> str:
         return f"{self.publish_url}/pki/{ca}/issuer.cer"

@@ -233,14 +233,28 @@ def unused(paid: Mapping[str, timedelta], issuer: str, used: Used, *, binding: b
 def refused_key(
     limits: CaLimits, issuer: str, identifiers: tuple[Identifier, ...], why: str, budgets: Iterable[str]
 ) -> str:
-    """Which budget a rate limit is about, by the CA's own words; a wider one if it does not say, or none is kept."""
+    """Which budget a rate limit is about, by the CA's own words; all requests only if these name nothing narrower.
+
+    Where the budget that it speaks of is not one that this order pays for, as with a renewal that is exempt, it waits
+    alone, by the key of its own set: what is refused to one must not stop the others.
+    """
     text, kept, place = why.lower(), set(budgets), place_of(limits, issuer)
-    if any(word in text for word in ("exact set", "identical", "duplicate", "failed authorizations", "consecutive")):
-        return set_key(place, identifiers)  # its own affair: where no such budget is kept, this one waits alone
+    own = set_key(place, identifiers)
+    if is_pause(text) or any(word in text for word in _OF_THE_SET):
+        return own
     if "already issued for" in text or "registered domain" in text:
         named = [each for each in identifiers if registered_domain(each.base) in text]
         domain = domain_key(place, (named or list(identifiers))[0].base)
-        if domain in kept:
-            return domain
-    orders = order_key(issuer)
-    return orders if orders in kept and ("order" in text or "issued" in text) else request_key(issuer)
+        return domain if domain in kept else own
+    if order_key(issuer) in kept and ("order" in text or "issued" in text):
+        return order_key(issuer)
+    return own if "new orders" in text else request_key(issuer)
+
+
+_OF_THE_SET: Final = ("exact set", "identical", "duplicate", "failed authorizations", "consecutive")
+
+
+def is_pause(why: str) -> bool:
+    """Whether a CA says that it takes no orders for a name before a person has unpaused it there (Let's Encrypt)."""
+    text = why.lower()
+    return "temporarily prevented from requesting" in text or "/unpause" in text

@@ -191,7 +191,13 @@ class Version:
 
     @property
     def revoked(self) -> bool:
+        """Or about to be: from the wish on it must not be relied upon."""
         return self.state is VersionState.REVOKED or self.revoke_asked_at is not None
+
+    @property
+    def revocation_done(self) -> bool:
+        """The CA has revoked it, and not only been asked to."""
+        return self.state is VersionState.REVOKED or self.revoked_at is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from holdfast.core.acme import Identifier
 from holdfast.core.certificate import State, Wanted
-from holdfast.core.desired_fields import FIELDS, Bad, path_of, read_field
+from holdfast.core.desired_fields import FIELDS, NO_DEFAULT, Bad, path_of, read_field
 from holdfast.errors import UserError
 
 VERSION: Final = 1
@@ -85,6 +85,9 @@ class _Default:
     fields: Mapping[str, Any]
 
 
+_OF_DEFAULTS: Final = ("when", *(each for each in FIELDS if each not in NO_DEFAULT))
+
+
 def _defaults(tree: Any, problems: list[tuple[str, str]]) -> list[_Default]:
     if tree is None:
         return []
@@ -99,10 +102,10 @@ def _defaults(tree: Any, problems: list[tuple[str, str]]) -> list[_Default]:
             continue
         when = _read(problems, f"{where}.when", "labels", block.get("when") or {}) or {}
         rest = {str(name): value for name, value in block.items() if name != "when"}
-        for name in sorted({"name", "names", "labels", "paused"} & {*rest}):
+        for name in sorted(NO_DEFAULT & {*rest}):
             problems.append((f"{where}.{name}", "This cannot have a default."))
             del rest[name]
-        found.append(_Default(when, _fields(rest, where, problems)))
+        found.append(_Default(when, _fields(rest, where, problems, _OF_DEFAULTS)))
     return found
 
 
@@ -147,11 +150,13 @@ def _entry(
     return Entry(name=name, names=tuple(names), fields=fields, paused=paused, where=where)
 
 
-def _fields(tree: Mapping[str, Any], where: str, problems: list[tuple[str, str]]) -> dict[str, Any]:
+def _fields(
+    tree: Mapping[str, Any], where: str, problems: list[tuple[str, str]], known: Iterable[str] = FIELDS
+) -> dict[str, Any]:
     found = {}
     for name, value in tree.items():
         if name not in FIELDS:
-            problems.append((f"{where}.{name}", f"There is no such key. There are: {', '.join(FIELDS)}."))
+            problems.append((f"{where}.{name}", f"There is no such key. There are: {', '.join(known)}."))
             continue
         read_value = _read(problems, f"{where}.{name}", name, value)
         if read_value is not None:

@@ -62,6 +62,17 @@ def _texts(most: int, what: str) -> Callable[[Any], tuple[str, ...]]:
     return read
 
 
+def _once_each(read: Callable[[Any], tuple[str, ...]]) -> Callable[[Any], tuple[str, ...]]:
+    def read_once(value: Any) -> tuple[str, ...]:
+        found = read(value)
+        twice = next((at for at, each in enumerate(found) if each in found[:at]), None)
+        if twice is not None:
+            raise Bad("This is in the list already.", f"[{twice}]")
+        return found
+
+    return read_once
+
+
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise Bad("This is true or false.")
@@ -228,6 +239,7 @@ def _list(items: Mapping[str, Any], most: int, description: str) -> dict[str, An
     return {"type": "array", "items": items, "minItems": 1, "maxItems": most, "description": description}
 
 
+NO_DEFAULT: Final = frozenset({"name", "names", "labels", "paused"})
 FIELDS: Final[Mapping[str, Field]] = {
     "name": Field(
         "name",
@@ -243,7 +255,7 @@ FIELDS: Final[Mapping[str, Field]] = {
     ),
     "issuers": Field(
         "issuers",
-        _texts(_MOST_CAS, "CAs, by their names here"),
+        _once_each(_texts(_MOST_CAS, "CAs, by their names here")),
         list,
         _list(_WORDS, _MOST_CAS, "CAs by their names here; the first is asked first."),
     ),
@@ -284,7 +296,7 @@ def read_field(name: str, value: Any) -> Any:
 def schema() -> dict[str, Any]:
     """For editors (JSON Schema, 2020-12): what may be written where, and what it means."""
     entry = {name: dict(each.schema) for name, each in FIELDS.items()}
-    default = {name: each for name, each in entry.items() if name not in ("name", "names", "labels", "paused")}
+    default = {name: each for name, each in entry.items() if name not in NO_DEFAULT}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "certificates.yaml of Holdfast",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import cycle, islice
+from itertools import cycle, islice, pairwise
 from typing import Final
 
 from holdfast.core.acme import Identifier
@@ -34,7 +34,7 @@ class WhatIf:
 class Problem:
     """A limit that will not be kept: nothing breaks, but certificates wait, and some may wait too long."""
 
-    kind: str  # hour, week, domain
+    kind: str  # hour, week, domain, names
     what: str
     starts: datetime
     needed: int
@@ -67,6 +67,7 @@ class _Counts:
     hours: Counter[datetime] = field(default_factory=Counter)
     weeks: Counter[datetime] = field(default_factory=Counter)
     domains: Counter[tuple[datetime, str]] = field(default_factory=Counter)  # by week
+    sets: Counter[tuple[datetime, str]] = field(default_factory=Counter)  # of names, by week: what comes again in it
 
 
 def by_month(
@@ -80,11 +81,16 @@ def by_month(
     """One for each CA and calendar month, this month first."""
     starts = [_first_of(now, n) for n in range(months + 1)]
     counts: dict[str, _Counts] = {}
+    fleet = list(fleet)
+    alike = Counter((kept.issuer, _set(kept)) for kept in fleet if not kept.assumed)
     for kept in fleet:
         found = counts.setdefault(kept.issuer, _Counts())
         domains = {registered_domain(each.base) for each in kept.identifiers}
-        for at in renewals(kept, now, starts[-1], lives.get(kept.issuer, ())):
+        times = list(renewals(kept, now, starts[-1], lives.get(kept.issuer, ())))
+        for at in times:
             _count(found, at, now, domains, len(kept.identifiers))
+        if not kept.assumed and (alike[kept.issuer, _set(kept)] > 1 or _comes_again(times)):
+            found.sets.update((_week(at), _set(kept)) for at in times)
     return [
         _month(name, counts[name], limits.get(name), n, starts) for name in sorted(counts) for n in range(months)
     ]  # fmt: skip
@@ -95,9 +101,22 @@ def _first_of(now: datetime, months: int) -> datetime:
     return datetime(year, month + 1, 1, tzinfo=UTC)
 
 
+def _set(kept: Kept) -> str:
+    return ", ".join(sorted(each.value for each in kept.identifiers))
+
+
+def _comes_again(times: Sequence[datetime]) -> bool:
+    """Within a week: all others are left out of the count of sets, as there are as many as certificates."""
+    return any(after - before < WEEK for before, after in pairwise(times))
+
+
+def _week(at: datetime) -> datetime:
+    return _EPOCH + (at - _EPOCH) // WEEK * WEEK
+
+
 def _count(counts: _Counts, at: datetime, now: datetime, domains: set[str], names: int) -> None:
     month = (at.year - now.year) * 12 + at.month - now.month
-    week = _EPOCH + (at - _EPOCH) // WEEK * WEEK
+    week = _week(at)
     counts.orders[month] += 1
     counts.names[month] += names
     counts.hours[at.replace(minute=0, second=0, microsecond=0)] += 1
@@ -133,6 +152,7 @@ def _spans(
     """What is needed and allowed in each hour and week: an hour by the burst, a week by what is refilled in it."""
     orders = None if limits is None else limits.orders
     domain = None if limits is None else limits.per_domain
+    same = None if limits is None else limits.per_set
     if orders is not None:
         within = orders.burst + HOUR // orders.every
         yield from (Problem(kind="hour", what="orders", starts=at, needed=n, allowed=within) for at, n in hours.items())
@@ -146,6 +166,12 @@ def _spans(
             Problem(kind="domain", what=what, starts=at, needed=n, allowed=_a_week(domain))
             for (at, what), n in counts.domains.items()
             if begins <= at < ends
+        )
+    if same is not None:
+        yield from (
+            Problem(kind="names", what=what, starts=at, needed=n, allowed=_a_week(same))
+            for (at, what), n in counts.sets.items()
+            if begins <= at < ends and n > 1
         )
 
 
@@ -173,6 +199,6 @@ def _more(fleet: Sequence[Kept], what_if: WhatIf, now: datetime) -> list[Kept]:
     )
     models = islice(cycle(fleet or [unknown]), what_if.more)
     return [
-        replace(kept, issuer=what_if.issuer or kept.issuer, next_at=now + kept.life * (n / what_if.more))
+        replace(kept, issuer=what_if.issuer or kept.issuer, next_at=now + kept.life * (n / what_if.more), assumed=True)
         for n, kept in enumerate(models)
     ]

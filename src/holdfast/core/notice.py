@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import accumulate
 from typing import Final, Literal
 
 from holdfast.core.backoff import notice_wait
@@ -17,6 +18,9 @@ OPENS_AFTER: Final = 3  # failures in a row of a channel; fewer than the attempt
 FALLBACK_AFTER: Final = timedelta(minutes=15)  # a channel that is down for so long has its fallback told
 STALE_AFTER: Final = timedelta(hours=1)  # what waited longer for a channel to return comes in a digest
 DIGEST_LINES: Final = 50  # every line of a digest is a notice that counts as delivered: none is left out
+DIGEST_SIZES: Final = {"apprise": 1500}  # characters of all lines, where a service behind a kind takes few
+DIGEST_TRIES: Final = 2  # a digest that failed so often is taken apart: perhaps only the digest cannot go
+ONE_BY_ONE: Final = frozenset({"pagerduty", "opsgenie"})  # they keep incidents: a digest would be one more of them
 
 
 class State(StrEnum):
@@ -93,6 +97,16 @@ class Message:
     resolved: bool = False  # the all-clear of what was told before under the same key
     key: str  # one outage is one key: its first word, every later one, and its all-clear
     attempt: int = 1  # "delivered on attempt n"
+    only: tuple[str, ...] = ()  # those behind the channel who have not got it yet; empty: nobody has
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missed:
+    """It was delivered, and not to all who are behind the channel."""
+
+    said: str  # who they are, and why
+    again: tuple[str, ...] = ()  # those who may get it at another time
+    never: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +137,8 @@ class Notice:
     begun: int = 0  # sends in a row of which nobody knows the end
     digest_at: datetime | None = None
     digest: str | None = None  # the digest in which it goes, or went
+    missed: tuple[str, ...] = ()  # those behind the channel who have not got it yet; empty: nobody has, or all
+    tries: int = 0  # of its digest, or to reach those it missed: they say nothing against the notice
     waiting_since: datetime
     tried_at: datetime | None = None
     sent_at: datetime | None = None
@@ -146,6 +162,7 @@ def message_of(notice: Notice) -> Message:
         resolved=notice.clears,
         key=notice.key,
         attempt=notice.retry_count + 1,
+        only=notice.missed,
     )
 
 
@@ -157,18 +174,28 @@ def digest_of(digest: str, notices: Sequence[Notice]) -> Message:
         event="digest",
         severity=worst([each.severity for each in notices]),
         title=f"{len(notices)} notices, from {first.created_at:%Y-%m-%d %H:%M} UTC on",
-        text="\n".join(f"{each.created_at:%m-%d %H:%M} {each.severity}: {_one_line(each.title)}" for each in notices),
+        text="\n".join(map(_digest_line, notices)),
         facts={"notices": str(len(notices))},
         subject=first.channel,
         next="holdfast notify ls",
         at=first.created_at,
         key=digest,
         attempt=max(each.retry_count for each in notices) + 1,
+        only=first.missed,
     )
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
+def _digest_line(notice: Notice) -> str:
+    return f"{notice.created_at:%m-%d %H:%M} {notice.severity}: {' '.join(notice.title.splitlines())}"
+
+
+def in_one_digest(notices: Sequence[Notice], size: int | None) -> Sequence[Notice]:
+    """The first of them, as many as fit; at least one."""
+    most = notices[:DIGEST_LINES]
+    if size is None:
+        return most
+    ends = accumulate(len(_digest_line(each)) + 1 for each in most)
+    return most[: max(sum(end <= size for end in ends), 1)]
 
 
 # ── After an attempt ──

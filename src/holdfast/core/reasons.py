@@ -21,6 +21,7 @@ class Reason(StrEnum):
     DUE_LIFETIME = "DUE_LIFETIME"
     EMERGENCY = "EMERGENCY"
     REVOKED = "REVOKED"
+    REVOCATION_ASKED = "REVOCATION_ASKED"
     INPUT_CHANGED = "INPUT_CHANGED"
     MANUAL = "MANUAL"
     # what it waits for
@@ -35,6 +36,8 @@ class Reason(StrEnum):
     CA_STILL_PENDING = "CA_STILL_PENDING"
     CA_RATE_LIMITED = "CA_RATE_LIMITED"
     CA_DOWN = "CA_DOWN"
+    CA_TLS_FAILED = "CA_TLS_FAILED"
+    NAME_PAUSED_AT_CA = "NAME_PAUSED_AT_CA"
     EXPIRED = "EXPIRED"
     # what went wrong
     DNS_TXT_NOT_VISIBLE = "DNS_TXT_NOT_VISIBLE"
@@ -55,6 +58,7 @@ class Reason(StrEnum):
     NONCES_REFUSED = "NONCES_REFUSED"
     PROFILE_UNKNOWN = "PROFILE_UNKNOWN"
     REPLACES_REJECTED = "REPLACES_REJECTED"
+    LIFETIME_REJECTED = "LIFETIME_REJECTED"
     WRONG_CERTIFICATE = "WRONG_CERTIFICATE"
     UNKNOWN_ISSUER = "UNKNOWN_ISSUER"
     KEY_MISSING = "KEY_MISSING"
@@ -81,6 +85,7 @@ MEANINGS: Final = {
     Reason.DUE_LIFETIME: Meaning("The share of its life after which it is renewed is over.", "holdfast"),
     Reason.EMERGENCY: Meaning("Less than a twentieth of its life is left.", "holdfast"),
     Reason.REVOKED: Meaning("The certificate was revoked, and must be replaced.", "holdfast"),
+    Reason.REVOCATION_ASKED: Meaning("Its revocation was asked for, and is not done yet; it is replaced.", "holdfast"),
     Reason.INPUT_CHANGED: Meaning("What was asked for changed since it was issued.", "holdfast"),
     Reason.MANUAL: Meaning("Somebody asked for a renewal now.", "holdfast"),
     Reason.BACKOFF: Meaning("The last attempt failed; the next one waits, longer after each failure.", "holdfast"),
@@ -92,8 +97,10 @@ MEANINGS: Final = {
     Reason.AWAITING_APPROVAL: Meaning("A second person must approve it.", "approver"),
     Reason.ISSUER_PAUSED: Meaning("Every CA that it may come from is paused.", "operator"),
     Reason.CA_STILL_PENDING: Meaning("The CA has the order and has not decided; it is asked now and then.", "ca"),
-    Reason.CA_RATE_LIMITED: Meaning("The CA said that there were too many requests, and named a time.", "holdfast"),
+    Reason.CA_RATE_LIMITED: Meaning("The CA said that there were too many requests; it is asked later.", "holdfast"),
     Reason.CA_DOWN: Meaning("The CA cannot be reached, or answers with errors of its own.", "ca"),
+    Reason.CA_TLS_FAILED: Meaning("TLS with the CA fails: see its setting roots, or our certificate.", "operator"),
+    Reason.NAME_PAUSED_AT_CA: Meaning("The CA paused a name: it must be unpaused there.", "operator", alert=True),
     Reason.EXPIRED: Meaning("The certificate has expired.", "holdfast", alert=True),
     Reason.DNS_TXT_NOT_VISIBLE: Meaning("The TXT record is not on all of the zone's name servers.", "you"),
     Reason.PROOF_NOT_VISIBLE: Meaning("The proof is not where the CA will look for it.", "you"),
@@ -113,6 +120,7 @@ MEANINGS: Final = {
     Reason.NONCES_REFUSED: Meaning("The CA refused one nonce after another; the next try gets others.", "holdfast"),
     Reason.PROFILE_UNKNOWN: Meaning("The CA does not offer this profile.", "you", alert=True),
     Reason.REPLACES_REJECTED: Meaning("The CA did not want to hear what is replaced; it is not told.", "holdfast"),
+    Reason.LIFETIME_REJECTED: Meaning("The CA lets nobody choose a lifetime; it is not told one.", "holdfast"),
     Reason.WRONG_CERTIFICATE: Meaning("The CA sent something else than was asked for.", "operator", alert=True),
     Reason.UNKNOWN_ISSUER: Meaning("The CA that it should come from is not configured here.", "operator", alert=True),
     Reason.KEY_MISSING: Meaning("A secret that is needed cannot be opened here.", "operator", alert=True),

@@ -21,6 +21,7 @@ SHORT_LIFE: Final = timedelta(days=10)
 SPREAD: Final = 1 / 15  # of its life: those issued together are renewed over this stretch, and never after the fraction
 EMERGENCY: Final = 1 / 20  # of its life left: nothing but back-off holds it any more
 WINDOWS_END: Final = 1 / 6  # of its life left: maintenance windows do not count any more
+SHORT_SHARE: Final = 1 / 6  # of its life left: every failure goes on to the next CA of the list
 ATTEMPT_FOR: Final = timedelta(hours=1)  # what an attempt may take, with polls and slow DNS
 PATIENT_SHARE: Final = 0.1  # of the time that is left
 LOOP_GUARD: Final = timedelta(hours=24)  # between two renewals that a CA asks for early
@@ -98,7 +99,8 @@ def _due(certificate: Certificate, current: Version | None, now: datetime, check
         return _Due(certificate.created_at, Reason.FIRST, any_time=True)
     if current.revoked:
         at = current.revoked_at or current.revoke_asked_at or now
-        checks.append(Check(rule="revoked", saw=_shown(at), verdict="due at once, urgent"))
+        saw = _shown(at) if current.revocation_done else f"asked for at {_shown(at)}, not yet done by the CA"
+        checks.append(Check(rule="revoked", saw=saw, verdict="due at once, urgent"))
         return _Due(at, Reason.REVOKED, urgent=True, any_time=True)
     if current.generation < certificate.generation:
         saw = f"version is of generation {current.generation}, wanted is {certificate.generation}"
@@ -115,6 +117,20 @@ def _due(certificate: Certificate, current: Version | None, now: datetime, check
 
 def emergency_at(current: Version) -> datetime:
     return current.not_after - current.life * EMERGENCY
+
+
+def short_from(current: Version) -> datetime:
+    """From when on so little is left that every failure goes on to the next CA of the list."""
+    return good_until(current) - current.life * SHORT_SHARE
+
+
+def leaves_wrong(current: Version | None, now: datetime, *, others: bool) -> bool:
+    """Whether an order that is paid for, and brought a wrong certificate, is given up by itself for one at another CA.
+
+    Before that its CA may put it right, and people, who were told, may have it do so. Without others it is theirs to
+    decide, until the certificate is about to end.
+    """
+    return others and current is not None and now > short_from(current)
 
 
 def patience_at_the_end(current: Version, now: datetime) -> timedelta:
@@ -195,9 +211,9 @@ def time_left(failing: Failing, current: Version | None) -> timedelta | None:
 
 
 def _after_failure(failing: Failing, current: Version | None, checks: list[Check]) -> datetime:
-    left = time_left(failing, current)
-    again = issuance_next_at(failing.last_at, failing.attempts, left_at_first_failure=left)
-    wait = issuance_wait(failing.attempts, left_at_first_failure=left)
+    left, over = time_left(failing, current), None if current is None else failing.last_at - current.not_after
+    again = issuance_next_at(failing.last_at, _rung(failing), left_at_first_failure=left, over_for=over)
+    wait = issuance_wait(_rung(failing), left_at_first_failure=left, over_for=over)
     saw = f"failure {failing.attempts or 'of an unknown number'} at {_shown(failing.last_at)}: {failing.reason}"
     last_chance = None if current is None else safe_until(current)
     if last_chance is not None and failing.last_at < last_chance < again:
@@ -207,10 +223,18 @@ def _after_failure(failing: Failing, current: Version | None, checks: list[Check
     return again
 
 
+def _rung(failing: Failing) -> int | None:
+    """How far up its ladder it is: at the top, where only a person's deed at the CA can help."""
+    return _TOP if failing.reason == Reason.NAME_PAUSED_AT_CA else failing.attempts
+
+
+_TOP: Final = 1000
+
+
 def attempts_that_fit(failing: Failing, current: Version, at: datetime) -> int:
     """How many more can be made, if all fail and the next is `at`; maintenance windows may make them fewer."""
     last, ladder = safe_until(current), issuance_ladder(time_left(failing, current))
-    count, failures = 0, failing.attempts or 0
+    count, failures = 0, _rung(failing) or 0
     while at < last and (wait := ladder.rung(failures + 1)) < ladder.cap:
         count, failures, at = count + 1, failures + 1, min(at + wait, last)
     if at > last:
@@ -222,6 +246,12 @@ def attempts_that_fit(failing: Failing, current: Version, at: datetime) -> int:
 def safe_until(current: Version) -> datetime:
     """The last moment at which an attempt still fits before the certificate ends."""
     return last_moment(current.not_before, current.not_after)
+
+
+def good_until(current: Version) -> datetime:
+    """Until when people can rely on it: until the last safe moment, or, once it is revoked, no longer at all."""
+    since = (current.revoked_at or current.revoke_asked_at) if current.revoked else None
+    return safe_until(current) if since is None else min(safe_until(current), since)
 
 
 def last_moment(begins: datetime, ends: datetime) -> datetime:

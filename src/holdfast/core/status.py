@@ -89,7 +89,7 @@ def status(
         phase=phase,
         since=_since(certificate, current, issuance, phase),
         reason_code=reason,
-        reason=words or reasons.MEANINGS[reason].sentence,
+        reason=_also_revoked(certificate, current, reason) + (words or reasons.MEANINGS[reason].sentence),
         acts_next=reasons.MEANINGS[reason].acts_next,
         attempt=0 if failing is None else failing.attempts or 1,
         max_attempts=None,
@@ -99,7 +99,7 @@ def status(
         next_attempt_cause=_next_cause(issuance, job, decision),
         approval_ends_at=job.due_at if job is not None and _undecided(issuance) else None,
         attempts_that_fit=_fit(certificate, current, next_at, now),
-        safe_until=None if current is None else renewal.safe_until(current),
+        safe_until=None if current is None else renewal.good_until(current),
         expires_at=None if current is None else current.not_after,
         blocked_by=_blocked(certificate, issuance, job, decision, now),
     )
@@ -147,6 +147,8 @@ def _since(
 def _fit(certificate: Certificate, current: Version | None, next_at: datetime | None, now: datetime) -> int | None:
     if certificate.failing is None or current is None or next_at is None:
         return None
+    if current.revoked:
+        return 0  # it is too late already
     return renewal.attempts_that_fit(certificate.failing, current, max(next_at, now))
 
 
@@ -191,8 +193,22 @@ def _reason(
     if current is not None and now >= current.not_after:
         return Reason.EXPIRED, ""
     if decision.due(now):
-        return _held(certificate, now) or decision.cause, ""
+        cause = _revocation(current) if decision.cause is Reason.REVOKED and current is not None else decision.cause
+        return _held(certificate, now) or cause, ""
     return decision.waits_for or Reason.NOT_DUE, ""
+
+
+def _revocation(current: Version) -> Reason:
+    """What the CA has done, apart from what it was only asked to do."""
+    return Reason.REVOKED if current.revocation_done else Reason.REVOCATION_ASKED
+
+
+def _also_revoked(certificate: Certificate, current: Version | None, reason: Reason) -> str:
+    """That the one in use is revoked is said whatever else there is to say: it is what people must know first."""
+    if current is None or not current.revoked or certificate.state is State.ARCHIVED:
+        return ""
+    code = _revocation(current)
+    return "" if reason is code else f"{code.value}: {reasons.MEANINGS[code].sentence} "
 
 
 HELD: Final = frozenset({Reason.ISSUER_PAUSED, Reason.UNKNOWN_ISSUER, Reason.CANCELLED, Reason.STAGGERED})
@@ -296,6 +312,8 @@ _CHANGES = {
 }
 
 
+_UNPAUSE: Final = "Unpausing it at the CA, by the link that it gave, once the cause of its failures is gone."
+
 _WHO = {  # whose turn it is while an attempt is under way
     "ca": "The CA: it is asked again by itself.",
     "you": "You, by putting right what is said above. It is tried again by itself.",
@@ -344,6 +362,11 @@ def _explanation(
         return _explained(certificate, now, verdict, decision.checks, None, "Nothing: the next sweep begins it.")
     waits = decision.waits_for or Reason.NOT_DUE
     verdict = f"{reasons.MEANINGS[waits].sentence}{_next_words(decision.at)}"
+    failing = certificate.failing
+    if waits is Reason.BACKOFF and failing is not None and failing.reason == Reason.NAME_PAUSED_AT_CA:
+        verdict = f"{reasons.MEANINGS[Reason.NAME_PAUSED_AT_CA].sentence} {failing.error}{_next_words(decision.at)}"
+        found = _explained(certificate, now, verdict, decision.checks, waits, "")
+        return replace(found, would_change_it=f"{_UNPAUSE} Then: holdfast renew {certificate.name}")
     return _explained(certificate, now, verdict, decision.checks, waits, "Time.")
 
 

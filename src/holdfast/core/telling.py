@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast.core import reasons, telling_cas, telling_orders
+from holdfast.core import reasons, telling_cas, telling_channels, telling_orders
 from holdfast.core.notice import Severity, doubling, severity_of_crossing
 from holdfast.core.telling_orders import ca_approval_key as ca_approval_key
 from holdfast.core.telling_orders import order_key as order_key
@@ -15,7 +15,7 @@ from holdfast.core.told import About as About
 from holdfast.core.told import Told as Told
 from holdfast.core.told import in_words as in_words
 
-_DOWN: Final = frozenset({"CA_DOWN", "ANSWER_MALFORMED"})  # told once for the CA, not once for each certificate
+_DOWN: Final = frozenset({"CA_DOWN", "CA_TLS_FAILED", "ANSWER_MALFORMED"})  # told once for the CA, not for each
 
 
 def tell(event: str, details: Details, about: About) -> Told | None:
@@ -38,6 +38,10 @@ def issuer_key(issuer: str) -> str:
 
 def account_key(issuer: str) -> str:
     return f"ca-account/{issuer}"
+
+
+def approval_key(approval: str) -> str:
+    return f"approval/{approval}"
 
 
 def windows_key(issuer: str) -> str:
@@ -134,7 +138,7 @@ def _approval(details: Details, about: About) -> Told:
         title=f"{about.name} waits for an approval",
         text=f"A second person must approve it before anything is asked of a CA. {details.get('why', '')}".rstrip(),
         mode="opens",
-        key=f"approval/{details['approval']}",
+        key=approval_key(str(details["approval"])),
         next=f"holdfast approvals approve {details['approval']}",
         reason="AWAITING_APPROVAL",
         facts={"approval": str(details["approval"])},
@@ -244,6 +248,8 @@ def _issuer_up(details: Details, about: About) -> Told:
 
 def _job_dead(details: Details, about: About) -> Told:
     kind = str(details["kind"])
+    if kind in telling_orders.UNHEARD:
+        return telling_orders.unheard(details, about)
     return Told(
         severity=Severity.WARNING,
         title=f"A job of kind {kind} was given up",
@@ -258,7 +264,10 @@ def _job_dead(details: Details, about: About) -> Told:
 
 def _jobs_well(details: Details, about: About) -> Told:
     key = str(details["key"])
-    title = f"No dead jobs of kind {key.partition('/')[2]} are left"
+    kind, _, job = key.partition("/")[2].partition("/")
+    if job:
+        return clear(f"{about.name}: what was given up is settled", "It was taken up again, or cancelled.", key)
+    title = f"No dead jobs of kind {kind} are left"
     return clear(title, "They were requeued or cancelled.", key)
 
 
@@ -302,56 +311,6 @@ def _replica_back(details: Details, about: About) -> Told:
     return clear(f"Replica {about.name} is back", "It works again.", f"replica/{about.subject}")
 
 
-# ── Channels ──
-
-
-def _channel_down(details: Details, about: About) -> Told:
-    return Told(
-        severity=Severity.WARNING,
-        title=f"Channel {about.name} is down",
-        text=f"{said(details)} What it is owed waits, for 72 hours at most.",
-        mode="opens",
-        key=f"channel/{about.name}",
-        next=f"holdfast notify test {about.name}",
-        reason="CHANNEL_DOWN",
-        not_to=about.name,
-    )
-
-
-def _channel_up(details: Details, about: About) -> Told:
-    title = f"Channel {about.name} works again"
-    return clear(title, "What waited for it is sent.", f"channel/{about.name}", not_to=about.name)
-
-
-def _recipients_missed(details: Details, about: About) -> Told:
-    return Told(
-        severity=Severity.WARNING,
-        title=f"Channel {about.name} does not reach everybody",
-        text=f"{said(details)} The others behind it have it.",
-        mode="opens",
-        key=f"recipients/{about.name}",
-        next=f"holdfast notify channel show {about.name}",
-    )
-
-
-def _dead_letters(details: Details, about: About) -> Told:
-    return Told(
-        severity=Severity.WARNING,
-        title=f"There are dead letters of channel {about.name}",
-        text=f"Notices could not be delivered, and are not tried again by themselves. {said(details)}",
-        mode="opens",
-        key=f"dead-letters/{about.name}",
-        next="holdfast notify ls --state dead",
-        reason=str(details.get("reason") or ""),
-        not_to=about.name,
-    )
-
-
-def _letters_gone(details: Details, about: About) -> Told:
-    title = f"No dead letters of channel {about.name} are left"
-    return clear(title, "They were requeued or resolved.", str(details["key"]), not_to=about.name)
-
-
 TOLD: Final[Mapping[str, Tell]] = {
     "certificate.expires": _expires,
     "certificate.well": _well,
@@ -366,6 +325,8 @@ TOLD: Final[Mapping[str, Tell]] = {
     "issuance.goes_on": telling_orders.goes_on,
     "order.goes_on": telling_orders.order_goes_on,
     "order.withdrawn": telling_orders.withdrawn,
+    "revocation.waits": telling_orders.revocation_waits,
+    "revocation.settled": telling_orders.revocation_settled,
     "approval.asked": _approval,
     "approval.settled": _approval_settled,
     "ari.moved": _ari_moved,
@@ -385,11 +346,13 @@ TOLD: Final[Mapping[str, Tell]] = {
     "store.failover": _failover,
     "replica.lost": _replica_lost,
     "replica.back": _replica_back,
-    "channel.down": _channel_down,
-    "channel.up": _channel_up,
-    "channel.recipients_missed": _recipients_missed,
-    "channel.dead_letters": _dead_letters,
-    "channel.letters_gone": _letters_gone,
+    "channel.down": telling_channels.down,
+    "channel.up": telling_channels.up,
+    "channel.recipients_missed": telling_channels.recipients_missed,
+    "channel.fallback_gone": telling_channels.fallback_gone,
+    "channel.fallback_well": telling_channels.fallback_well,
+    "channel.dead_letters": telling_channels.dead_letters,
+    "channel.letters_gone": telling_channels.letters_gone,
 }
 # Events whose subject is the id of a certificate that we keep.
 OF_CERTIFICATE: Final = frozenset(
@@ -397,9 +360,11 @@ OF_CERTIFICATE: Final = frozenset(
         "certificate.expires", "certificate.well", "certificate.stranded", "issuance.failed", "approval.asked",
         "ari.moved", "deployment.failed", "deployment.served", "issuance.uncertain", "issuance.ordered_again",
         "issuance.barred", "issuance.not_as_asked", "issuance.needs_approval", "issuance.goes_on", "order.withdrawn",
-        "order.goes_on", "approval.settled",
+        "order.goes_on", "approval.settled", "revocation.waits", "revocation.settled",
     }
 )  # fmt: skip
+
+OF_JOB: Final = frozenset({"job.dead", "job.quarantined"})  # their subject is whatever the job works on
 
 
 def _other(event: str, details: Details, about: About) -> Told:

@@ -1,4 +1,4 @@
-"""The words about orders at CAs: in doubt, of no use, waiting for a person, or not to be withdrawn."""
+"""The words about orders at CAs (in doubt, of no use, waiting for a person) and what CAs could not be told."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ def order_key(certificate: str) -> str:
 
 def ca_approval_key(issuance: str) -> str:
     return f"ca-approval/{issuance}"
+
+
+def revocation_key(version: str) -> str:
+    return f"revocation/{version}"
 
 
 def uncertain(details: Details, about: About) -> Told:
@@ -86,4 +90,44 @@ def withdrawn(details: Details, about: About) -> Told | None:
         mode="plain",
         next=f"holdfast explain {about.name}",
         facts={"ca": str(details.get("issuer") or "")},
+    )
+
+
+# ── What a CA was to hear of ──
+
+UNHEARD = frozenset({"revoke", "withdraw"})  # kinds of jobs; each that dies is told, with the name of its certificate
+
+
+def revocation_waits(details: Details, about: About) -> Told:
+    return Told(
+        severity=Severity.WARNING,
+        title=f"{about.name} is not revoked yet at its CA",
+        text=f"The CA has not done it for an hour or more, and is asked until it has. {said(details)}",
+        mode="opens",
+        key=revocation_key(str(details["version"])),
+        next=f"holdfast explain {about.name}",
+        reason=str(details.get("reason") or ""),
+        facts={"ca": str(details.get("issuer") or ""), "serial": str(details.get("serial") or "")},
+    )
+
+
+def revocation_settled(details: Details, about: About) -> Told:
+    return clear(f"{about.name} is revoked at its CA", "It took a while.", str(details["key"]))
+
+
+def unheard(details: Details, about: About) -> Told:
+    """A job that was to tell a CA something is dead."""
+    job, revokes = str(details["job"]), details["kind"] == "revoke"
+    what = "It is good at the CA as before." if revokes else "It goes on at the CA, and may cost money: end it there."
+    return Told(
+        severity=Severity.WARNING,
+        title=f"The revocation of {about.name} was given up"
+        if revokes
+        else f"An order of {about.name} could not be withdrawn",
+        text=f"{what} {said(details)}".rstrip(),
+        mode="opens",
+        key=f"jobs/{details['kind']}/{job}",
+        next=f"holdfast retry {job}",
+        reason=str(details.get("reason") or ""),
+        facts={"kind": str(details["kind"]), "job": job, "ca": about.issuer},
     )

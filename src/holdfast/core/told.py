@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
+from holdfast.core.ca_limits import is_pause
 from holdfast.core.notice import Severity
 
 Mode = Literal[
@@ -56,7 +57,8 @@ def clear(title: str, text: str, key: str, *, not_to: str = "") -> Told:
 
 
 def said(details: Details) -> str:
-    return str(details.get("error") or "")[:SHOWN]
+    error = str(details.get("error") or "")
+    return error if is_pause(error) else error[:SHOWN]  # a link that is cut leads nowhere
 
 
 def in_words(left: timedelta) -> str:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from holdfast.core.acme import Identifier, Order, OrderState
 from holdfast.core.backoff import Ladder
-from holdfast.core.job import Done, Outcome, Spec
+from holdfast.core.job import Again, Done, Outcome, Spec
 from holdfast.core.problem import AcmeError, Problem
 from holdfast.engine.kind import Kind, Work
 from holdfast.errors import TryLater
@@ -22,7 +22,7 @@ from holdfast.pki import certify, keys, lint, linting
 from holdfast.pki.ari import parse_cert_id
 from holdfast.pki.intent import Intent
 from holdfast.pki.refused import PkiRefused
-from holdfast.pki.unsigned import Unsigned, finish_aside
+from holdfast.pki.unsigned import Unsigned
 from holdfast.ports import Random
 from holdfast.store import acme_authzs, acme_orders, ca_certificates, journal
 from holdfast.store.ca_certificates import Issued
@@ -30,6 +30,8 @@ from holdfast.store.marks import brief
 from holdfast.store.tx import Tx
 
 LADDER: Final = Ladder(first=timedelta(seconds=5), factor=3, cap=timedelta(minutes=5), jitter=0.2)
+GIVE_UP_AFTER: Final = timedelta(hours=1)  # since the client finalized its order: by then nobody waits for it
+MOST_TRIES: Final = 30  # that are remembered
 GAVE_UP: Final = "The certificate could not be issued; the operator of this CA can see why. Place a new order."
 
 CaaCheck = Callable[[Order, Identifier, str], Awaitable[Problem | None]]  # a name, and how it was proved
@@ -37,6 +39,8 @@ CaaCheck = Callable[[Order, Identifier, str], Awaitable[Problem | None]]  # a na
 
 def kind(desk: Desk, *, caa: CaaCheck, use_pkilint: bool) -> Kind:
     """Jobs of this kind have an order as subject."""
+    if use_pkilint:
+        linting.load()
 
     async def handler(work: Work) -> Outcome:
         try:
@@ -44,9 +48,7 @@ def kind(desk: Desk, *, caa: CaaCheck, use_pkilint: bool) -> Kind:
         except PkiRefused as refused:
             return _give_up(work, AcmeError.server_internal(GAVE_UP).problem, str(refused))
         except TryLater as error:
-            if work.claim.attempt < work.claim.max_attempts:
-                raise
-            return _give_up(work, AcmeError.server_internal(GAVE_UP).problem, str(error))
+            return await _later(desk, work, error)
 
     return Kind(
         name=ISSUE,
@@ -73,10 +75,24 @@ async def _issue(desk: Desk, work: Work, *, caa: CaaCheck, use_pkilint: bool) ->
     content = certify.prepare(intent, ca.issuer)
     _lint(content, intent, ca, use_pkilint=use_pkilint)
     work.check()
-    der = await finish_aside(content, ca.signer)
+    der = await desk.authorities.sign(ca, content)
     work.point("job.effect-done")
     issued = _issued(order, intent, der, desk.random)
     return Done(write=lambda tx: _store(tx, order, issued))
+
+
+async def _later(desk: Desk, work: Work, error: TryLater) -> Outcome:
+    """Again soon, and no attempt is used up: a device that is away for minutes must not cost the order."""
+    order = work.claim.subject
+    found, now = await desk.db.read(lambda tx: (ca_certificates.tries(tx, order), tx.now()))
+    if found is None:
+        return Done()
+    before, since = found
+    if now - since > GIVE_UP_AFTER:
+        return _give_up(work, AcmeError.server_internal(GAVE_UP).problem, str(error))
+    seen = [*before[-MOST_TRIES:], {"at": f"{now:%FT%TZ}", "error": str(error), "reason": error.reason}]
+    wait = LADDER.wait(len(seen), order)
+    return Again(after=wait, reason=error.reason, write=lambda tx: ca_certificates.tried(tx, order, seen))
 
 
 def _facts(tx: Tx, desk: Desk, order_id: str) -> Started | None:

@@ -87,6 +87,6 @@ def owed(desk: Desk, random: Random) -> Callable[[Tx], Sequence[Spec]]:
                 problem = AcmeError.server_internal("The challenge could not be tested; place a new order.").problem
                 verbs.disproved(tx, desk, facts.challenge, facts.authz, problem, facts.seen)
         alive = [acme_authzs.with_challenge(tx, challenge_id) for challenge_id, dead in found if not dead]
-        return [verbs.validation(random.new_id("job"), each[0]) for each in alive if each is not None]
+        return [verbs.validation(random.new_id("job"), *each) for each in alive if each is not None]
 
     return specs

@@ -14,7 +14,7 @@ from holdfast.core.certificate import Certificate, Version
 from holdfast.core.issuance import Event, Issuance, State, move
 from holdfast.core.job import Again, Done, Outcome, Write
 from holdfast.core.reasons import Reason
-from holdfast.engine import ca_breaker, proving
+from holdfast.engine import account_gone, ca_breaker, proving
 from holdfast.engine.kind import Work
 from holdfast.engine.payment import Payment
 from holdfast.engine.proving import ROOM, Kept, SolverFor
@@ -25,7 +25,7 @@ from holdfast.operations.issuing import Keeper
 from holdfast.pki import keys, signer
 from holdfast.pki.aside import aside
 from holdfast.pki.keys import KeyKind, PrivateKey
-from holdfast.store import budgets, certificates, issuances, issuer_accounts, issuers, jobs, journal, versions
+from holdfast.store import budgets, certificates, issuances, issuers, jobs, journal, versions
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Telemetry
@@ -41,7 +41,7 @@ VALIDATION: Final = frozenset(
     {Reason.VALIDATION_FAILED, Reason.CAA_FORBIDS, Reason.DNS_TXT_NOT_VISIBLE, Reason.PROOF_NOT_VISIBLE}
 )
 LOOKED_AT: Final = frozenset({Reason.VALIDATION_FAILED, Reason.CAA_FORBIDS})  # by the CA, which counts these
-DOWN: Final = frozenset({Reason.CA_DOWN, Reason.ANSWER_MALFORMED})  # what a CA's breaker counts
+DOWN: Final = frozenset({Reason.CA_DOWN, Reason.CA_TLS_FAILED, Reason.ANSWER_MALFORMED})  # what a CA's breaker counts
 LIMITS: Final = frozenset({Reason.CA_RATE_LIMITED})
 BARRED: Final = frozenset({Reason.ACCOUNT_REFUSED, Reason.EAB_REQUIRED})  # what is wrong is wrong for all certificates
 
@@ -72,10 +72,11 @@ class Previous:
 def previous_of(tx: Tx, issuance: Issuance, last: Version | None) -> Previous:
     """What an attempt knows of the order of the certificate that it is to replace."""
     known = last is not None and last.issuance is not None and last.issuer == issuance.issuer
-    found = issuances.get(tx, last.issuance or "") if known and last is not None else None
+    found = issuances.order_of(tx, last.issuance or "") if known and last is not None else None
     if found is None:
         return Previous()
-    return Previous(ref=found.ref, same_names={*found.identifiers} == {*issuance.identifiers})
+    ref, names = found
+    return Previous(ref=ref, same_names={*names} == {*issuance.identifiers})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,7 @@ class Attempt:
     for_a_person: bool = False  # what is in doubt is not ordered again by itself
     used: Used = "nothing"  # of what this claim paid for
     gave_up: bool = False
+    any_lifetime: bool = False  # this CA lets nobody choose
     account: str | None = None  # the address of the one that is used there, where CAs have such
     _row: IssuerRow = field(init=False)
     _called: bool = field(default=False, init=False)  # this claim has called a solver
@@ -337,9 +339,12 @@ class Attempt:
 
     async def refused(self, why: Refused) -> Outcome:
         reason = Reason(why.reason) if why.reason in set(Reason) else Reason.CA_REFUSED
-        if reason is Reason.ACCOUNT_GONE and self.issuance.ref is None:
-            await self.tools.keeper.db.write(self._account_gone)
-            return await self.later(TryLater(str(why), reason=reason))  # the next try makes a new account
+        if reason is Reason.ACCOUNT_GONE:
+            issuer, url = self.issuance.issuer, self.account
+            await self.tools.keeper.db.write(lambda tx: account_gone.ended(tx, issuer, url, str(why)))
+            return await self._by_another_account(str(why))
+        if reason is Reason.NAME_PAUSED_AT_CA and (moved := await self._elsewhere(reason, str(why), wait=LATEST)):
+            return moved
         if reason in BARRED and self.issuance.ref is None and self.facts.issuance.asked_at is None:
             return await self._not_let_in(reason, str(why))
         failure = FailureClass.VALIDATION if reason in VALIDATION else FailureClass.REFUSED
@@ -369,12 +374,13 @@ class Attempt:
 
         return replace(again, write=write)
 
-    def _account_gone(self, tx: Tx) -> None:
-        """Of the account that was used: another replica may have made a new one meanwhile."""
-        for account in issuer_accounts.of(tx, self.issuance.issuer):
-            if account.url == self.account and account.url is not None and account.state == "valid":
-                issuer_accounts.ended(tx, account.id, "gone")
-                journal.audit(tx, "account_gone", self.issuance.issuer, account=account.id, url=account.url)
+    async def _by_another_account(self, why: str) -> Outcome:
+        """The next try makes it. Without its account an order is out of reach: it is begun anew, and not counted."""
+        if self.issuance.ref is None:
+            return await self.later(TryLater(why, reason=Reason.ACCOUNT_GONE))
+        if await self.tools.keeper.db.read(lambda tx: account_gone.was_begun_anew(tx, self.issuance)):
+            return await self.failed(FailureClass.REFUSED, Reason.ACCOUNT_GONE, why)
+        return self._moved(self.issuance.issuer, Reason.ACCOUNT_GONE, why, None)
 
     async def failed(
         self,
@@ -433,7 +439,7 @@ class Attempt:
             identifiers=issuance.identifiers,
             csr=issuance.csr or b"",
             profile=wanted.profile,
-            not_after=None if wanted.lifetime is None else issuance.started_at + wanted.lifetime,
+            not_after=self._end(),
             replaces=issuance.replaces,
             preferred_chain=wanted.preferred_chain,
             asked_at=issuance.asked_at,
@@ -441,6 +447,12 @@ class Attempt:
             same_names=self.facts.previous.same_names,
             sign=self._sign,
         )
+
+    def _end(self) -> datetime | None:
+        """What is asked for as its end. A life begins with the order: who waited for a turn or a word loses nothing."""
+        lifetime = self.facts.certificate.wanted.lifetime
+        begins = self.issuance.asked_at or self.facts.now
+        return None if lifetime is None or self.any_lifetime else begins + lifetime
 
     async def _sign(self, content: bytes) -> bytes:
         """By the key that the certificate is for."""
@@ -450,11 +462,11 @@ class Attempt:
     async def _commit(self, event: Event | None, told: dict[str, Any] | None = None, **changes: Any) -> None:
         self.issuance = await self.tools.keeper.db.write(lambda tx: self._save(tx, event, told, **changes))
 
-    def _save(self, tx: Tx, event: Event | None, told: dict[str, Any] | None = None, **changes: Any) -> Issuance:
-        """A step, unless the job is somebody else's by now, or the attempt was stopped."""
-        if not jobs.still_ours(tx, self.work.claim):
-            raise LeaseLost(self.work.claim.id)
-        before = self.issuance
+    def _save(
+        self, tx: Tx, event: Event | None, told: dict[str, Any] | None = None, then: Event | None = None, **changes: Any
+    ) -> Issuance:
+        """A step, or two of them at once, unless the job is somebody else's by now, or the attempt was stopped."""
+        before, claim = self.issuance, self.work.claim
         if changes.get("maybe_twice"):
             self._tell(tx, "issuance.ordered_again", error=before.error or "", alert=True)
         if event is not None:
@@ -463,12 +475,17 @@ class Attempt:
                 changes["started_at"] = self.facts.now  # it was to begin later, and somebody did not want to wait
             if changes["state"] is not before.state or told:
                 self._tell(tx, f"issuance.{changes['state'].value}", **(told or {}))
+        if then is not None:
+            changes["state"] = move(changes["state"], then)
+            self._tell(tx, f"issuance.{changes['state'].value}")
         if event not in (None, "key stored"):  # those need no CA; any other shows that it answers
             ca_breaker.succeeded(tx, self._row)
         healed: dict[str, Any] = {} if event is None else {"failures": 0, "error": None, "reason": None}
         try:
-            return issuances.save(tx, before, **{**healed, **changes})
+            return issuances.save(tx, before, by=claim, **{**healed, **changes})
         except TxConflict as why:  # running the same again would find the same
+            if not jobs.still_ours(tx, claim):
+                raise LeaseLost(claim.id) from None
             raise Overtaken(str(why)) from None
 
     def _tell(self, tx: Tx, name: str, **facts: Any) -> None:
@@ -477,5 +494,5 @@ class Attempt:
 
     def _still(self, tx: Tx) -> Issuance | None:
         """The row as it is now, locked; None if somebody stopped it."""
-        found = issuances.get(tx, self.issuance.id, lock=True)
+        found = issuances.as_it_is(tx, self.issuance)
         return None if found is None or found.state.over else found

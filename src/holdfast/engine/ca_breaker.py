@@ -32,7 +32,7 @@ def failed(tx: Tx, issuer: str, error: str) -> None:
     after = breaker.failed(before, now, issuances.storable(error))
     issuers.save_breaker(tx, row.name, after)
     if after.open_at(now) and before.until is None:
-        journal.event(tx, "issuer.down", row.name, error=after.error or "", alert=True)
+        _tell_down(tx, row.name, after.error or "")
 
 
 def succeeded(tx: Tx, row: IssuerRow) -> None:
@@ -42,7 +42,13 @@ def succeeded(tx: Tx, row: IssuerRow) -> None:
         return
     issuers.save_breaker(tx, row.name, breaker.succeeded(before))
     if before.until is not None:
+        journal.audit(tx, "issuer_up", row.name)
         journal.event(tx, "issuer.up", row.name)
+
+
+def _tell_down(tx: Tx, issuer: str, error: str) -> None:
+    journal.audit(tx, "issuer_down", issuer, error=error)
+    journal.event(tx, "issuer.down", issuer, error=error, alert=True)
 
 
 def barred(tx: Tx, issuer: str, error: str) -> bool:
@@ -64,5 +70,5 @@ def hold(tx: Tx, issuer: str, key: str, until: datetime, error: str) -> None:
         issuers.save_breaker(tx, issuer, after)
         until = after.until or until
         if row.breaker.until is None and until - now >= LONG:
-            journal.event(tx, "issuer.down", issuer, error=after.error or "", alert=True)
+            _tell_down(tx, issuer, after.error or "")
     budgets.hold(tx, key, until)

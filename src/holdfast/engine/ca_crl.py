@@ -17,7 +17,6 @@ from holdfast.operations.revocation import CRL, GATHER_FOR
 from holdfast.pki import crl
 from holdfast.pki.aside import aside
 from holdfast.pki.crl import Reason, Revoked
-from holdfast.pki.unsigned import finish_aside
 from holdfast.ports import Random
 from holdfast.store import ca_certificates, cas, crls, jobs, journal
 from holdfast.store.crls import Crl
@@ -26,6 +25,7 @@ from holdfast.store.tx import Tx, from_micros, instant
 from holdfast.telemetry import Telemetry
 
 NOT_NOW: Final = timedelta(minutes=1)  # until a CA or its device is looked for again
+AHEAD: Final = timedelta(seconds=5)  # by so much the clocks of replicas may differ
 OVERDUE_AFTER: Final = timedelta(seconds=20)  # a revocation that waits so long was missed: the reconciler sees to it
 QUICK: Final = 500  # entries that are put into a list without holding up the event loop
 
@@ -38,6 +38,7 @@ class _Facts:
     now: datetime
     entries: tuple[Revoked, ...]
     to_note: tuple[str, ...]  # certificates of which must be known that they were listed
+    places: tuple[str, ...] = ()  # the addresses that certificates of this CA ever named
 
 
 def kind(db: Store, authorities: Authorities, telemetry: Telemetry) -> Kind:
@@ -51,7 +52,7 @@ def kind(db: Store, authorities: Authorities, telemetry: Telemetry) -> Kind:
             return Again(after=NOT_NOW, reason="CA_NOT_OPEN")
         facts = await db.read(lambda tx: _facts(tx, ca, int(shard)))
         try:
-            made = await _signed(authority, int(shard), facts)
+            made = await _signed(authorities, authority, int(shard), facts)
         except (TryLater, UserError) as why:
             telemetry.log.error("crl.not_signed", ca=ca, shard=shard, problem=str(why), again=f"in {NOT_NOW}")
             return Again(after=NOT_NOW, reason="SIGNER_UNAVAILABLE")
@@ -68,7 +69,7 @@ def _facts(tx: Tx, ca: str, shard: int) -> _Facts:
     rows = [
         row
         for row in ca_certificates.revoked(tx, ca, shard)
-        if not crl.may_be_left_out(from_micros(row["not_after"]), instant(row["listed_at"]))
+        if not crl.may_be_left_out(from_micros(row["not_after"]), instant(row["listed_at"]), now)
     ]
     return _Facts(
         number=1 if last is None else last.number + 1,
@@ -77,10 +78,18 @@ def _facts(tx: Tx, ca: str, shard: int) -> _Facts:
             Revoked(int(row["serial"], 16), from_micros(row["revoked_at"]), Reason(row["reason"] or 0)) for row in rows
         ),
         to_note=tuple(row["id"] for row in rows if row["listed_at"] is None or from_micros(row["not_after"]) < now),
+        places=_places(tx, ca, shard, last),
     )
 
 
-async def _signed(authority: Authority, shard: int, facts: _Facts) -> Crl:
+def _places(tx: Tx, ca: str, shard: int, last: Crl | None) -> tuple[str, ...]:
+    """What is remembered, and what the last list says: it may be older than the remembering."""
+    known = cas.addresses(tx, ca)
+    told = [] if last is None else crl.places_of(last.der, shard)
+    return tuple(dict.fromkeys([*known, *told]))
+
+
+async def _signed(authorities: Authorities, authority: Authority, shard: int, facts: _Facts) -> Crl:
     ends = facts.now + timedelta(seconds=authority.options.crl_lifetime_s)
     prepare = partial(
         crl.prepare,
@@ -90,6 +99,7 @@ async def _signed(authority: Authority, shard: int, facts: _Facts) -> Crl:
         next_update=ends,
         revoked=facts.entries,
         shard=shard,
+        earlier=facts.places,
     )
     content = prepare() if len(facts.entries) < QUICK else await aside(prepare)
     return Crl(
@@ -98,7 +108,7 @@ async def _signed(authority: Authority, shard: int, facts: _Facts) -> Crl:
         number=facts.number,
         this_update=facts.now,
         next_update=ends,
-        der=await finish_aside(content, authority.signer),
+        der=await authorities.sign(authority, content),
     )
 
 
@@ -107,29 +117,33 @@ def _write(tx: Tx, *, made: Crl, facts: _Facts) -> None:
     if not crls.put(tx, made):
         raise LeaseLost(f"list {made.number} of {made.ca}/{made.shard} is there already")
     crls.listed(tx, facts.to_note, made.this_update)
+    for place in facts.places:
+        cas.remember_address(tx, made.ca, place)
     journal.event(tx, "crl.signed", f"{made.ca}/{made.shard}", number=made.number, entries=len(facts.entries))
-    if crls.unlisted_since(tx, made.ca, made.shard) is not None:  # revoked while we signed
+    moved = not set(cas.addresses(tx, made.ca)) <= set(facts.places)
+    if moved or crls.unlisted_since(tx, made.ca, made.shard) is not None:  # while we signed
         jobs.bring_forward(tx, CRL, f"{made.ca}/{made.shard}", tx.now() + GATHER_FOR)
 
 
 def owed(random: Random) -> Callable[[Tx], Sequence[Spec]]:
-    """Every shard has its job; and a revocation that waits too long brings it forward."""
+    """Every shard has its job; a revocation that waits too long, or a list from the future, brings it forward."""
 
     def specs(tx: Tx) -> Sequence[Spec]:
-        missing = []
+        missing, ahead = [], crls.begun_after(tx, tx.now() + AHEAD)
         for row in cas.everything(tx):
             for shard in range(row.options.shards):
                 subject = f"{row.id}/{shard}"
                 if jobs.live(tx, CRL, subject) is None:
                     missing.append(Spec(id=random.new_id("job"), kind=CRL, subject=subject, max_attempts=CRL_ATTEMPTS))
                 else:
-                    _nudge(tx, row.id, shard)
+                    _nudge(tx, row.id, shard, from_the_future=(row.id, shard) in ahead)
         return missing
 
     return specs
 
 
-def _nudge(tx: Tx, ca: str, shard: int) -> None:
+def _nudge(tx: Tx, ca: str, shard: int, *, from_the_future: bool) -> None:
+    """A list that begins only later is good for nobody until then: it was signed while a clock was ahead."""
     since = crls.unlisted_since(tx, ca, shard)
-    if since is not None and since + OVERDUE_AFTER < tx.now():
+    if from_the_future or (since is not None and since + OVERDUE_AFTER < tx.now()):
         jobs.bring_forward(tx, CRL, f"{ca}/{shard}", tx.now())

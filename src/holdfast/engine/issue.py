@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from math import isfinite
 from typing import Any, Final
 
 from holdfast.core import renewal
@@ -12,7 +13,7 @@ from holdfast.core.backoff import FailureClass
 from holdfast.core.issuance import Event, State, move
 from holdfast.core.job import Again, Done, Outcome
 from holdfast.core.reasons import Reason
-from holdfast.engine import ca_breaker, received
+from holdfast.engine import account_gone, ca_breaker, received
 from holdfast.engine.attempt import LATEST, LIMITS, SOONEST, VALIDATION, Overtaken, facts_of
 from holdfast.engine.attempt import Tools as Tools
 from holdfast.engine.kind import Kind, Work
@@ -23,7 +24,7 @@ from holdfast.errors import Duplicate, KeyMissing, KeyUnusable, Refused, TryLate
 from holdfast.issuers.base import Failed, Issued, Issuer, NeedsProof, Pending, Placed, Ready, Uncertain
 from holdfast.issuers.kind import WANT_COMMON_NAME
 from holdfast.operations import issuing, paying
-from holdfast.operations.acme_orders import split
+from holdfast.operations.acme_names import split
 from holdfast.operations.issuing import ISSUE
 from holdfast.pki import csr, keys
 from holdfast.pki.keys import KeyKind, PrivateKey
@@ -41,7 +42,7 @@ def kind(tools: Tools) -> Kind:
         facts = await tools.keeper.db.read(lambda tx: facts_of(tx, work.claim.subject))
         if facts is None:
             return Done()  # it is over
-        run = Run(tools=tools, work=work, facts=facts, issuance=facts.issuance)
+        run = Run(tools=tools, work=work, facts=facts, issuance=facts.issuance, left_at_first=work.left())
         return run.unused_given_back(await answer(run))
 
     async def answer(run: Run) -> Outcome:
@@ -67,7 +68,9 @@ def kind(tools: Tools) -> Kind:
 class Run(Paid, Proving):
     """The steps, from the key to the certificate."""
 
+    left_at_first: float  # seconds for its work, once the facts were read
     fresh: bool = False  # this run stored the key itself: nobody can have placed an order yet
+    proved: bool = False  # it is committed that the CSR goes next
     handed_in: bool = False
 
     async def go(self) -> Outcome:
@@ -82,12 +85,14 @@ class Run(Paid, Proving):
         self.used = "requests"
         issuer = await self.tools.make_issuer(self._row)
         self.binding, self.account = issuer.binding, getattr(issuer, "account_url", None)
+        if account_gone.is_anothers(self.issuance.ref, self.account):
+            return await self._by_another_account("The order was placed by an account that is not in use any more.")
         if self.issuance.state is State.KEY_STORED and (waits := await self._place(issuer)) is not None:
             return waits
-        while True:
+        outcome = await self._hand_in(issuer) if self.proved else None
+        while outcome is None:
             outcome = await self._step(issuer)
-            if outcome is not None:
-                return outcome
+        return outcome
 
     async def _admitted(self) -> Outcome | None:
         """None: go on. While a CA is down one probes it, and all others wait for what it finds."""
@@ -165,7 +170,9 @@ class Run(Paid, Proving):
     async def _keep(self, placed: Placed) -> Outcome | None:
         kept: dict[str, Any] = {"ref": dict(placed.ref), "uncertain_since": None, "polls": 0}
         try:
-            await self._commit(self._placed_by(), **kept, polled_since=self.facts.now)
+            then: Event | None = "proved" if placed.ready and not self.binding else None
+            await self._commit(self._placed_by(), **kept, polled_since=self.facts.now, then=then)
+            self.proved = then is not None
         except Duplicate:  # the CA gave us the order of another certificate with the same names: it goes first
             return self._again(SHARED_FOR, Reason.UNDER_WAY.value)
         except (*STORE_AWAY, Overtaken):
@@ -195,25 +202,51 @@ class Run(Paid, Proving):
         if self.binding:  # committed first, so that whoever comes after us knows that there may be an order
             again: dict[str, Any] = {"maybe_twice": True} if self.issuance.uncertain_since is not None else {}
             await self._commit(None, asked_at=self.facts.now, **again)
-        self.work.check()
-        self.used = "an order"
-        try:
-            return await issuer.place(self._wish())
-        except TryLater as why:
-            unheard = not why.sent or why.reason in LIMITS
-            self.used = "requests" if unheard else "an order perhaps"
-            if self.binding and unheard and self.issuance.uncertain_since is None:
-                await self._commit(None, asked_at=None)  # nothing got there: there is no order to look for
-            raise
-        except Refused as why:
-            self.used = "requests"
-            if why.reason != Reason.REPLACES_REJECTED or self.issuance.replaces is None:
+        self.any_lifetime = await self._is_known_to_choose()
+        while True:
+            self.work.check()
+            self.used = "an order"
+            try:
+                return await issuer.place(self._wish())
+            except TryLater as why:
+                unheard = not why.sent or why.reason in LIMITS
+                self.used = "requests" if unheard else "an order perhaps"
+                if self.binding and unheard and self.issuance.uncertain_since is None:
+                    await self._commit(None, asked_at=None)  # nothing got there: there is no order to look for
                 raise
-        await self._commit(None, replaces=None)  # not a failure: once more, without
-        await self.tools.keeper.db.write(self._pay_in_full)
-        self.work.check()
-        self.used = "an order"
-        return await issuer.place(self._wish())
+            except Refused as why:
+                self.used = "requests"
+                if not await self._leaves_out(why):
+                    raise
+
+    async def _leaves_out(self, why: Refused) -> bool:
+        """Whether it was only about a word that need not be said: not a failure, and once more without it."""
+        if why.reason == Reason.REPLACES_REJECTED and self.issuance.replaces is not None:
+            await self._commit(None, replaces=None)
+            await self.tools.keeper.db.write(self._pay_in_full)
+            return True
+        if why.reason == Reason.LIFETIME_REJECTED and not self.any_lifetime:
+            self.any_lifetime = True
+            await self.tools.keeper.db.write(lambda tx: self._left_out(tx, str(why)))
+            return True
+        return False
+
+    async def _is_known_to_choose(self) -> bool:
+        """Whether this CA has said that nobody else chooses a lifetime: it is not asked in vain each time."""
+        if self.facts.certificate.wanted.lifetime is None:
+            return False
+        word, read = self._no_lifetimes(), self.tools.keeper.db.read
+        if known := await read(lambda tx: issuances.has_word(tx, self._row.name, word)):
+            await self.tools.keeper.db.write(lambda tx: self._left_out(tx, "It has said so before."))
+        return known
+
+    def _left_out(self, tx: Tx, why: str) -> None:
+        issuances.is_new_word(tx, self._row.name, self._no_lifetimes())
+        self._tell(tx, "issuance.any_lifetime", issuer=self._row.name, why=Reason.LIFETIME_REJECTED.value, error=why)
+
+    def _no_lifetimes(self) -> str:
+        """Kept beside other words of this CA; another directory is another CA."""
+        return f"no notAfter at {self._row.settings.get('directory') or ''}"
 
     def _pay_in_full(self, tx: Tx) -> None:
         """Without a word of what it replaces an order is none that a CA exempts from its limits."""
@@ -254,7 +287,8 @@ class Run(Paid, Proving):
     async def _hand_in(self, issuer: Issuer) -> Outcome | None:
         if self.handed_in:
             return self._poll(None, Reason.UNDER_WAY)  # the CA took it and does not show it yet
-        await self._commit("proved")
+        if not self.proved:
+            await self._commit("proved")
         self.work.check()
         await issuer.finalize(self.issuance.ref or {}, self._wish())
         self.work.point("job.effect-done")
@@ -263,7 +297,7 @@ class Run(Paid, Proving):
 
     async def _received(self, pem: bytes) -> Outcome:
         """Nothing is put in use that was not looked at: its key, its names, its chain, its dates."""
-        now = await self.tools.keeper.db.read(lambda tx: tx.now())
+        now = self._now()
         found = received.looked_at(self.issuance, pem, now)
         if isinstance(found, str):
             return await self._not_as_asked(found)
@@ -278,13 +312,19 @@ class Run(Paid, Proving):
                 return
             account = issuer_accounts.current(tx, version.issuer)
             known = None if account is None else account.url
-            issuing.activate(tx, issuance, replace(version, account=known), proofs=left)
+            new = version if known is None else replace(version, account=known)
+            issuing.activate(tx, issuance, new, known=self.facts.certificate, proofs=left)
             if added:
                 told = {"version": version.id, "issuer": version.issuer, "names": added}
                 self._tell(tx, "certificate.extra_names", **told)
             ca_breaker.succeeded(tx, self._row)
 
         return Done(write=write)
+
+    def _now(self) -> datetime:
+        """The database's time, reckoned from when it was read; never later than it is."""
+        spent = self.left_at_first - self.work.left() if isfinite(self.left_at_first) else 0.0
+        return self.facts.now + timedelta(seconds=spent)
 
     # ── Not yet ──
 
@@ -305,6 +345,5 @@ class Run(Paid, Proving):
             if issuances.is_new_word(tx, self._row.name, word):
                 facts = {"word": word, "issuance": self.issuance.id, "certificate": self.issuance.certificate}
                 journal.event(tx, "issuer.unknown_word", self._row.name, **facts)
-                self.tools.telemetry.log.warning("issuer.unknown_word", issuer=self._row.name, word=word)
 
         return also(again, write)

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
-from holdfast.engine.loop import always, wait_for
+from holdfast.core.backoff import STORE
+from holdfast.engine.loop import always, wait_for, wake_when
 from holdfast.errors import LeaseLost, OutcomeUnknown, StoreError
 from holdfast.ports import Clock, Points
 from holdfast.store import leases
@@ -18,6 +19,8 @@ from holdfast.telemetry import Telemetry
 
 NAME: Final = "scheduler"
 MARGIN: Final = 0.1  # of the TTL: stop trusting a lease before the database lets it expire
+BREATH: Final = 0.25  # seconds at least between two looks at another's lease, however often work is announced
+OFTEN: Final = 1 / 600  # of the TTL: no store that is away is asked more often, whatever the TTL is
 
 
 class Leader:
@@ -41,6 +44,8 @@ class Leader:
         self._points = points
         self._telemetry = telemetry
         self._may_lead = may_lead
+        self._free_in = ttl.total_seconds()  # how long another's lease still runs, as far as we know
+        self._failures = 0  # of the store, in a row
         self._lease: Lease | None = None
         self._unheard = False  # we may have taken it without hearing of it
         self._trusted_until = 0.0
@@ -51,16 +56,32 @@ class Leader:
 
     async def run(self, stop: asyncio.Event, on_lead: Callable[[], None]) -> None:
         """Stay in the race until stop; `on_lead` is called whenever we have just become the leader."""
+        woken = self._db.wake.subscribe()
+        watch = asyncio.create_task(wake_when(stop, woken), name="leader-stop-watch")
         try:
             while not stop.is_set():
+                woken.clear()
                 led = self.leads()
                 await self._step()
                 self._telemetry.metrics.lease_held.labels(lease=NAME).set(self.leads())
                 if self.leads() and not led and not stop.is_set():
                     on_lead()
-                await wait_for(stop, self._ttl.total_seconds() / 3)
+                await self._wait(stop, woken)
         finally:
+            watch.cancel()
+            self._db.wake.unsubscribe(woken)
             await self._let_go()
+
+    async def _wait(self, stop: asyncio.Event, woken: asyncio.Event) -> None:
+        """Until it is time to renew; or, for whoever does not lead, until the lease may be free: then, or when told."""
+        beat = self._ttl.total_seconds() / 3
+        if self._failures:
+            again = STORE.wait(self._failures, self._holder).total_seconds()
+            await wait_for(stop, min(beat, max(again, self._ttl.total_seconds() * OFTEN)))
+        elif self._lease is not None:
+            await wait_for(stop, beat)
+        elif not await wait_for(stop, min(beat, BREATH)):
+            await wait_for(woken, max(0.0, min(beat, self._free_in) - BREATH))
 
     async def _step(self) -> None:
         if not self._may_lead():
@@ -69,23 +90,38 @@ class Leader:
         asked_at = self._clock.monotonic()
         lease = self._lease
         try:
-            if lease is None:
-                lease = await self._db.write(self._take)
-                self._unheard = False
-                if lease is not None:
-                    self._points("lease.taken")
-                    self._telemetry.log.info("lease.taken", lease=NAME, fence=lease.fence)
-            else:
-                held = lease
-                lease = await self._db.write(lambda tx: leases.renew(tx, held, self._ttl))
-        except LeaseLost:
-            self._telemetry.log.warning("lease.lost", lease=NAME)
-            lease = None
+            if lease is not None:
+                lease = self._lease = await self._renewed(lease)
+            if lease is None:  # never ours, or not any more: after an outage nobody else may want it
+                asked_at = self._clock.monotonic()
+                lease = await self._taken()
         except StoreError as error:
+            self._failures += 1
             self._unheard = self._unheard or (lease is None and isinstance(error, OutcomeUnknown))
             return  # what we hold stays trusted until its time is up, and no longer
-        self._lease = lease
+        self._lease, self._failures = lease, 0
         self._trusted_until = asked_at + self._ttl.total_seconds() * (1 - MARGIN)
+
+    async def _renewed(self, lease: Lease) -> Lease | None:
+        try:
+            return await self._db.write(lambda tx: leases.renew(tx, lease, self._ttl))
+        except LeaseLost:
+            self._telemetry.metrics.lease_held.labels(lease=NAME).set(0)
+            self._telemetry.log.warning("lease.lost", lease=NAME)
+            return None
+
+    async def _taken(self) -> Lease | None:
+        """The lease, if it is free. First a look, which costs less: those who do not lead are woken by all work."""
+        rest = await self._db.read(lambda tx: leases.free_in(tx, NAME, self._ttl))
+        self._free_in = rest.total_seconds()
+        if rest and not self._unheard:
+            return None
+        lease = await self._db.write(self._take)
+        self._unheard = False
+        if lease is not None:
+            self._points("lease.taken")
+            self._telemetry.log.info("lease.taken", lease=NAME, fence=lease.fence)
+        return lease
 
     def _take(self, tx: Tx) -> Lease | None:
         """Take the lease, or find that we have it: the answer to an earlier try was lost."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Final
 
 from holdfast.errors import StoreError
 from holdfast.ports import Clock, Random
@@ -13,7 +14,8 @@ from holdfast.telemetry import Telemetry
 Duty = Callable[[], Awaitable[object]]
 MayTick = Callable[[], bool]
 
-HUNG_AFTER = 10  # periods; then the duty is cancelled and its next tick is free to run
+HUNG_AFTER: Final = 10  # periods; then the duty is cancelled and its next tick is free to run
+HUNG_AT_MOST: Final = 120.0  # seconds, of a duty that is owed more often than that
 
 
 class Loop:
@@ -79,7 +81,7 @@ class Loop:
         return True
 
     async def _once(self) -> None:
-        patience = HUNG_AFTER * self._period
+        patience = patience_for(self._period)
         began = self._clock.monotonic()
         try:
             async with asyncio.timeout(patience) as deadline:
@@ -113,9 +115,20 @@ class Loop:
         self._telemetry.log.error("loop.failed", loop=self.name, error=why, again=again, exc_info=trace)
 
 
+def patience_for(period: float) -> float:
+    """Seconds after which a tick has hung: ten periods, but no more than two minutes, or than one long period."""
+    return min(HUNG_AFTER * period, max(HUNG_AT_MOST, period))
+
+
 def always() -> bool:
     """The may_tick of a duty that every replica does for itself."""
     return True
+
+
+async def wake_when(stop: asyncio.Event, woken: asyncio.Event) -> None:
+    """Let whoever waits to be woken notice a stop, too."""
+    await stop.wait()
+    woken.set()
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:

@@ -9,23 +9,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
 
-from holdfast.core import breaker, notice
+from holdfast.core import backoff, breaker, notice
 from holdfast.core.breaker import Breaker
 from holdfast.core.job import Again, Done, Outcome, Spec
-from holdfast.core.notice import CRASHES_TO_POISON, OPENS_AFTER, STALE_AFTER, Message, Notice, Why
+from holdfast.core.notice import CRASHES_TO_POISON, DIGEST_SIZES, OPENS_AFTER, Message, Missed, Notice, Why
 from holdfast.engine.kind import Kind, Work
 from holdfast.engine.settle import insist
 from holdfast.errors import KeyMissing, KeyUnusable, LeaseLost, Refused, TryLater
 from holdfast.notifiers.base import RATE_LIMITED, Sender
-from holdfast.operations import burying
+from holdfast.operations import burying, reviving
 from holdfast.ports import Clock, Random
-from holdfast.store import budgets, channels, issuances, jobs, journal, notices
+from holdfast.store import budgets, channels, issuances, jobs, journal, notices, parcels
 from holdfast.store.alerts import NOTIFY
 from holdfast.store.channels import ChannelRow
 from holdfast.store.database import Store
-from holdfast.store.notices import Parcel
+from holdfast.store.parcels import Parcel
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Telemetry
 
@@ -38,7 +39,6 @@ DOWN_AFTER_LIMITS: Final = 6  # times in a row that it says "too many": by then 
 SOONEST: Final = timedelta(seconds=1)
 LATEST: Final = timedelta(hours=1)  # of a wait that a channel asks for
 WAITING: Final = "WAITING"  # for the next time of a notice, and nothing else
-ONE_BY_ONE: Final = frozenset({"pagerduty", "opsgenie"})  # they keep incidents: a digest would be one more of them
 
 MakeSender = Callable[[ChannelRow], Awaitable[Sender]]
 
@@ -73,7 +73,8 @@ class Answer:
     """What a channel said to one parcel."""
 
     outcome: str  # as the metric counts it: delivered, failed, limited, refused
-    error: str = ""  # of one that was delivered: whom it did not reach
+    error: str = ""
+    missed: Missed | None = None  # whom it did not reach, of one that was delivered
     why: str = Why.ATTEMPTS_USED_UP.value
     after: timedelta | None = None
 
@@ -113,10 +114,17 @@ class Drain:
                 if not await self._turn_comes(found):
                     return self._rest(found)
                 continue
-            for number, parcel in enumerate(found.parcels, 1):
-                if not await self._deliver(found.channel, parcel, found.parcels[number:]):
-                    break  # how the channel stands is looked at anew
+            await self._deliver_all(found, until)
         return Again(after=timedelta(0), reason="MORE")
+
+    async def _deliver_all(self, found: Batch, until: float) -> None:
+        for number, parcel in enumerate(found.parcels, 1):
+            rest = found.parcels[number:]
+            if not await self._deliver(found.channel, parcel, rest):
+                return  # how the channel stands is looked at anew
+            if rest and self.tools.clock.monotonic() >= until:  # a slow one: the rest has its turn after others
+                await self._write_down(partial(self._put_back, which=rest))
+                return
 
     async def _turn_comes(self, found: Rest) -> bool:
         """Wait here for a turn that is near: giving the job back and claiming it again would take longer."""
@@ -175,18 +183,18 @@ class Drain:
     def _paid(self, tx: Tx, row: ChannelRow, now: datetime) -> Rest | Batch:
         """What is due, as far as the channel's budget goes."""
         probing = row.breaker.until is not None
-        parcels = notices.pick(tx, row.name, now, 1 if probing else PAGE, probe=probing)
-        poison = [each for parcel in parcels for each in parcel.notices if each.begun >= CRASHES_TO_POISON]
+        found = parcels.pick(tx, row.name, now, PAGE, probe=probing, size=DIGEST_SIZES.get(row.kind))
+        poison = [each for parcel in found for each in parcel.notices if each.begun >= CRASHES_TO_POISON]
         if poison:
             why = f"whoever sent it died, {CRASHES_TO_POISON} times in a row"
             burying.bury(tx, row, poison, Why.POISON, why, now)
             return Rest(now, "POISON")
-        if not parcels:
+        if not found:
             at = notices.next_due(tx, row.name)
             return Rest(None if at is None else max(at, now + SOONEST))
-        paid, turn = budgets.take_some(tx, row.budget, row.limit, len(parcels))
-        notices.put_back(tx, [each for parcel in parcels[paid:] for each in parcel.notices])
-        return Batch(row, parcels[:paid]) if paid else Rest(turn, "BUDGET")
+        paid, turn = budgets.take_some(tx, row.budget, row.limit, len(found))
+        parcels.put_back(tx, found[paid:])
+        return Batch(row, found[:paid]) if paid else Rest(turn, "BUDGET")
 
     # ── Sending ──
 
@@ -226,7 +234,7 @@ class Drain:
         except Exception as error:
             self.tools.telemetry.log.error("channel.crashed", channel=row.name, exc_info=error)
             return Answer("failed", f"{type(error).__name__}: {error}")
-        return Answer("delivered", missed or "")
+        return Answer("delivered", "" if missed is None else missed.said, missed=missed)
 
     async def _sender_of(self, row: ChannelRow) -> Sender:
         """Made once for a claim, and anew when somebody changes the channel meanwhile."""
@@ -253,10 +261,14 @@ class Drain:
         if not jobs.still_ours(tx, self.work.claim):
             raise LeaseLost(self.work.claim.id)
 
+    def _put_back(self, tx: Tx, which: Sequence[Parcel]) -> None:
+        self._still_ours(tx)
+        parcels.put_back(tx, which)
+
     def _record(self, tx: Tx, parcel: Parcel, answer: Answer, others: Sequence[Parcel]) -> None:
         self._still_ours(tx)
         if answer.outcome != "delivered":
-            notices.put_back(tx, [each for other in others for each in other.notices])
+            parcels.put_back(tx, others)
         now, row = tx.now(), channels.get(tx, self.name, lock=True)
         found = notices.many(tx, [each.id for each in parcel.notices])
         # Not those that somebody settled meanwhile, nor those whose answer was written down and its COMMIT unheard.
@@ -266,35 +278,47 @@ class Drain:
         error = issuances.storable(answer.error)
         match answer.outcome:
             case "delivered":
-                notices.delivered(tx, fresh, now)
-                _tell(tx, fresh, "notice.sent", digest=parcel.digest)
-                self._works(tx, row, now)
-                if error:
-                    journal.event(tx, "channel.recipients_missed", row.name, error=error)
+                self._arrived(tx, row, parcel, fresh, answer, now)
+                reviving.works(tx, row, now)
             case "limited":
                 notices.tried(tx, fresh, error, now)
                 until = now + min(answer.after or LIMITED_FOR, LATEST)
                 after = breaker.limited(row.breaker, now, until, error)
                 self._stands(tx, row, after, now, down=after.limits >= DOWN_AFTER_LIMITS)
-            case "refused" if answer.why != Why.CHANNEL_MISCONFIGURED or not row.proven:
+            case "refused" if answer.why != Why.CHANNEL_MISCONFIGURED and parcel.digest is not None:
+                notices.tried(tx, fresh, error, now)  # perhaps one line of it, or its length: each is asked about alone
+                parcels.take_apart(tx, fresh, now)
+            case "refused" if answer.why != Why.CHANNEL_MISCONFIGURED:  # the message, and not the channel
+                self._count(tx, row, fresh, error, now, Why.REFUSED)
+            case "refused" if not row.proven:
                 burying.refused(tx, row, fresh, answer.why, error, now)
             case _:  # also one that worked with the very same settings: the fault lies there, and may pass
-                self._failed(tx, row, fresh, error, now)
+                self._failed(tx, row, parcel, fresh, error, now)
 
-    def _works(self, tx: Tx, row: ChannelRow, now: datetime) -> None:
-        if not row.proven:
-            channels.proved(tx, row)
-        if row.breaker == Breaker() and row.down_since is None:
-            return
-        channels.stands(tx, row.name, Breaker(), None)
-        if row.down_since is not None:
-            stale = 0 if row.kind in ONE_BY_ONE else notices.to_digest(tx, row.name, now - STALE_AFTER, now)
-            down_s = (now - row.down_since).total_seconds()
-            journal.event(tx, "channel.up", row.name, down_s=down_s, in_digests=stale)
+    def _arrived(
+        self, tx: Tx, row: ChannelRow, parcel: Parcel, fresh: Sequence[Notice], answer: Answer, now: datetime
+    ) -> None:
+        """Those behind the channel who said "later" are owed it still, and they alone, as long as attempts last."""
+        missed, error = answer.missed, issuances.storable(answer.error)
+        wait = backoff.notice_wait(max((each.tries for each in fresh), default=0) + 1)
+        if missed is not None and missed.again and wait is not None:
+            notices.missed(tx, fresh, missed.again, error, now, now + wait)
+            _tell(tx, fresh, "notice.missed_some", error=error, digest=parcel.digest)
+        else:
+            notices.delivered(tx, fresh, now)
+            _tell(tx, fresh, "notice.sent", digest=parcel.digest)
+        if missed is not None and (missed.never or not missed.again or wait is None):
+            journal.event(tx, "channel.recipients_missed", row.name, error=error)
 
-    def _failed(self, tx: Tx, row: ChannelRow, fresh: Sequence[Notice], error: str, now: datetime) -> None:
+    def _failed(
+        self, tx: Tx, row: ChannelRow, parcel: Parcel, fresh: Sequence[Notice], error: str, now: datetime
+    ) -> None:
         """While its breaker is open an attempt shows how the channel is, and says nothing against the notice."""
-        if row.breaker.until is not None:
+        if parcel.digest is not None:
+            wait = backoff.notice_wait(1) or timedelta(0)
+            parcels.digest_failed(tx, fresh, error, now, now + wait)
+            _tell(tx, fresh, "notice.failed", error=error, digest=parcel.digest)
+        elif row.breaker.until is not None or row.down_since is not None:
             notices.tried(tx, fresh, error, now)
         else:
             self._count(tx, row, fresh, error, now)
@@ -305,19 +329,24 @@ class Drain:
         opened = down and row.down_since is None
         channels.stands(tx, row.name, after, now if opened else row.down_since)
         if opened:
+            journal.audit(tx, "channel_down", row.name, error=after.error or "")
             journal.event(tx, "channel.down", row.name, error=after.error or "")
 
-    def _count(self, tx: Tx, row: ChannelRow, fresh: Sequence[Notice], error: str, now: datetime) -> None:
+    def _count(
+        self, tx: Tx, row: ChannelRow, fresh: Sequence[Notice], error: str, now: datetime,
+        why: Why = Why.ATTEMPTS_USED_UP,
+    ) -> None:  # fmt: skip
+        """An attempt that counts against the notice; after the last of them it is dead."""
         died = []
         for each in fresh:
             retry = notice.after_failure(each.retry_count + 1)
             at = None if retry.wait is None else now + retry.wait
-            notices.failed(tx, each, retry.event, error, now, at=at, why=Why.ATTEMPTS_USED_UP.value)
+            notices.failed(tx, each, retry.event, error, now, at=at, why=why.value)
             if at is None:
                 died.append(each)
         _tell(tx, [each for each in fresh if each not in died], "notice.failed", error=error)
         if died:
-            burying.mourn(tx, row, died, Why.ATTEMPTS_USED_UP, error, now)
+            burying.mourn(tx, row, died, why, error, now)
 
 
 def _tell(tx: Tx, which: Sequence[Notice], name: str, **facts: str | None) -> None:

@@ -7,12 +7,14 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from holdfast.core import telling
+from holdfast.core.job import State as JobState
 from holdfast.core.notice import Severity, thresholds
 from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.core.reasons import of as reason_of
 from holdfast.core.telling import About, Told
 from holdfast.engine.sweep import in_pages
 from holdfast.operations import ca_ends
+from holdfast.operations.certificates import REVOKE
 from holdfast.store import (
     alerts,
     approvals,
@@ -136,7 +138,18 @@ def _approval(tx: Tx, outage: Outage, rest: str) -> Level:
 
 
 def _jobs(tx: Tx, outage: Outage, rest: str) -> Level:
-    return "on" if job_rows.any_dead(tx, rest) else "over"
+    kind, _, job = rest.partition("/")
+    if not job:
+        return "on" if job_rows.any_dead(tx, kind) else "over"
+    found = job_rows.get(tx, job)  # one that has a word of its own
+    return "on" if found is not None and found.state is JobState.DEAD else "over"
+
+
+def _revocation(tx: Tx, outage: Outage, rest: str) -> Level:
+    found = versions.get(tx, rest)
+    if found is None or found.revoked_at is not None:
+        return "forgotten" if found is None else "over"
+    return "on" if job_rows.live(tx, REVOKE, rest) is not None else "forgotten"  # that it was given up is told apart
 
 
 def _letters(tx: Tx, outage: Outage, rest: str) -> Level:
@@ -148,6 +161,13 @@ def _channel(tx: Tx, outage: Outage, rest: str) -> Level:
     if found is None:
         return "forgotten"
     return "over" if found.down_since is None else "on"
+
+
+def _fallback(tx: Tx, outage: Outage, rest: str) -> Level:
+    found = channels.get(tx, rest)
+    if found is None:
+        return "forgotten"
+    return "over" if found.fallback is None or channels.get(tx, found.fallback) is not None else "on"
 
 
 def _replica(tx: Tx, outage: Outage, rest: str) -> Level:
@@ -173,8 +193,10 @@ FAMILIES: Final[Mapping[str, tuple[Callable[[Tx, Outage, str], Level], str]]] = 
     "ca-approval": (_at_ca, "issuance.goes_on"),
     "approval": (_approval, "approval.settled"),
     "jobs": (_jobs, "jobs.well"),
+    "revocation": (_revocation, "revocation.settled"),
     "dead-letters": (_letters, "channel.letters_gone"),
     "channel": (_channel, "channel.up"),
+    "fallback": (_fallback, "channel.fallback_well"),
     "replica": (_replica, "replica.back"),
     "audit": (_always_on, ""),
     "deployment": (_always_on, ""),

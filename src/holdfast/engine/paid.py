@@ -11,7 +11,7 @@ from holdfast.core.backoff import POLL, POLL_WINDOW, FailureClass
 from holdfast.core.issuance import Issuance, State
 from holdfast.core.job import Again, Done, Failed, Outcome, Write
 from holdfast.core.reasons import Reason
-from holdfast.engine.attempt import Attempt
+from holdfast.engine.attempt import MOMENT, Attempt
 from holdfast.errors import Refused
 from holdfast.issuers.base import Pending, Uncertain
 from holdfast.store import issuances, outages
@@ -70,10 +70,12 @@ class Paid(Attempt):
         """The CA issued something else. Where that is paid for, another order is for a person to decide."""
         if not self.binding:
             return await self.failed(FailureClass.REFUSED, Reason.WRONG_CERTIFICATE, why)
-        if not await self._may_order_anew():
-            return self._kept(Reason.WRONG_CERTIFICATE, why, "issuance.not_as_asked")
+        current, now, others = self.facts.current, self.facts.now, self._others()
+        if not renewal.leaves_wrong(current, now, others=others) and not await self._may_order_anew():
+            by = None if current is None or not others else renewal.short_from(current)
+            return self._kept(Reason.WRONG_CERTIFICATE, why, "issuance.not_as_asked", by=by)
         outcome = await self.failed(FailureClass.REFUSED, Reason.WRONG_CERTIFICATE, why)
-        return outcome if self._others() else self._flagged(outcome, why)
+        return outcome if others else self._flagged(outcome, why)
 
     async def _unknown_there(self, why: str) -> Outcome:
         """The CA does not know an order that it took. It is placed again, once; then a person looks into it."""
@@ -107,9 +109,11 @@ class Paid(Attempt):
         reason = Reason(why.reason) if why.reason in set(Reason) else Reason.CA_REFUSED
         return self._kept(reason, str(why), "issuance.barred")
 
-    def _kept(self, reason: Reason, why: str, event: str) -> Outcome:
-        """Looked at again as seldom as one that rests; people hear of it once."""
+    def _kept(self, reason: Reason, why: str, event: str, *, by: datetime | None = None) -> Outcome:
+        """Looked at again as seldom as one that rests, and soon after `by`; people hear of it once."""
         wait = max(self._next_poll(None)[0], POLL.cap)
+        if by is not None:
+            wait = min(wait, max(by + MOMENT - self.facts.now, MOMENT))
         again = self._again(wait, reason.value, **self._polled(), reason=reason.value, error=why)
         if self.issuance.reason == reason.value:
             return again

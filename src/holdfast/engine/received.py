@@ -10,7 +10,7 @@ from cryptography import x509
 
 from holdfast.core.certificate import Version, VersionState
 from holdfast.core.issuance import Issuance
-from holdfast.operations.acme_orders import split
+from holdfast.operations.acme_names import split
 from holdfast.pki import bundle, chain, csr, keys
 from holdfast.pki.keys import PublicKey
 from holdfast.pki.refused import PkiRefused

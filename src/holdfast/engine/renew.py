@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from holdfast.core import renewal
 from holdfast.core.certificate import Certificate, Version
 from holdfast.core.reasons import Reason
 from holdfast.operations import issuing
 from holdfast.operations.issuing import Drawn, Ids, Keeper
+from holdfast.operations.standing import Standing
 from holdfast.store import certificates, journal, versions
 from holdfast.store.tx import Tx
 
@@ -36,19 +37,20 @@ async def sweep(keeper: Keeper) -> int:
 def _due_page(tx: Tx, ids: Drawn) -> _Page:
     due = certificates.due(tx, tx.now(), limit=PAGE)
     held = versions.many(tx, [each.current_version for each in due if each.current_version is not None])
-    begun = sum(_act(tx, each, held.get(each.current_version or ""), ids.of(each.id)) for each in due)
+    standing = Standing(tx)
+    begun = sum(_act(tx, each, held.get(each.current_version or ""), ids.of(each.id), standing) for each in due)
     return _Page(len(due), begun)
 
 
-def _act(tx: Tx, found: Certificate, current: Version | None, ids: Ids) -> bool:
+def _act(tx: Tx, found: Certificate, current: Version | None, ids: Ids, standing: Standing) -> bool:
     now = tx.now()
     decision = renewal.decide(found, current, now)
     if not decision.due(now):
         issuing.replan(tx, found, now, current=current)
         return False
     asked = found.changed_by if decision.cause in (Reason.FIRST, Reason.INPUT_CHANGED) else journal.SYSTEM
-    begun = issuing.begin(tx, found, current, ids, cause=decision.cause, urgent=decision.urgent, requested_by=asked)
-    return begun is not None
+    because: dict[str, Any] = {"cause": decision.cause, "urgent": decision.urgent, "requested_by": asked}
+    return issuing.begin(tx, found, current, ids, **because, standing=standing) is not None
 
 
 def _find_stranded(tx: Tx) -> int:

@@ -20,7 +20,10 @@ from holdfast.ports import Clock, Points, Random
 from holdfast.store.database import Store
 from holdfast.telemetry import Telemetry
 
-IN_GOOD_TIME: Final = 0.9  # of the drain time; the rest is for handing back and closing
+# A stop has one deadline, counted from the signal: of the drain time this much is for work to end, then come so many
+# seconds for handing back what did not, and as many for closing the faces and the store. With 30 s it is 30 s in all.
+IN_GOOD_TIME: Final = 0.8
+HANDING_BACK: Final = timedelta(seconds=3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,7 @@ class Replica:
             ttl=self.pace.ttl,
             poll=self.pace.poll,
             drain=self.pace.drain * IN_GOOD_TIME,
+            leave=HANDING_BACK,
             handover=self.handover,
         )
         leader = Leader(

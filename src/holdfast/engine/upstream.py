@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from holdfast.core.reasons import Reason
 from holdfast.engine.following_wire import FollowingWire
-from holdfast.errors import Refused
-from holdfast.issuers import acme_account, digicert, entrust, globalsign, kind, sectigo, vault
+from holdfast.errors import Refused, TryLater
+from holdfast.issuers import acme_account, acme_settings, digicert, entrust, globalsign, kind, sectigo, vault
 from holdfast.issuers.acme import AcmeIssuer
 from holdfast.issuers.acme_jws import Account, Eab
 from holdfast.issuers.acme_reading import Place
@@ -45,6 +45,11 @@ def check(kind_name: str, settings: Mapping[str, Any], credentials: Collection[s
     """Whether an issuer can be made of these; ValueError names the setting that is missing, unknown or malformed."""
     if kind_name in OTHERS:
         kind.check(OTHERS[kind_name], settings, credentials)
+    elif kind_name == "acme":
+        known = credentials if isinstance(credentials, Mapping) else dict.fromkeys(credentials)
+        acme_settings.check(settings, known)
+    elif kind_name == "local":
+        acme_settings.check_local(settings)
 
 
 class Upstream:
@@ -69,7 +74,9 @@ class Upstream:
         raise Refused(f"This process cannot talk to CAs of kind {row.kind!r}.", reason=Reason.UNKNOWN_ISSUER)
 
     async def probe(self, row: IssuerRow) -> str:
-        return await (await self.make(row)).probe()
+        said = await (await self.make(row)).probe()
+        terms = (await self._wire(row).directory()).terms if row.kind == "acme" else None  # it was just read
+        return f"{said} Our account there agreed to {terms}" if terms else said
 
     async def _other(self, row: IssuerRow, found: Kind) -> Issuer:
         try:
@@ -113,8 +120,33 @@ class Upstream:
         if found is None:
             found = await self._begin(row, wire.place.directory)
         if found.url is not None and found.new_key_secret is None:
-            return Account(found.url, await self._key(found.key_secret))
+            account = Account(found.url, await self._key(found.key_secret))
+            await self._tell_contacts(row, wire, found, account)
+            return account
         return await self._confirm(row, wire, found)
+
+    async def _tell_contacts(self, row: IssuerRow, wire: Wire, found: AccountRow, account: Account) -> None:
+        """Addresses that were changed in the settings, at the next use of the account; no order waits for that."""
+        wanted = tuple(row.settings.get("contacts") or ())
+        if "contacts" not in row.settings or wanted == found.contacts:
+            return
+        refused = ""
+        try:
+            await acme_account.set_contacts(wire, account, wanted)
+        except TryLater:
+            return  # the next use tells them
+        except Refused as why:
+            if why.reason == Reason.ACCOUNT_GONE:
+                return  # whoever uses it finds out, and makes another, with these addresses
+            refused = str(why)  # said once, and not again before they are changed again
+
+        def write(tx: Tx) -> None:
+            issuer_accounts.told_contacts(tx, found.id, wanted)
+            told: dict[str, Any] = {"url": account.url, "contacts": list(wanted), "refused": refused}
+            journal.audit(tx, "account_contacts_told", row.name, account=found.id, **told)
+            journal.event(tx, "issuer.contacts_told", row.name, alert=bool(refused), error=refused, url=account.url)
+
+        await self._keeper.db.write(write)
 
     async def _begin(self, row: IssuerRow, directory: str) -> AccountRow:
         new_id, key = self._keeper.random.new_id("account"), await acme_account.new_key()
@@ -126,7 +158,7 @@ class Upstream:
                 directory=directory,
                 key_secret=ids[0],
                 contacts=tuple(row.settings.get("contacts") or ()),
-                eab_kid=row.settings.get("eab_kid"),
+                eab_kid=str(row.settings.get("eab_kid") or "") or None,
                 created_at=tx.now(),
             )
             if issuer_accounts.insert(tx, account):
@@ -245,9 +277,10 @@ def _kept(tx: Tx, row: IssuerRow, found: AccountRow, new: str, why: str) -> None
 
 
 def place_of(settings: Any) -> Place:
-    """Where a CA is, by the settings of its row: directory, hosts, roots (PEM)."""
+    """Where a CA is, by the settings of its row: directory, hosts, roots (PEM), request_timeout_seconds."""
     return Place(
         directory=str(settings.get("directory") or ""),
         hosts=tuple(settings.get("hosts") or ()),
         roots=str(settings.get("roots") or "").encode(),
+        deadline_for=acme_settings.request_timeout_s(settings),
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from holdfast.core.certificate import Version
 from holdfast.core.issuance import Issuance, Withdrawal
-from holdfast.core.job import Again, Done, Outcome, Spec
+from holdfast.core.job import Again, Claim, Done, Outcome, Spec
 from holdfast.core.reasons import Reason
+from holdfast.engine import insisting
 from holdfast.engine.attempt import Previous, Tools, previous_of
 from holdfast.engine.kind import Kind, Work
 from holdfast.errors import Refused, TryLater
@@ -21,6 +22,8 @@ from holdfast.store import issuances, issuers, journal, versions
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
+TOLD_FOR: Final = timedelta(days=30)  # the CA, that nobody wants it any more: then a person must see to it
+
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
@@ -28,6 +31,7 @@ class _Facts:
     issuer: IssuerRow | None
     shared: bool  # the CA gave the same order to another attempt, which goes on with it
     previous: Previous  # as the attempt knew it: what it may have renewed
+    now: datetime
 
 
 def kind(tools: Tools) -> Kind:
@@ -46,11 +50,20 @@ def kind(tools: Tools) -> Kind:
         except Refused as why:
             return _ended(facts, "refused", why=str(why))
         except TryLater as why:
-            if why.reason != Reason.UNDER_WAY:
-                raise
-            return Again(after=why.after, reason=Reason.UNDER_WAY.value)  # there is more to look through
+            return _not_yet(why, facts, work.claim)
 
     return Kind(name=WITHDRAW, handler=handler, slots=4, timeout=timedelta(minutes=2))
+
+
+def _not_yet(why: TryLater, facts: _Facts, claim: Claim) -> Outcome:
+    if why.reason == Reason.UNDER_WAY:
+        return Again(after=why.after, reason=Reason.UNDER_WAY.value)  # there is more to look through
+    if not insisting.passes(why):
+        raise why
+    since = facts.issuance.ended_at or facts.now
+    if facts.now - since >= TOLD_FOR:
+        return _ended(facts, "refused", why=f"It could not be told for {TOLD_FOR.days} days: {why}")
+    return insisting.again(why, claim, since=since, now=facts.now)
 
 
 async def _withdraw(issuer: Issuer, facts: _Facts, work: Work) -> Withdrawal:
@@ -94,7 +107,8 @@ def _facts(tx: Tx, subject: str) -> _Facts | None:
     if found is None or found.withdrawal != "owed":
         return None
     shared = found.ref is not None and issuances.is_under_way(tx, found.issuer, found.ref)
-    return _Facts(found, issuers.get(tx, found.issuer), shared, previous_of(tx, found, _in_use_then(tx, found)))
+    previous = previous_of(tx, found, _in_use_then(tx, found))
+    return _Facts(found, issuers.get(tx, found.issuer), shared, previous, tx.now())
 
 
 def _in_use_then(tx: Tx, issuance: Issuance) -> Version | None:

@@ -17,7 +17,7 @@ from holdfast.core.job import Again, Claim, Failed, Outcome
 from holdfast.engine.database_clock import CLOCK_JUMP, DatabaseClock
 from holdfast.engine.kind import Kind, Work
 from holdfast.engine.leader import MARGIN
-from holdfast.engine.loop import wait_for
+from holdfast.engine.loop import wait_for, wake_when
 from holdfast.engine.settle import PASSING, Settler
 from holdfast.errors import LeaseLost, OutcomeUnknown, Refused, StoreError, StoreUnavailable, TryLater
 from holdfast.operations.handover import Handover
@@ -68,8 +68,10 @@ class Worker:
     telemetry: Telemetry
     ttl: timedelta
     poll: timedelta
-    drain: timedelta
+    drain: timedelta  # for work to end, counted from the stop
+    leave: timedelta = timedelta(seconds=10)  # after that: for handing back what did not
     handover: Handover = field(default_factory=Handover)
+    _told_at: float | None = None  # when we were asked to stop
     _running: dict[str, _Running] = field(default_factory=dict)
     _stray: bool = False  # a claim of ours may be unknown to us
     _epoch: int = 0
@@ -89,7 +91,7 @@ class Worker:
         helpers = [
             asyncio.create_task(self._beat_forever(), name="beat"),
             asyncio.create_task(self._doubt_forever(), name="doubt"),
-            asyncio.create_task(_wake_when(stop, woken), name="stop-watch"),
+            asyncio.create_task(self._note_stop(stop, woken), name="stop-watch"),
         ]
         failures = 0
         try:
@@ -114,8 +116,17 @@ class Worker:
             for task in (*helpers, *left):
                 task.cancel()
             await settler.close()
-            await asyncio.wait((*helpers, *left), timeout=CLEAN_UP_FOR)
+            await asyncio.wait((*helpers, *left), timeout=min(CLEAN_UP_FOR, self.leave.total_seconds() / 2))
         await self._leave()
+
+    async def _note_stop(self, stop: asyncio.Event, woken: asyncio.Event) -> None:
+        await wake_when(stop, woken)
+        self._told_at = self.clock.monotonic()
+
+    def _left(self, allowed: timedelta) -> float:
+        """Seconds that are left of so much time since the stop: what waits one after the other shares one deadline."""
+        now = self.clock.monotonic()
+        return max(0.0, (now if self._told_at is None else self._told_at) + allowed.total_seconds() - now)
 
     # ── claiming ──
 
@@ -394,12 +405,11 @@ class Worker:
     async def _drain(self) -> None:
         """Hand back at once what need not end, and let the rest end, for as long as we may."""
         self._draining = True
-        deadline = self.clock.monotonic() + self.drain.total_seconds()
         at_once = [e for e in self._running.values() if e.kind.interruptible and e.under_way and not e.whole]
         await self._hand_back(at_once)
         tasks = [entry.task for entry in self._running.values() if entry.task is not None]
         if tasks:
-            await asyncio.wait(tasks, timeout=max(0.0, deadline - self.clock.monotonic()))
+            await asyncio.wait(tasks, timeout=self._left(self.drain))
 
     async def _hand_back(self, entries: list[_Running]) -> None:
         for entry in entries:
@@ -407,10 +417,11 @@ class Worker:
         tasks = [entry.task for entry in entries if entry.task is not None]
         if not tasks:
             return
-        await asyncio.wait(tasks, timeout=CLEAN_UP_FOR)
+        await asyncio.wait(tasks, timeout=min(CLEAN_UP_FOR, self._left(self.drain)))
         try:
-            await self.db.write(lambda tx: jobs.release(tx, [entry.claim for entry in entries]))
-        except StoreError:
+            async with asyncio.timeout(self._left(self.drain)):
+                await self.db.write(lambda tx: jobs.release(tx, [entry.claim for entry in entries]))
+        except (StoreError, TimeoutError):
             return  # it is tried once more when we leave
         for entry in entries:
             self._running.pop(entry.claim.id, None)
@@ -423,10 +434,12 @@ class Worker:
             return jobs.release_strays(tx, self.identity.holder, known=())
 
         try:
-            released = await self.db.write(write)
+            async with asyncio.timeout(self._left(self.drain + self.leave)):
+                released = await self.db.write(write)
             self.telemetry.log.info("worker.drained", handed_back=released)
-        except StoreError as error:
-            self.telemetry.log.error("worker.not_drained", error=str(error), what="leases will expire by themselves")
+        except (StoreError, TimeoutError) as error:
+            why = str(error) or "there was no time left for it"
+            self.telemetry.log.error("worker.not_drained", error=why, what="leases will expire by themselves")
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,8 +479,3 @@ def _full(free: Mapping[str, int], claims: Sequence[Claim]) -> frozenset[str]:
     """The kinds whose slots were used up, so that nobody knows what is behind."""
     taken = Counter(claim.kind for claim in claims)
     return frozenset(kind for kind, slots in free.items() if taken[kind] >= slots)
-
-
-async def _wake_when(stop: asyncio.Event, woken: asyncio.Event) -> None:
-    await stop.wait()
-    woken.set()

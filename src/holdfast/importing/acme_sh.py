@@ -7,7 +7,7 @@ import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -70,7 +70,7 @@ def _certificate(tree: Tree, folder: str, domain: str, conf: Mapping[str, str], 
     if not directory:
         problem = "It does not say which CA the certificate came from (Le_API)."
         raise Trouble(tree.shown(f"{folder}/{domain}.conf"), problem, _AGAIN)
-    account = _account(tree, directory)
+    account, life = _account(tree, directory), parts[0].not_valid_after_utc - parts[0].not_valid_before_utc
     return pair.found(
         parts,
         key,
@@ -82,12 +82,26 @@ def _certificate(tree: Tree, folder: str, domain: str, conf: Mapping[str, str], 
         account=account,
         preferred_chain=conf.get("Le_Preferred_Chain") or None,
         profile=conf.get("Le_Certificate_Profile") or None,
+        reuse_key=conf.get("Le_ForceNewDomainKey") != "1",  # unless it is told otherwise, acme.sh keeps the key
+        renew_before=_before(conf, life),
         proved_by=_proved_by(conf.get("Le_Webroot", "")),
-        notes=(
-            *(() if account else ("its account was not found: a new one is made when it is renewed",)),
-            *_left(conf),
-        ),
+        notes=(*_without(account), *_unread(conf, life), *_left(conf)),
     )
+
+
+def _before(conf: Mapping[str, str], life: timedelta) -> timedelta | None:
+    """acme.sh counts the days from when it was issued (--days); here they are counted to its end."""
+    days = conf.get("Le_RenewalDays", "")
+    left = life - timedelta(days=int(days)) if re.fullmatch(r"[0-9]{1,4}", days) else timedelta(0)
+    return left if timedelta(0) < left < life else None
+
+
+def _unread(conf: Mapping[str, str], life: timedelta) -> tuple[str, ...]:
+    days = conf.get("Le_RenewalDays", "")
+    if not days or _before(conf, life) is not None:
+        return ()
+    why = f"its Le_RenewalDays, {days[:40]!r}, is no day within its life of {life.days} days"
+    return (f"{why}: set it here with holdfast change NAME --renew-before SPAN",)
 
 
 def _without(account: FoundAccount | None) -> tuple[str, ...]:

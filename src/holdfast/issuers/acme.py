@@ -30,6 +30,7 @@ from holdfast.issuers.base import (
     Wish,
 )
 from holdfast.pki import chain
+from holdfast.pki.keys import PrivateKey
 from holdfast.pki.refused import ChainRefused
 
 _MOST_ALTERNATES: Final = 8
@@ -63,7 +64,7 @@ class AcmeIssuer:
                 continue
             order = acme_order.read_order(reply.json(), self._place)
             if order.status in ("pending", "ready") and _serves(order, wish):
-                return _placed(url, order)
+                return self._placed(url, order)
         return None
 
     async def _orders(self) -> list[str]:
@@ -96,7 +97,15 @@ class AcmeIssuer:
         reply = await self._wire.post(directory.new_order, payload, self._account, "a new order")
         if "replaces" in payload and _is_about_replacing(reply):
             raise Refused(f"{self._place.name}: {reply.problem}", reason=Reason.REPLACES_REJECTED)
-        return _placed(reply.location(self._place), acme_order.read_order(reply.json(), self._place))
+        if "notAfter" in payload and _is_about_the_end(reply):
+            raise Refused(f"{self._place.name}: {reply.problem}", reason=Reason.LIFETIME_REJECTED)
+        order = acme_order.read_order(reply.json(), self._place)
+        ready = order.status == "ready" and order.identifiers == {*wish.identifiers}  # all was proved not long ago
+        return self._placed(reply.location(self._place), order, ready=ready)
+
+    def _placed(self, url: str, order: Order, *, ready: bool = False) -> Placed:
+        """With the account: no other can see the order."""
+        return Placed(ref={"order": url, "finalize": order.finalize, "account": self._account.url}, ready=ready)
 
     # ── Looking ──
 
@@ -227,13 +236,17 @@ class AcmeIssuer:
                 if each.status == "pending":
                     await self._wire.post(each.url, {"status": "deactivated"}, self._account, "an authorization")
 
-    async def revoke(self, certificate: bytes, reason: int) -> None:
+    async def revoke(self, certificate: bytes, reason: int, *, by: PrivateKey | None = None) -> None:
         """By the account that ordered it (§7.6). One that is revoked already is what was wanted."""
         payload = {"certificate": b64(acme_certificate.leaf(certificate).public_bytes(Encoding.DER)), "reason": reason}
         url = (await self._wire.directory()).revoke_cert
-        reply = await self._wire.post(url, payload, self._account, "a revocation")
+        reply = await self._wire.post(url, payload, by or self._account, "a revocation")
         if reply.word != "alreadyRevoked":
             reply.good()
+
+    async def revoke_by_key(self, certificate: bytes, reason: int, key: PrivateKey) -> None:
+        """By the key of the certificate itself (§7.6): for one that another account ordered."""
+        await self.revoke(certificate, reason, by=key)
 
     # ── Asking ──
 
@@ -263,10 +276,6 @@ class AcmeIssuer:
         return f"{self._place.name} answers and knows our account; profiles: {profiles}; renewal information: {window}."
 
 
-def _placed(url: str, order: Order) -> Placed:
-    return Placed(ref={"order": url, "finalize": order.finalize})
-
-
 def _serves(order: Order, wish: Wish) -> bool:
     """Few CAs show the profile of an order; where it is shown it must be the right one."""
     return order.identifiers == {*wish.identifiers} and (
@@ -291,3 +300,10 @@ def _is_about_replacing(reply: Reply) -> bool:
         return True
     said = reply.problem.detail.lower() if reply.problem else ""
     return reply.word in ("malformed", "unauthorized", "") and 400 <= reply.status < 500 and "replace" in said
+
+
+def _is_about_the_end(reply: Reply) -> bool:
+    """Whether the CA takes no wish for an end at all; RFC 8555 has no word for it (Boulder calls it malformed)."""
+    said = reply.problem.detail.lower() if reply.problem else ""
+    general = any(word in said for word in ("support", "not allowed", "not permitted"))
+    return reply.word == "malformed" and 400 <= reply.status < 500 and "notafter" in said and general

@@ -13,7 +13,7 @@ from holdfast.core.reasons import Reason
 from holdfast.errors import Refused
 from holdfast.issuers import acme_jws
 from holdfast.issuers.acme_jws import Account, Eab
-from holdfast.issuers.acme_wire import Directory, Wire
+from holdfast.issuers.acme_wire import Directory, Reply, Wire
 from holdfast.pki import keys
 from holdfast.pki.keys import KeyKind, PrivateKey
 from holdfast.pki.thumbprint import thumbprint
@@ -94,6 +94,17 @@ async def deactivate(wire: Wire, account: Account) -> None:
     reply = await wire.post(account.url, {"status": "deactivated"}, account, "the end of our account")
     if reply.word not in ("unauthorized", "accountDoesNotExist"):
         reply.good()
+
+
+def standing(reply: Reply) -> str:
+    """What a CA says of our account when it is asked: valid, deactivated, revoked; empty if it does not say.
+
+    Of one that is closed most say so only in the words of their refusal (§7.3.6).
+    """
+    if 200 <= reply.status < 300:
+        return str(reply.json().get("status") or "")
+    said = reply.problem.detail.lower() if reply.problem and reply.word == "unauthorized" else ""
+    return next((word for word in ("deactivated", "revoked") if word in said), "")
 
 
 def key_authorization(token: str, account: Account) -> str:

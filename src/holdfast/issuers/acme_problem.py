@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from holdfast.core import ca_limits
 from holdfast.core.problem import PREFIX
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
@@ -39,6 +40,7 @@ _ABOUT_A_NAME: Final = {
     "serverInternal": Reason.CA_DOWN,
     **dict.fromkeys(("connection", "dns", "incorrectResponse", "tls", "unauthorized"), Reason.VALIDATION_FAILED),
 }
+_WITH_A_LINK: Final = 1500  # characters: one that is cut leads nowhere
 _MOST_SUBPROBLEMS: Final = 3  # that are quoted
 
 
@@ -74,7 +76,8 @@ def parse(value: object) -> Problem | None:
     listed = value.get("subproblems")
     below = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     quoted = "; ".join(f"{_name(each)}{words(each.get('detail', ''), 200)}" for each in below[:_MOST_SUBPROBLEMS])
-    detail = words(value.get("detail", "") or value.get("title", "") or "no more is said")
+    said = value.get("detail", "") or value.get("title", "") or "no more is said"
+    detail = words(said, _WITH_A_LINK) if ca_limits.is_pause(str(said)[:_WITH_A_LINK]) else words(said)
     more = (
         f" See {words(value['instance'], 200)}." if _word(value) == "userActionRequired" and "instance" in value else ""
     )
@@ -100,6 +103,8 @@ def failure(ca: str, status: int, problem: Problem | None, *, after: timedelta |
     said = str(problem) if problem else f"HTTP {status}"
     why = f"{ca}, {what}: {said}"
     word = problem.word if problem else ""
+    if problem is not None and ca_limits.is_pause(problem.detail):  # no time ends it: a person must, at the CA
+        return Refused(why, reason=Reason.NAME_PAUSED_AT_CA)
     if status == 429 or word in _LATER:
         return TryLater(why, after=after, reason=_LATER.get(word, Reason.CA_RATE_LIMITED))
     if status >= 500:

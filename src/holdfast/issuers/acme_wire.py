@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from holdfast import __version__
 from holdfast.core import backoff
-from holdfast.core.reasons import Reason
 from holdfast.errors import TryLater
 from holdfast.issuers import acme_jws, acme_problem, acme_reading, reading
 from holdfast.issuers.acme_jws import Account
 from holdfast.issuers.acme_problem import Problem
 from holdfast.issuers.acme_reading import Place
+from holdfast.issuers.rest import ROOTS, unanswered
 from holdfast.pki.keys import PrivateKey
 from holdfast.ports import Clock, Request, Response, Transport
 
@@ -154,13 +154,16 @@ class Wire:
         try:
             return await self._transport.request(request)
         except TryLater as why:
-            reason = Reason.ANSWER_MALFORMED if why.reason == "BAD_ANSWER" else Reason.CA_DOWN
-            raise TryLater(str(why), after=why.after, reason=reason, sent=why.sent) from why
+            said = f"{why}{ROOTS if why.reason == 'TLS' else ''}"
+            raise TryLater(said, after=why.after, reason=unanswered(why), sent=why.sent) from why
 
     def _reply(self, response: Response, what: str) -> Reply:
         good = 200 <= response.status < 300
-        after = backoff.retry_after(response.headers.get("retry-after"), self._clock.now())
-        return Reply(self.place.name, what, response, after, None if good else acme_problem.read(response.body))
+        now, problem = self._clock.now(), None if good else acme_problem.read(response.body)
+        after = backoff.retry_after(response.headers.get("retry-after"), now)
+        if after is None and problem is not None and problem.word == "rateLimited":
+            after = backoff.retry_after_in_words(problem.detail, now)
+        return Reply(self.place.name, what, response, after, problem)
 
     # ── Nonces (§7.2) ──
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from holdfast.core.acme import Identifier
+from holdfast.pki.keys import PrivateKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,7 @@ class Placed:
     """The CA took the order; `ref` is all that is needed to find it again, as JSON."""
 
     ref: Mapping[str, Any]
+    ready: bool = False  # it said at once that it waits for the CSR only: nobody has to look
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,3 +158,10 @@ class Issuer(Protocol):
 
     async def probe(self) -> str:
         """Whether it can be reached and knows us, in words, without ordering anything."""
+
+
+@runtime_checkable
+class RevokesByKey(Protocol):
+    """A CA that also believes the key of a certificate, for what another account ordered."""
+
+    async def revoke_by_key(self, certificate: bytes, reason: int, key: PrivateKey) -> None: ...

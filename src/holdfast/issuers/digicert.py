@@ -19,6 +19,7 @@ from holdfast.issuers.kind import Kind, Options, Parts
 from holdfast.issuers.reading import instant, words
 from holdfast.issuers.rest import Reply, Rest, beforehand, segment
 from holdfast.issuers.search import Search, resumed
+from holdfast.issuers.triage import Verdict, folded
 
 _CLOCKS_DIFFER: Final = timedelta(days=1)  # it writes dates, at times without a zone
 _MOST: Final = 40  # orders that are looked at, to find ours by its key
@@ -129,7 +130,7 @@ class DigicertIssuer:
         if mine:
             return Placed(ref=digicert_order.ref(order, {}, known=digicert_order.ids(old)))
         info = await self._order(order)
-        if info is None or info.get("status") != "reissue_pending":
+        if info is None or digicert_order.word(info) != "reissuepending":
             return None
         return Uncertain(
             why=f"Order {order} at {self._rest.name} is being reissued, and does not show for which key. "
@@ -160,7 +161,7 @@ class DigicertIssuer:
     ) -> Look:
         """The order has been issued all along: what counts is a certificate for our key that was not there before."""
         number = _new_one([digicert_order.certificate(order)], ref, wish)
-        if number is None and order.get("status") != "reissue_pending":  # it may not be the order's first by now
+        if number is None and digicert_order.word(order) != "reissuepending":  # it may not be the order's first by now
             number = _new_one(await self._reissues(ref["order"]), ref, wish)
         if number is not None:
             return await self._download(number, wish)
@@ -174,7 +175,7 @@ class DigicertIssuer:
 
     def _waits(self, reply: Reply, order: Mapping[str, Any]) -> Look:
         word = order.get("status")
-        if digicert_order.is_issued(order) or word == "issued":
+        if digicert_order.is_issued(order):
             why = f"{self._rest.name} has issued it, and does not show the certificate yet."
             return Pending(why=why, word="issued", after_s=None)
         return reply.by_word(word, digicert_order.said(order)).look()
@@ -222,15 +223,28 @@ class DigicertIssuer:
         order = await self._rest.get(f"/order/certificate/{segment(ref['order'])}", "our order")
         if order.is_gone:
             return
-        if order.json_object().get("status") == "needs_approval" and ref.get("request") is not None:
+        shown = order.json_object()
+        over = order.by_word(shown.get("status")).verdict is Verdict.FAILED
+        if over or digicert_order.is_rejected(shown, ref.get("request")):
+            return  # it ended without a certificate, perhaps by our own word, whose answer was lost
+        if "known" in ref and digicert_order.word(shown) != "reissuepending":
+            self._check_reissue(shown, ref)
+            return
+        if digicert_order.word(shown) == "needsapproval" and ref.get("request") is not None:
             body = {"status": "rejected", "processor_comment": note}
             (await self._rest.put(f"/request/{segment(ref['request'])}/status", "our request", body)).good()
             return
         body = {"status": "canceled", "note": note}
         (await self._rest.put(f"/order/certificate/{segment(ref['order'])}/status", "a cancellation", body)).good()
 
+    def _check_reissue(self, order: Mapping[str, Any], ref: Mapping[str, Any]) -> None:
+        """The order itself was issued before, and is not to be touched."""
+        if digicert_order.certificate_id(order) not in ref["known"]:
+            why = f"{self._rest.name} has reissued order {ref['order']} already. Revoke that certificate there."
+            raise Refused(why, reason=Reason.CA_REFUSED)
+
     async def revoke(self, certificate: bytes, reason: int) -> None:
-        """One certificate, by its serial. Without an administrator's key it is a request that somebody approves."""
+        """One certificate, by its serial: its order stays active. Without an administrator's key it is a request."""
         serial = f"{acme_certificate.leaf(certificate).serial_number:x}".upper()
         if await self._is_revoked(serial):
             return
@@ -239,9 +253,13 @@ class DigicertIssuer:
             "skip_approval": True,
             "revocation_reason": _REVOCATION.get(reason, "unspecified"),
         }
-        reply = (await self._rest.put(f"/certificate/{serial}/revoke", "a revocation", body)).good()
-        if reply.response.body.strip() and reply.json_object().get("status") not in (None, "approved"):
-            raise self._revocation_waits(reply.json_object().get("id"))
+        reply = await self._rest.put(f"/certificate/{serial}/revoke", "a revocation", body)
+        if digicert_order.is_revoked_already(reply):
+            return
+        if digicert_order.must_wait(reply):
+            raise self._reissue_pends()
+        if reply.good().response.body.strip() and folded(reply.json_object().get("status")) not in ("", "approved"):
+            raise self._revocation_waits(serial, reply.json_object().get("id"))
 
     async def _is_revoked(self, serial: str) -> bool:
         """Raises while one is asked for and not approved: asking twice makes two requests."""
@@ -249,17 +267,36 @@ class DigicertIssuer:
         if reply.status in (400, 404):  # it may be a duplicate, or an older reissue: those are not found so
             return False
         order = reply.json_object()
-        for each in digicert_order.requests(order):
-            if each.get("type") == "revoke" and each.get("status") in ("pending", "submitted"):
-                raise self._revocation_waits(each.get("id"))
-        return order.get("status") == "revoked"
+        if digicert_order.is_revoked(order, serial):
+            return True
+        asked = [each for each in digicert_order.requests(order) if folded(each.get("type")) == "revoke"]
+        for each in asked:
+            if digicert_order.is_open(each):
+                raise self._revocation_waits(serial, each.get("id"))
+        if any(digicert_order.is_denied(each) and each.get("id") == self._asked.get(serial) for each in asked):
+            number = words(self._asked.pop(serial), 20)
+            raise Refused(f"{self._rest.name}: an administrator rejected request {number}.", reason=Reason.CA_REFUSED)
+        if digicert_order.word(order) == "reissuepending":
+            raise self._reissue_pends()
+        return False
 
-    def _revocation_waits(self, request: object) -> TryLater:
-        return TryLater(
-            f"{self._rest.name} has the revocation as request {words(request, 20)}: an administrator must approve it.",
-            after=timedelta(hours=1),
-            reason=Reason.CA_STILL_PENDING,
+    @property
+    def _asked(self) -> dict[str, object]:
+        """Requests for revocations that we saw waiting, by serial: one that is rejected is not made once more."""
+        found: dict[str, object] = self._memory.setdefault("revocations", {})
+        return found
+
+    def _revocation_waits(self, serial: str, request: object) -> TryLater:
+        self._asked[serial] = request
+        return self._later(f"has the revocation as request {words(request, 20)}: an administrator must approve it.")
+
+    def _reissue_pends(self) -> TryLater:
+        return self._later(
+            "revokes nothing while a reissue of the order is pending; it is asked again until that is over."
         )
+
+    def _later(self, why: str) -> TryLater:
+        return TryLater(f"{self._rest.name} {why}", after=timedelta(hours=1), reason=Reason.CA_STILL_PENDING)
 
     # ── Probing ──
 
@@ -280,7 +317,7 @@ class DigicertIssuer:
         problem = None
         if found is None:
             problem = "is not one of this account's"
-        elif found.get("status", "active") != "active":
+        elif folded(found.get("status", "active")) != "active":
             problem = f"is {words(found.get('status'), 40)}: DigiCert has not validated it"
         if problem is not None:
             raise Refused(

@@ -19,7 +19,7 @@ from holdfast.issuers.base import Wish
 from holdfast.issuers.kind import Options
 from holdfast.issuers.reading import instant, words
 from holdfast.issuers.rest import MAX_ITEMS, Reply
-from holdfast.issuers.triage import Dialect, Meaning, Problem, Verdict
+from holdfast.issuers.triage import Dialect, Meaning, Problem, Verdict, folded
 from holdfast.pki import csr, keys
 
 US: Final = "https://www.digicert.com/services/v2"
@@ -228,8 +228,42 @@ def _wanted_life(order: Mapping[str, Any], wish: Wish, settings: Settings, now: 
 
 def waits_for_approval(order: Mapping[str, Any], request: object) -> bool:
     """Whether this request about the order, such as a reissue, waits for an administrator."""
-    open_ones = [each for each in requests(order) if each.get("status") in ("pending", "submitted")]
-    return any(each.get("id") == request for each in open_ones)
+    return any(each.get("id") == request and is_open(each) for each in requests(order))
+
+
+def is_open(request: Mapping[str, Any]) -> bool:
+    return folded(request.get("status")) in ("pending", "submitted")
+
+
+def is_denied(request: Mapping[str, Any]) -> bool:
+    return folded(request.get("status")) in ("rejected", "denied")
+
+
+def is_revoked(order: Mapping[str, Any], serial: str) -> bool:
+    """By the certificate's own status: an order with a revoked certificate stays active, and can be reissued."""
+    shown = certificate(order)
+    known = str(shown.get("serial_number") or "").replace(":", "").lstrip("0").upper()
+    return word(order) == "revoked" or (known in ("", serial) and word(shown) == "revoked")
+
+
+def is_revoked_already(reply: Reply) -> bool:
+    """Its codes are not listed anywhere; it says so in words."""
+    return _refuses_with(reply, "already", "revoked")
+
+
+def must_wait(reply: Reply) -> bool:
+    """A reissue that is pending, or a request that somebody else made, is in the way for now."""
+    return _refuses_with(reply, "pending")
+
+
+def _refuses_with(reply: Reply, *parts: str) -> bool:
+    found = " ".join((*reply.codes, "" if reply.finding is None else reply.finding.why)).lower()
+    return 400 <= reply.status < 500 and all(each in found for each in parts)
+
+
+def word(thing: Mapping[str, Any]) -> str:
+    """The status of an order or of a certificate, in one spelling."""
+    return folded(thing.get("status"))
 
 
 def ref(order: int, reply: Mapping[str, Any], *, known: Sequence[int] | None = None) -> dict[str, Any]:
@@ -276,12 +310,12 @@ def certificate_id(order: Mapping[str, Any]) -> int | None:
 
 def is_issued(order: Mapping[str, Any]) -> bool:
     """Of an old order "approved" may mean it, too: then there is a serial number."""
-    return order.get("status") == "issued" or (order.get("status") == "approved" and has_serial(certificate(order)))
+    return word(order) == "issued" or (word(order) == "approved" and has_serial(certificate(order)))
 
 
 def is_rejected(order: Mapping[str, Any], request: object) -> bool:
     """Whether a person said no to this request about the order."""
-    return any(each.get("id") == request and each.get("status") == "rejected" for each in requests(order))
+    return any(each.get("id") == request and is_denied(each) for each in requests(order))
 
 
 def has_serial(certificate: Mapping[str, Any]) -> bool:

@@ -32,6 +32,7 @@ SHOWN_AFTER: Final = timedelta(minutes=3)  # what a profile issues at once is am
 _PAGES_LOOKED_UP, _PAGES_LOOKED_AT = 8, 2  # in one claim, for an order that may be there and for one that is
 _KEPT_FOR: Final = 3600.0  # seconds, of what its CA and its profile say of themselves
 _NOT_OFFERED: Final = (404, 405, 501)
+_ACTED: Final = frozenset({"completed", "succeeded", "revoked"})  # what an action is called that was carried out
 _REASONS: Final = {
     0: "unspecified", 1: "keyCompromise", 2: "caCompromise", 3: "affiliationChanged", 4: "superseded",
     5: "cessationOfOperation", 6: "certificateHold", 9: "privilegeWithdrawn",
@@ -206,10 +207,29 @@ class EntrustIssuer:
             reply = await self._rest.post(path, "a revocation", {"action": action})
             if reply.status != 404:
                 break
-        done = inside(reply, "action")
-        if triage.folded(done.get("status")) == "rejected":
+        try:
+            done = inside(reply, "action")
+        except Refused:
+            if await self._is_revoked(name):
+                return
+            raise
+        word = triage.folded(done.get("status"))
+        if word in _ACTED:
+            return
+        revoked = await self._is_revoked(name)
+        if word == "rejected" and not revoked:
             said = words(done.get("reason") or "no more is said")
             raise Refused(f"{self._rest.name} rejected the revocation: {said}", reason=Reason.CA_REFUSED)
+        if revoked is False:
+            why = f"{self._rest.name} took the revocation ({words(done.get('status'), 40)}) and has not done it yet."
+            raise TryLater(why, reason=Reason.CA_STILL_PENDING)
+
+    async def _is_revoked(self, serial: str) -> bool | None:
+        """By the certificate's own status; None: this gateway does not show it."""
+        reply = await self._rest.get(f"{self._path}/certificates/{serial}", "a certificate")
+        if reply.finding is not None or reply.status in _NOT_OFFERED:
+            return None
+        return triage.folded(inside(reply, "certificate").get("status")) == "revoked"
 
     async def renewal_window(self, certificate: bytes) -> RenewalWindow | None:
         return None

@@ -28,7 +28,7 @@ from holdfast.issuers.reading import instant, words
 from holdfast.issuers.remembered import Remembered
 from holdfast.issuers.rest import Reply, Rest, beforehand, segment
 from holdfast.issuers.search import Search, resumed
-from holdfast.issuers.triage import Verdict
+from holdfast.issuers.triage import Verdict, folded
 from holdfast.secret import Secret
 
 PRODUCTION: Final = "https://emea.api.hvca.globalsign.com:8443/v2"
@@ -260,7 +260,19 @@ class GlobalSignIssuer:
         """The key went with the order."""
 
     async def cancel(self, ref: Mapping[str, Any]) -> None:
-        """It is made within seconds, and an order under way cannot be withdrawn (409): too late."""
+        """It is made within seconds, and an order under way cannot be withdrawn (409): what will be issued is told."""
+        reply = await self._ask("GET", f"/certificates/{segment(ref['certificate'])}", "our certificate")
+        if reply.status == 422 or (reply.status == 404 and isinstance(self._unknown(ref), Failed)):
+            return  # it was refused, or is gone: nothing comes of it
+        issued = reply.status not in (202, 404) and folded(reply.json_object().get("status"))
+        if issued == "revoked":
+            return
+        state = "is issued" if issued else "is being made"
+        raise Refused(
+            f"{self._rest.name}: certificate {ref['certificate']} {state}, and an order cannot be withdrawn there. "
+            "Revoke it there if it must not be used.",
+            reason=Reason.CA_REFUSED,
+        )
 
     async def revoke(self, certificate: bytes, reason: int) -> None:
         serial = acme_certificate.leaf(certificate).serial_number
@@ -276,7 +288,7 @@ class GlobalSignIssuer:
 
     async def _is_revoked(self, serial: str) -> bool:
         shown = await self._ask("GET", f"/certificates/{serial}", "a certificate")
-        return shown.status == 200 and shown.json_object().get("status") == "REVOKED"
+        return shown.status == 200 and folded(shown.json_object().get("status")) == "revoked"
 
     async def renewal_window(self, certificate: bytes) -> RenewalWindow | None:
         return None

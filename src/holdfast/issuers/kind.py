@@ -46,6 +46,7 @@ class Kind:
 
 def check(kind: Kind, settings: Mapping[str, Any], credentials: Collection[str]) -> None:
     """Whether an issuer can be made of these; ValueError names what is missing, unknown or malformed."""
+    in_the_open(settings, (*kind.needs, *kind.may))
     kind.check(settings)
     missing = [each for each in kind.needs if each not in credentials]
     if missing:
@@ -54,6 +55,17 @@ def check(kind: Kind, settings: Mapping[str, Any], credentials: Collection[str])
     unknown = sorted(set(credentials) - set(known))
     if unknown:
         raise ValueError(f"there is no credential {unknown[0]!r:.40}; there are {', '.join(known) or 'none'}")
+
+
+def in_the_open(settings: Mapping[str, Any], secret: Collection[str]) -> None:
+    """A credential among the settings would be shown to whoever may see the CA."""
+    found = sorted(set(settings) & set(secret))
+    if found:
+        name = found[0]
+        raise ValueError(
+            f"{name} is a credential, and not a setting: give it by --credential-stdin {name}, or --credential-file "
+            f"{name}=FILE; if you just typed it, others may have seen it"
+        )
 
 
 class Options:
@@ -74,9 +86,19 @@ class Options:
             if default is None:
                 raise ValueError(f"{name} is missing")
             return default
+        if isinstance(found, int) and not isinstance(found, bool):
+            found = str(found)  # 4711 is a login, too, though JSON has it for a number
         if not isinstance(found, str) or not re.fullmatch(like, found):
             raise ValueError(f"{name} is not well-formed: {reading.words(found, 60)!r}")
         return found
+
+    def texts(self, name: str, *, like: str, example: str) -> tuple[str, ...]:
+        """A list of texts; a text alone is refused, or its letters would be taken for them."""
+        found = self._get(name)
+        good = isinstance(found, list | tuple) and all(isinstance(e, str) and re.fullmatch(like, e) for e in found)
+        if found is not None and not good:
+            raise ValueError(f"{name} must be a list, such as {example}")
+        return tuple(found or ())
 
     def number(self, name: str, default: int | None = None, *, least: int = 1, most: int = 2**53) -> int | None:
         found = self._get(name)
@@ -154,7 +176,7 @@ class Options:
         found = self._get("request_timeout_seconds")
         if found is None:
             return 30.0
-        if not isinstance(found, int | float) or not 0.1 <= found <= MAX_TIMEOUT_S:
+        if isinstance(found, bool) or not isinstance(found, int | float) or not 0.1 <= found <= MAX_TIMEOUT_S:
             raise ValueError(f"request_timeout_seconds must be from 0.1 to {MAX_TIMEOUT_S:g}")
         return float(found)
 

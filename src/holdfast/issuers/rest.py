@@ -179,9 +179,8 @@ class Rest:
         try:
             return await self._transport.request(request)
         except TryLater as why:
-            reason = Reason.ANSWER_MALFORMED if why.reason == "BAD_ANSWER" else Reason.CA_DOWN
-            said = f"{self.dialect.ca}: {why}{_advice(why, request)}"
-            raise TryLater(said, after=why.after, reason=reason, sent=why.sent) from why
+            said = f"{self.dialect.ca}: {why}{_advice(why, request, self.dialect.base_setting)}"
+            raise TryLater(said, after=why.after, reason=unanswered(why), sent=why.sent) from why
 
     def _reply(self, response: Response, what: str, secrets: list[str]) -> Reply:
         shown = self._scrubbed(response, secrets) if response.status >= 300 else response
@@ -198,14 +197,24 @@ class Rest:
         return Response(status=response.status, headers=headers, body=body)
 
 
-def _advice(why: TryLater, request: Request) -> str:
-    """Which setting TLS is about: whether it was their certificate that was not believed, or ours."""
+def unanswered(why: TryLater) -> Reason:
+    """What the transport says of a request without an answer, as a reason."""
+    return {"BAD_ANSWER": Reason.ANSWER_MALFORMED, "TLS": Reason.CA_TLS_FAILED}.get(why.reason, Reason.CA_DOWN)
+
+
+ROOTS: Final = ". Check the setting roots, which says who vouches for it."
+
+
+def _advice(why: TryLater, request: Request, where: str) -> str:
+    """Which setting to look at. Of TLS: whether it was their certificate that was not believed, or ours."""
+    if why.reason == "REMOTE_UNAVAILABLE" and not why.sent:
+        return f". Check the setting {where}, and the network."
     if request.identity is not None and why.reason == "REMOTE_UNAVAILABLE" and why.sent:
         return ". If this lasts, check the setting client_certificate_file: it may hang up on those it does not know."
     if why.reason != "TLS":
         return ""
     if "verify failed" in str(why) or request.identity is None:
-        return ". Check the setting roots, which says who vouches for it."
+        return ROOTS
     return ". Check the setting client_certificate_file: it may not know our certificate."
 
 

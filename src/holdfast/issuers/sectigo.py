@@ -217,8 +217,15 @@ class SectigoIssuer:
         """What waits for approval is declined; what is at the CA cannot be called back, and is refused."""
         path = f"{self._path}/decline/{segment(ref['ssl'])}"
         reply = await self._rest.post(path, "a withdrawal", {"message": "It is not wanted any more."})
-        if not reply.is_gone:
-            reply.good()
+        if reply.is_gone or (
+            reply.finding is not None and reply.finding.verdict is Verdict.FAILED and await self._over(ref)
+        ):
+            return
+        reply.good()
+
+    async def _over(self, ref: Mapping[str, Any]) -> bool:
+        """Whether it ended without a certificate, perhaps by our own word, whose answer was lost."""
+        return await self._verdict(int(ref["ssl"])) is Verdict.FAILED
 
     async def revoke(self, certificate: bytes, reason: int) -> None:
         """By serial number. One that is revoked already is what was wanted."""

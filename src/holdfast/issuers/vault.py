@@ -14,13 +14,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from holdfast.core.reasons import Reason
+from holdfast.errors import TryLater
 from holdfast.issuers import acme_certificate, chains
 from holdfast.issuers.base import Issued, Look, Placed, Proof, RenewalWindow, Uncertain, Wish
 from holdfast.issuers.kind import Kind, Options, Parts
 from holdfast.issuers.reading import words
 from holdfast.issuers.remembered import Remembered
 from holdfast.issuers.rest import Reply, Rest, segment
-from holdfast.issuers.triage import Dialect, Meaning, Problem, Verdict
+from holdfast.issuers.triage import Dialect, Meaning, Problem, Verdict, folded
 from holdfast.secret import Secret
 
 TOKEN_SEEN_FOR: Final = 3600.0  # seconds: it is looked at no more often, for however many certificates
@@ -120,11 +121,19 @@ class VaultIssuer:
         """It is signed already, and cost nothing."""
 
     async def revoke(self, certificate: bytes, reason: int) -> None:
-        """Again is harmless: it answers with the first time."""
-        serial = f"{acme_certificate.leaf(certificate).serial_number:x}"
+        """Again is harmless: it answers with the first time. What a role did not keep (no_store) is shown it whole."""
+        leaf = acme_certificate.leaf(certificate)
+        serial = f"{leaf.serial_number:x}"
         octets = bytes.fromhex(serial if len(serial) % 2 == 0 else f"0{serial}")
-        told = {"serial_number": octets.hex(":")}
-        (await self._rest.post(f"{self._mount}/revoke", "a revocation", told)).good()
+        reply = await self._revoked({"serial_number": octets.hex(":")})
+        if reply.status == 400 and reply.finding is not None and "not found" in reply.finding.why:
+            reply = await self._revoked({"certificate": leaf.public_bytes(Encoding.PEM).decode()})
+        if reply.good().response.body.strip() and folded(_data(reply).get("state")) == "pending":
+            why = f"{self._rest.name} has the revocation in its queue, for the cluster that signed it."
+            raise TryLater(why, reason=Reason.CA_STILL_PENDING)
+
+    async def _revoked(self, which: Mapping[str, str]) -> Reply:
+        return await self._rest.post(f"{self._mount}/revoke", "a revocation", which)
 
     async def renewal_window(self, certificate: bytes) -> RenewalWindow | None:
         """It has none. But it is asked daily for each certificate, which is when its token is kept alive."""

@@ -105,7 +105,7 @@ class AppriseSender:
     def _service(self) -> NotifyBase:
         if not installed():
             raise ValueError(f"cannot be used: {EXTRA}")
-        from apprise import Apprise, AppriseAsset, NotifyBase
+        from apprise import Apprise, AppriseAsset, NotifyBase, OverflowMode
 
         for name in ("apprise", "urllib3"):  # below that level they write down what is sent, and to which address
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -131,6 +131,8 @@ class AppriseSender:
         if service.optional:
             raise ValueError("takes a failure for a success; take optional=yes out of it")
         service.retry = 0  # the engine tries again, and it alone
+        if "overflow_mode" not in vars(service):  # the address does not say what becomes of a text that is too long
+            service.overflow_mode = OverflowMode.SPLIT
         return service
 
     def _problem(self, result: AppriseResult) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from holdfast.core.notice import Message, Severity
+from holdfast.core.notice import Message, Missed, Severity
 
-__all__ = ["RATE_LIMITED", "Message", "Sender", "Severity"]
+__all__ = ["RATE_LIMITED", "Message", "Missed", "Sender", "Severity"]
 
 RATE_LIMITED = "RATE_LIMITED"  # reason of a TryLater that is about our pace, not about the message
 
@@ -14,7 +14,7 @@ RATE_LIMITED = "RATE_LIMITED"  # reason of a TryLater that is about our pace, no
 class Sender(Protocol):
     """One channel, ready to be used; made anew for each batch, closed after it.
 
-    Returning means delivered; a text says whom it did not reach of those behind the channel. TryLater(after=…): not
+    Returning means delivered; Missed says whom it did not reach of those behind the channel. TryLater(after=…): not
     now; with reason RATE_LIMITED it costs the message no attempt.
     Refused: never, the channel is misconfigured (reason CHANNEL_MISCONFIGURED) or this message cannot go (REFUSED).
     """
@@ -22,7 +22,7 @@ class Sender(Protocol):
     @property
     def kind(self) -> str: ...
 
-    async def send(self, message: Message) -> str | None:
+    async def send(self, message: Message) -> Missed | None:
         """Deliver once. A message that comes again has the same id: where the channel can drop it, it is told so."""
 
     async def close(self) -> None:

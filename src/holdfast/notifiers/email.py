@@ -29,7 +29,7 @@ from aiosmtplib import (
 
 from holdfast.core.notice import Why
 from holdfast.errors import Refused, TryLater
-from holdfast.notifiers.base import Message, Severity
+from holdfast.notifiers.base import Message, Missed, Severity
 from holdfast.notifiers.plain import in_header, plain
 from holdfast.notifiers.posting import OWN_CA
 from holdfast.notifiers.rendering import Rendered, render
@@ -37,6 +37,7 @@ from holdfast.ports import Clock
 from holdfast.secret import MASK, Secret
 
 Security = Literal["starttls", "tls", "none"]
+_Answers = Mapping[str, SMTPResponse | SMTPRecipientRefused]  # to those who are to have it, by their addresses
 PORTS: Final[dict[Security, int]] = {"starttls": 587, "tls": 465, "none": 25}
 DEADLINE: Final = 30.0  # seconds for one letter, with its connection
 MOST_LETTERS: Final = 50  # on one connection: many servers end it after a hundred, in the middle of a letter
@@ -70,13 +71,22 @@ class Email:
     _line: aiosmtplib.SMTP | None = field(default=None, init=False, repr=False)
     _letters: int = field(default=0, init=False)  # handed in on this line
 
-    async def send(self, message: Message) -> str | None:
-        """To everybody who can be reached. If some were, it is delivered: to send it again would be to them, too."""
+    async def send(self, message: Message) -> Missed | None:
+        """To everybody who can be reached, or to those whom it did not reach before: the others have it."""
+        to = [each for each in self.recipients if not message.only or each in message.only]
+        if not to:
+            return None  # nobody is left who is still behind this channel
         letter = self._letter(render(message)).as_bytes(policy=WIRE)
+        refused: _Answers
         try:
             async with asyncio.timeout(self.deadline_for):
                 line = await self._connected()
-                refused, _ = await line.sendmail(self.sender, list(self.recipients), letter)
+                refused, _ = await line.sendmail(self.sender, to, letter)
+        except SMTPRecipientsRefused as error:
+            self._drop()
+            refused = {each.recipient: each for each in error.recipients}
+            if not message.only:
+                raise self._nobody(refused) from None
         except TimeoutError:
             self._drop()
             raise TryLater(f"{self._who} did not answer in {self.deadline_for:g} s.", reason=Why.CHANNEL_DOWN) from None
@@ -86,9 +96,7 @@ class Email:
         except BaseException:
             self._drop()
             raise
-        if not refused:
-            return None
-        return f"{self._who} took it, but not for {self._named(refused)}. Check the setting to."
+        return self._missed(refused) if refused else None
 
     async def close(self) -> None:
         line, self._line = self._line, None
@@ -160,8 +168,6 @@ class Email:
     def _failure(self, error: Exception) -> TryLater | Refused:
         said = self._quoted(error)
         match error:
-            case SMTPRecipientsRefused():
-                return self._of_recipients(error.recipients)
             case aiosmtplib.SMTPResponseException(code=code) if not _final(code):
                 return TryLater(f"{self._who} says: {code} {said}.", reason=Why.CHANNEL_DOWN)
             case SMTPAuthenticationError(code=code):
@@ -176,14 +182,21 @@ class Email:
                 advice = OWN_CA if "CERTIFICATE_VERIFY_FAILED" in said else ""
                 return TryLater(f"{self._who} could not be used: {said}.{advice}", reason=Why.CHANNEL_DOWN)
 
-    def _of_recipients(self, refused: list[SMTPRecipientRefused]) -> TryLater | Refused:
+    def _missed(self, refused: _Answers) -> Missed:
+        again = tuple(who for who, each in refused.items() if not _final(each.code))
+        never = tuple(who for who in refused if who not in again)
+        advice = " Check the setting to." if never else ""
+        said = f"{self._who} took it, but not for {self._named(refused)}.{advice}"
+        return Missed(said=said, again=again, never=never)
+
+    def _nobody(self, refused: _Answers) -> TryLater | Refused:
         """Nobody has it."""
-        named = self._named({each.recipient: each for each in refused})
-        if any(not _final(each.code) for each in refused):
+        named = self._named(refused)
+        if any(not _final(each.code) for each in refused.values()):
             return TryLater(f"{self._who} takes nothing now for {named}.", reason=Why.CHANNEL_DOWN)
         return _wrong(f"{self._who} takes nothing for {named}", "to")
 
-    def _named(self, refused: Mapping[str, SMTPResponse | SMTPRecipientRefused]) -> str:
+    def _named(self, refused: _Answers) -> str:
         shown = [f"{plain(who, 80)} ({each.code} {self._quoted(each)})" for who, each in refused.items()]
         return "; ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
 

@@ -63,7 +63,7 @@ async def answer(desk: Desk, who: Requester, challenge_id: str) -> tuple[Challen
         if not acme_authzs.answer(tx, found.id, who.thumbprint):
             return _own_challenge(tx, who, challenge_id)
         answered = replace(found, state=ChallengeState.PROCESSING, thumbprint=who.thumbprint)
-        owe(tx, validation(job, found), Answered(answered, authz, standing.ca))
+        owe(tx, validation(job, found, authz), Answered(answered, authz, standing.ca))
         journal.audit(tx, "challenge_answered", authz.id, actor=f"acme:{who.account}", type=found.type)
         return answered, authz
 
@@ -78,8 +78,10 @@ def _hurried(tx: Tx, challenge: Challenge) -> Challenge:
     return replace(challenge, next_try_at=now)
 
 
-def validation(job: str, challenge: Challenge) -> Spec:
-    return Spec(id=job, kind=VALIDATE, subject=challenge.id, payload={"authz": challenge.authz})
+def validation(job: str, challenge: Challenge, authz: Authz) -> Spec:
+    """Once the authorization is over there is nothing left to prove: then the job is, too."""
+    told = {"authz": challenge.authz}
+    return Spec(id=job, kind=VALIDATE, subject=challenge.id, payload=told, expires_at=authz.expires_at)
 
 
 async def deactivate(desk: Desk, who: Requester, authz_id: str) -> Authz:
@@ -107,7 +109,8 @@ def _own(authz: Authz | None, who: Requester, now: datetime) -> Authz:
         raise AcmeError.malformed("There is no such authorization.", status=404)
     if authz.account != who.account:
         raise AcmeError.unauthorized("The authorization belongs to another account.")
-    return replace(authz, state=authz_state_at(authz, now))
+    state = authz_state_at(authz, now)
+    return authz if state is authz.state else replace(authz, state=state)
 
 
 def _own_challenge(tx: Tx, who: Requester, challenge_id: str) -> tuple[Challenge, Authz]:

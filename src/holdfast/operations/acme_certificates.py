@@ -6,10 +6,12 @@ from typing import Final
 
 from cryptography import x509
 
+from holdfast.core.ca import Mode
 from holdfast.core.problem import AcmeError
 from holdfast.operations import revocation
 from holdfast.operations.authorities import Authority
 from holdfast.operations.desk import Desk, Requester, require
+from holdfast.operations.revocation import Standing
 from holdfast.pki import ari, keys
 from holdfast.pki.crl import Reason
 from holdfast.store import acme_authzs, ca_certificates
@@ -58,21 +60,24 @@ async def revoke(
         if found is None or found.der != der:
             raise AcmeError.malformed("This CA did not issue that certificate.", status=404)
         by_key = key_spki is not None and keys.spki_sha256(key_spki).hex() == found.spki_sha256
-        if not by_key and not (who is not None and _may(tx, who, found)):
+        standing = Standing.KEY if by_key else None if who is None else _standing(tx, ca, who, found)
+        if standing is None:
             raise AcmeError.unauthorized("Neither this account nor this key may revoke that certificate.")
-        if found.revoked_at is not None:
-            raise AcmeError.already_revoked("That certificate is revoked already.")
         actor = f"acme:{who.account}" if who is not None else "acme:certificate-key"
-        if not revocation.revoke(tx, found, why, actor=actor, job=job):
-            raise AcmeError.already_revoked("That certificate was revoked at the same moment.")
+        if not revocation.revoke(tx, found, why, actor=actor, job=job, standing=standing):
+            raise AcmeError.already_revoked("That certificate is revoked already.")
         if by_key:
             ca_certificates.deliver(tx, "acknowledged", [(found.id, found.account)])
 
     await desk.db.write(write)
 
 
-def _may(tx: Tx, who: Requester, found: Issued) -> bool:
-    return found.account == who.account or acme_authzs.holds_all(tx, who.account, found.identifiers, tx.now())
+def _standing(tx: Tx, ca: Authority, who: Requester, found: Issued) -> Standing | None:
+    if found.account == who.account:
+        return Standing.OWNER
+    trusted = ca.options.mode is Mode.TRUST
+    proved = acme_authzs.holds_all(tx, who.account, found.identifiers, tx.now(), trusted=trusted)
+    return Standing.NAMES if proved else None
 
 
 def _parsed(der: bytes) -> x509.Certificate:

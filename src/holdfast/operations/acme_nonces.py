@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.ports import Random
 from holdfast.store import nonces
 from holdfast.store.database import Store
-from holdfast.store.marks import relaxed
+from holdfast.store.marks import apart, relaxed
 from holdfast.store.nonces import Redemption
 from holdfast.store.tx import Tx
 
@@ -27,7 +27,7 @@ async def keys(db: Store, random: Random) -> dict[int, bytes]:
 
 
 async def redeem(db: Store, key: int, raw: bytes) -> Redemption:
-    return await db.write(relaxed(lambda tx: nonces.redeem(tx, key, raw)))
+    return await db.write(apart(lambda tx: nonces.redeem(tx, key, raw)))
 
 
 async def forget(db: Store, first: bytes, last: bytes) -> int:

@@ -22,18 +22,17 @@ from holdfast.core.acme import (
     OrderState,
     likeness,
     offered_types,
-    permits,
     state_at,
 )
 from holdfast.core.ca import Mode, Rate
 from holdfast.core.job import Priority, Spec
-from holdfast.core.problem import AcmeError, Problem, SubProblem
+from holdfast.core.problem import AcmeError, Problem
 from holdfast.errors import TxConflict
-from holdfast.operations import acme_wishes, unfit_keys
+from holdfast.operations import acme_names, acme_wishes, unfit_keys
 from holdfast.operations.authorities import Authority
 from holdfast.operations.desk import Desk, Requester, require, within
 from holdfast.operations.handover import Owe
-from holdfast.pki import constraints, csr, keys
+from holdfast.pki import csr, keys
 from holdfast.pki.intent import Intent, new_serial
 from holdfast.pki.profile import plan
 from holdfast.pki.refused import IssuerRefused, PkiRefused
@@ -43,6 +42,7 @@ from holdfast.store.marks import brief
 from holdfast.store.tx import Tx
 
 ISSUE: Final = "acme.issue"
+STILL_ISSUED_FOR: Final = timedelta(hours=1)  # after the end of an order that was finalized at its last moment
 REUSE_MARGIN: Final = timedelta(hours=1)  # a proof that ends sooner is not worth building an order on
 
 
@@ -87,12 +87,12 @@ async def place(desk: Desk, ca: Authority, who: Requester, wish: Wish, *, addres
         acme_wishes.check_dates(ca, profile.name, wish.not_before, wish.not_after, now)
         acme_wishes.check_pauses(tx, who.account, wish.identifiers)
         replaced = _replaced(tx, ca, who.account, wish)
-        full = acme_limits.take(tx, _rates(desk, who.account, wish.identifiers), now)
+        full = acme_limits.take(tx, _rates(desk, who.account), now)
         failing = _failing(tx, desk, who.account, wish.identifiers, now)
         within(full | failing, "orders" if full else "failed validations of the same name")
         trusted = ca.options.mode is Mode.TRUST
         if trusted:
-            _check_trust(standing.names, wish.identifiers)
+            acme_names.check_trust(standing.names, wish.identifiers)
         order, fresh = _assemble(tx, desk, ca, who.account, wish, profile.name, ids, now, trusted=trusted)
         if not acme_orders.insert(tx, order, alike):
             raise TxConflict(f"the same order was placed twice at once: {order.id}")  # run again, this finds it
@@ -169,7 +169,7 @@ def _assemble(
     trusted: bool,
 ) -> tuple[Order, list[Authz]]:
     """The order, and those of its authorizations that are new."""
-    reused = acme_authzs.reusable(tx, account, wish.identifiers, now + REUSE_MARGIN)
+    reused = acme_authzs.reusable(tx, account, wish.identifiers, now + REUSE_MARGIN, trusted=trusted)
     expires_at = now + desk.policy.order_for
     fresh = [
         _authz(ca, account, each, ids, now + desk.policy.authz_for if trusted else expires_at, trusted=trusted)
@@ -223,35 +223,22 @@ def _authz(ca: Authority, account: str, identifier: Identifier, ids: _Ids, until
 def _check_names(ca: Authority, identifiers: Sequence[Identifier]) -> None:
     if ca.closed:
         raise AcmeError.unauthorized("This CA is closed: it takes no new orders.")
-    refused = not_allowed(ca, identifiers)
+    refused = acme_names.not_allowed(ca, identifiers)
     unprovable = [
         each
         for each in identifiers
         if ca.options.mode is Mode.VALIDATE and not offered_types(each, ca.options.challenges) and each not in refused
     ]
-    _refuse_names(refused + unprovable, "This CA does not issue for it.")
+    acme_names.refuse(refused + unprovable, acme_names.NOT_OURS)
 
 
-def _check_trust(patterns: Sequence[str], identifiers: Sequence[Identifier]) -> None:
-    refused = [each for each in identifiers if not permits(patterns, each)]
-    _refuse_names(refused, "It is not among the names that this account may have.")
+def _rates(desk: Desk, account: str) -> dict[str, Rate]:
+    return {f"order/{account}": desk.policy.orders_per_account}
 
 
-def _refuse_names(refused: Sequence[Identifier], why: str) -> None:
-    if refused:
-        names = ", ".join(each.value for each in refused[:3])
-        subproblems = tuple(SubProblem("rejectedIdentifier", why, (each.type, each.value)) for each in refused)
-        raise AcmeError.rejected_identifier(f"{names}: {why}", subproblems=subproblems if len(refused) > 1 else ())
-
-
-def split(identifiers: Sequence[Identifier]) -> tuple[list[str], list[str]]:
-    """DNS names and addresses."""
-    return [e.value for e in identifiers if e.type == "dns"], [e.value for e in identifiers if e.type == "ip"]
-
-
-def _rates(desk: Desk, account: str, identifiers: Sequence[Identifier]) -> dict[str, Rate]:
-    rates = {f"name/{each.value}": desk.policy.orders_per_identifier for each in identifiers}
-    return {**rates, f"order/{account}": desk.policy.orders_per_account}
+def _name_rates(desk: Desk, order: Order) -> dict[str, Rate]:
+    """Counted once the names are proved: else a stranger could use up what their owner may have."""
+    return {f"name/{order.ca}/{each.value}": desk.policy.orders_per_identifier for each in order.identifiers}
 
 
 def _failing(tx: Tx, desk: Desk, account: str, names: Sequence[Identifier], now: datetime) -> dict[str, timedelta]:
@@ -303,19 +290,34 @@ async def finalize(desk: Desk, ca: Authority, who: Requester, order_id: str, con
     serial, job = new_serial(desk.random), desk.random.new_id("job")
 
     def write(tx: Tx, owe: Owe) -> Order:
-        require(tx, who)
+        standing = require(tx, who)
         now = tx.now()
         order = _shown(_own(tx, who, order_id), now)
         if order.state is not OrderState.READY:
             if desk.policy.repeat_finalize and order.state in (OrderState.PROCESSING, OrderState.VALID):
                 return order
             raise AcmeError.order_not_ready(f"The order is {order.state}, not ready.")
+        try:
+            acme_names.check_still(tx, ca, standing.names, order)
+        except AcmeError as refused:
+            return _over(tx, order, refused.problem)
         _check_request(order, request)
         unfit_keys.check_certificate_key(tx, request)
         intent = _intent(ca, order, request, serial, now)
+        within(acme_limits.take(tx, _name_rates(desk, order), now), "certificates for the same name")
         return _start(tx, owe, order, intent, content, job, actor=f"acme:{who.account}")
 
-    return await desk.handover.write(desk.db, ISSUE, write)
+    started = await desk.handover.write(desk.db, ISSUE, write)
+    if started.state is OrderState.INVALID and started.error is not None:
+        raise AcmeError(started.error)
+    return started
+
+
+def _over(tx: Tx, order: Order, problem: Problem) -> Order:
+    """ready → invalid, which stays when the request is answered with the problem."""
+    acme_orders.refuse(tx, order.id, problem)
+    journal.audit(tx, "order_invalid", order.id, problem=problem.to_json())
+    return replace(order, state=OrderState.INVALID, error=problem)
 
 
 async def _must_be_ready(desk: Desk, who: Requester, order_id: str) -> None:
@@ -331,7 +333,9 @@ def _start(tx: Tx, owe: Owe, order: Order, intent: Intent, content: bytes, job: 
     written = intent.to_json()
     ca_certificates.intend(tx, order.id, order.ca, f"{intent.serial:x}", written)
     started = replace(order, state=OrderState.PROCESSING)
-    owe(tx, Spec(id=job, kind=ISSUE, subject=order.id, priority=Priority.NORMAL), Started(started, intent))
+    latest = order.expires_at + STILL_ISSUED_FOR  # who waited for it has given up by then
+    spec = Spec(id=job, kind=ISSUE, subject=order.id, priority=Priority.NORMAL, expires_at=latest)
+    owe(tx, spec, Started(started, intent))
     journal.audit(
         tx,
         "order_finalized",
@@ -356,7 +360,7 @@ def _request(content: bytes) -> csr.Request:
 
 def _check_request(order: Order, request: csr.Request) -> None:
     """Exactly the names of the order, no more and no less (§7.4)."""
-    dns, ips = split(order.identifiers)
+    dns, ips = acme_names.split(order.identifiers)
     if set(request.names) != set(dns) or set(request.ips) != set(ips):
         raise AcmeError.bad_csr("The CSR does not ask for exactly the names of the order.")
 
@@ -450,18 +454,3 @@ def _insert_internal(tx: Tx, ca: Authority, account: str, now: datetime) -> None
             created_at=now,
         ),
     )
-
-
-def check_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> None:
-    """Refuse names that this CA does not issue for, however they are proved."""
-    if ca.closed:
-        raise AcmeError.unauthorized("This CA is closed: it takes no new orders.")
-    _refuse_names(not_allowed(ca, identifiers), "This CA does not issue for it.")
-
-
-def not_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> list[Identifier]:
-    """Those outside the patterns of its operator, or outside what its certificate is confined to."""
-    patterns = ca.options.permitted
-    refused = [each for each in identifiers if patterns and not permits(patterns, each)]
-    confined = [each for each in identifiers if constraints.outside(ca.issuer.constraints, *split([each]))]
-    return refused + [each for each in confined if each not in refused]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Final
 
 from holdfast.core.acme import Identifier, OrderState, state_at
 from holdfast.core.problem import AcmeError, SubProblem
@@ -14,13 +15,19 @@ from holdfast.pki.refused import IssuerRefused, PkiRefused
 from holdfast.store import acme_limits, acme_orders, ca_certificates
 from holdfast.store.tx import Tx
 
+AFTER_FAILURES: Final = "paused after many failures in a row; ask the operator of this CA to unpause it"
+BY_OPERATOR: Final = "paused by the operator of this CA; ask there"
+
 
 def check_dates(
     ca: Authority, profile: str, not_before: datetime | None, not_after: datetime | None, now: datetime
 ) -> None:
-    """By the rule of finalize: an order that is accepted can be fulfilled as it was asked for (§7.4)."""
+    """By the rule of finalize: an order that is accepted can be fulfilled as it was asked for (§7.4).
+
+    Also if no date was asked for: an issuer that has ended signs nothing.
+    """
     chosen = ca.profile(profile)
-    if chosen is None or (not_before is None and not_after is None):
+    if chosen is None:
         return
     try:
         validity(chosen, ca.issuer, now, not_before, not_after)
@@ -34,10 +41,10 @@ def check_pauses(tx: Tx, account: str, identifiers: Sequence[Identifier]) -> Non
     kinds = {each.base: each.type for each in identifiers}
     paused = acme_limits.paused_names(tx, account, list(kinds))
     if paused:
-        names = ", ".join(paused[:3])
-        why = "paused after many failures in a row; ask the operator of this CA to unpause it"
-        subproblems = tuple(SubProblem("rateLimited", why, (kinds[name], name)) for name in paused)
-        raise AcmeError.rate_limited(f"{names}: {why}.", subproblems=subproblems, retry_after=86400)
+        whys = {name: AFTER_FAILURES if failures else BY_OPERATOR for name, failures in paused.items()}
+        subproblems = tuple(SubProblem("rateLimited", why, (kinds[name], name)) for name, why in whys.items())
+        told = "; ".join(f"{name}: {why}" for name, why in list(whys.items())[:3])
+        raise AcmeError.rate_limited(f"{told}.", subproblems=subproblems, retry_after=86400)
 
 
 def replaceable(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from cryptography import x509
 
 from holdfast.core.ca import CaOptions, Policy, ProfileOptions
 from holdfast.errors import TryLater, UserError
+from holdfast.operations.revocation import CRL
 from holdfast.operations.vault import Vault
 from holdfast.pki import bundle, keys
 from holdfast.pki.aside import aside
@@ -21,10 +22,12 @@ from holdfast.pki.keys import EVERYDAY, KeyKind
 from holdfast.pki.profile import Profile
 from holdfast.pki.refused import SignerRefused
 from holdfast.pki.signer import Signer, open_signer
+from holdfast.pki.unsigned import Unsigned, finish_aside
 from holdfast.ports import Clock
-from holdfast.store import cas
+from holdfast.store import cas, jobs
 from holdfast.store.cas import CaRow
 from holdfast.store.database import Store
+from holdfast.store.tx import Tx
 from holdfast.telemetry import Telemetry
 
 
@@ -48,6 +51,10 @@ class Authority:
         chosen = self.options.profile(name)
         return None if chosen is None else self.profiles[chosen.name]
 
+    def ended(self, now: datetime) -> bool:
+        """Whether its issuer is over: it signs nothing that anybody would believe."""
+        return now >= self.issuer.certificate.not_valid_after_utc
+
 
 class Authorities:
     """Opens CAs from the store, keeps them, and follows what is changed about them elsewhere."""
@@ -60,6 +67,7 @@ class Authorities:
         self._telemetry = telemetry
         self._opened: dict[str, Authority] = {}
         self._problems: dict[str, tuple[int, str]] = {}  # version, and why it could not be opened
+        self._unsigned: dict[str, str] = {}  # why the last signature of a CA could not be had
         self._signers: dict[tuple[str | None, str | None], Signer] = {}  # by secret or device: a change keeps the key
 
     def get(self, ca: str) -> Authority | None:
@@ -74,9 +82,22 @@ class Authorities:
         return self._opened.keys() | self._problems.keys()
 
     def problem(self, ca: str) -> str | None:
-        """Why a CA that exists cannot sign here."""
-        found = self._problems.get(ca)
-        return found[1] if found else None
+        """Why a CA that exists cannot sign here, or could not when it was last asked to."""
+        found, held = self._problems.get(ca), self._opened.get(ca)
+        if found is None and held is not None and held.ended(self._clock.now()):
+            ends = held.issuer.certificate.not_valid_after_utc
+            return f"Its issuer ended at {ends:%F %T}Z. Give it a later end: holdfast ca renew-issuer {ca}"
+        return found[1] if found else self._unsigned.get(ca)
+
+    async def sign(self, ca: Authority, content: Unsigned) -> bytes:
+        """The certificate or list, signed; why it could not be is kept until the next signature of this CA."""
+        try:
+            der = await finish_aside(content, ca.signer)
+        except (TryLater, UserError) as error:
+            self._unsigned[ca.id] = str(error)
+            raise
+        self._unsigned.pop(ca.id, None)
+        return der
 
     async def refresh(self) -> None:
         """Open what is new or was changed, forget what is gone. One CA that cannot be opened hinders no other."""
@@ -94,7 +115,9 @@ class Authorities:
         if row is None:
             return
         try:
-            self._opened[ca] = await self._open(row)
+            opened = await self._open(row)
+            await self._remember(row)
+            self._opened[ca] = opened
             self._problems.pop(ca, None)
             self._telemetry.log.info("ca.opened", ca=ca, version=row.version, state=row.state)
         except TryLater as error:  # a device that does not answer now: what is open stays open
@@ -102,6 +125,19 @@ class Authorities:
         except (UserError, LookupError) as error:
             self._opened.pop(ca, None)
             self._told(row, str(error))
+
+    async def _remember(self, row: CaRow) -> None:
+        """Where lists are to be found goes into certificates, and they keep it: each list has to name it, too."""
+        url = self._policy.crl_url(row.id)
+        if url in await self._db.read(lambda tx: cas.addresses(tx, row.id)):
+            return
+
+        def write(tx: Tx) -> None:
+            if cas.remember_address(tx, row.id, url):
+                for shard in range(row.options.shards):
+                    jobs.bring_forward(tx, CRL, f"{row.id}/{shard}", tx.now())
+
+        await self._db.write(write)
 
     def _told(self, row: CaRow, problem: str) -> None:
         if self._problems.get(row.id) != (row.version, problem):  # once, not every few seconds

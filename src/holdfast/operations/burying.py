@@ -42,8 +42,7 @@ def while_down(tx: Tx, row: ChannelRow, now: datetime) -> bool:
     if row.fallback is not None and row.down_since <= now - FALLBACK_AFTER:
         which = "AND passed_on_at IS NULL AND severity <> 'info' AND event <> 'heartbeat'"
         page = notices.waiting(tx, row.name, limit=PAGE, more=which)
-        _pass_on(tx, row, page, now)
-        full = len(page) == PAGE
+        full = _pass_on(tx, row, page, now) and len(page) == PAGE
     if row.down_since <= now - CHANNEL_DOWN_AFTER:
         page = notices.waiting(
             tx, row.name, limit=PAGE, more="AND waiting_since <= :before", before=now - CHANNEL_DOWN_AFTER
@@ -71,6 +70,7 @@ def refused(tx: Tx, row: ChannelRow, which: Sequence[Notice], why: str, error: s
 def mourn(tx: Tx, row: ChannelRow | None, which: Sequence[Notice], why: Why, error: str, now: datetime) -> None:
     """Their history, their fallback, and the alert that there are dead letters: once for a channel."""
     for each in which:
+        journal.audit(tx, "notice_dead", each.id, channel=each.channel, reason=why.value)
         journal.event(
             tx, "notice.dead", each.id, channel=each.channel, about=each.subject, reason=why.value, error=error,
             attempts=each.retry_count,
@@ -80,9 +80,14 @@ def mourn(tx: Tx, row: ChannelRow | None, which: Sequence[Notice], why: Why, err
     journal.event(tx, "channel.dead_letters", which[0].channel, number=len(which), reason=why.value, error=error)
 
 
-def _pass_on(tx: Tx, row: ChannelRow, which: Sequence[Notice], now: datetime) -> None:
-    if not which or row.fallback is None or channels.get(tx, row.fallback) is None:
-        return
+def _pass_on(tx: Tx, row: ChannelRow, which: Sequence[Notice], now: datetime) -> bool:
+    """False if there is nobody to pass them on to; a fallback that is no more is told of."""
+    if not which or row.fallback is None:
+        return False
+    if channels.get(tx, row.fallback) is None:
+        journal.event(tx, "channel.fallback_gone", row.name, to=row.fallback, number=len(which))
+        return False
     notices.pass_on(tx, which, row.fallback, now)
     alerts.wake(tx, {row.fallback})
     journal.event(tx, "channel.fell_back", row.name, to=row.fallback, number=len(which))
+    return True

@@ -10,10 +10,12 @@ from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from holdfast.core.ca import CHALLENGES, EXPERIMENTAL, CaOptions, ProfileOptions
 from holdfast.core.job import Spec
-from holdfast.errors import Duplicate, UserError
+from holdfast.errors import Duplicate, TryLater, UserError
+from holdfast.operations import root_lists
 from holdfast.operations.authorities import profile_of
 from holdfast.operations.revocation import CRL
 from holdfast.operations.vault import Vault
@@ -30,8 +32,10 @@ from holdfast.secret import Secret
 from holdfast.store import cas, jobs, journal
 from holdfast.store.cas import CaRow, State
 from holdfast.store.database import Store
+from holdfast.store.root_crls import RootCrl
 from holdfast.store.tx import Tx
 
+_CN: Final = NameOID.COMMON_NAME
 NAME: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?")
 MAX_SHARDS: Final = 128
 CRL_ATTEMPTS: Final = 1_000_000  # it never gives up: a list that ends is an outage for whoever looks at it
@@ -74,15 +78,17 @@ class CaRefused(UserError):
 
 
 async def create(vault: Vault, *, ca: str, plan: Plan, options: CaOptions, actor: str) -> CaRow:
-    """A root and an intermediate, made here. Both keys are sealed; the root's is put away and never opened to serve."""
-    check_name(ca)
-    check_options(options)
-    if await vault.db.read(lambda tx: cas.get(tx, ca)):
-        raise CaExists(ca)
-    now = await vault.db.read(lambda tx: tx.now())
-    made = await make(plan, now=now, random=vault.keyring.random)
+    """A root and an intermediate, made here. Both keys are sealed; the root's is put away, and signs lists at most.
+
+    If the plan says where the root's list will be found, that list is kept from now on.
+    """
+    await check_new(vault.db, ca, options)
+    now, taken = await vault.db.read(lambda tx: (tx.now(), common_names(tx)))
+    made = await make(plan, now=now, random=vault.keyring.random, taken=taken)
+    listed = root_lists.first_list(made.root, made.root_key, now) if plan.crl_url else None
 
     def owner(tx: Tx, ids: list[str]) -> CaRow:
+        _keep_list(tx, vault, listed)
         row = CaRow(
             id=ca,
             certificate=made.intermediate.public_bytes(Encoding.DER),
@@ -98,20 +104,32 @@ async def create(vault: Vault, *, ca: str, plan: Plan, options: CaOptions, actor
     return await _kept(vault, ca, sealed, owner)
 
 
-async def create_under(vault: Vault, *, ca: str, under: str, plan: Plan, options: CaOptions, actor: str) -> CaRow:
-    """The next intermediate of a root that was made here: clients trust it already. The root's key is opened once."""
-    check_name(ca)
-    check_options(options)
-    older = await get(vault.db, under)
-    if older.root_secret is None:
-        hint = "'holdfast pki intermediate' makes the next one, and 'holdfast ca adopt' takes it over."
-        raise CaRefused(f"The key of the root of CA {under!r} is not kept here.", hint)
+async def create_under(
+    vault: Vault, *, ca: str, under: str, plan: Plan, options: CaOptions, actor: str, any_name: bool = False
+) -> CaRow:
+    """The next intermediate of a root that was made here: clients trust it already. The root's key is opened once.
+
+    It is confined as the older one is, unless the plan confines it otherwise, or it is to be for any name.
+    """
+    await check_new(vault.db, ca, options)
+    older = await with_root(vault.db, under)
     root = x509.load_pem_x509_certificate(older.root.encode())
-    root_key = keys.from_pem(await vault.reveal(older.root_secret))
-    now = await vault.db.read(lambda tx: tx.now())
-    made, key = await make_intermediate(plan, root, root_key, now=now, random=vault.keyring.random)
+    root_key = keys.from_pem(await vault.reveal(older.root_secret or ""))
+    now, taken = await vault.db.read(lambda tx: (tx.now(), common_names(tx)))
+    before = Issuer(id=under, certificate=x509.load_der_x509_certificate(older.certificate))
+    made, key = await make_intermediate(
+        plan,
+        root,
+        root_key,
+        now=now,
+        random=vault.keyring.random,
+        taken=taken,
+        constraints=None if any_name else before.constraints,
+    )
+    listed = root_lists.first_list(root, root_key, now) if plan.crl_url else None
 
     def owner(tx: Tx, ids: list[str]) -> CaRow:
+        _keep_list(tx, vault, listed)
         row = CaRow(
             id=ca,
             certificate=made.public_bytes(Encoding.DER),
@@ -126,6 +144,36 @@ async def create_under(vault: Vault, *, ca: str, under: str, plan: Plan, options
     return await _kept(vault, ca, [keys.to_pem(key)], owner)
 
 
+async def check_new(db: Store, ca: str, options: CaOptions) -> None:
+    """Refuse what could not be made, before any key is."""
+    check_name(ca)
+    check_options(options)
+    if await db.read(lambda tx: cas.get(tx, ca)):
+        raise CaExists(ca)
+
+
+async def with_root(db: Store, ca: str) -> CaRow:
+    """A CA whose root can sign here."""
+    row = await get(db, ca)
+    if row.root_secret is None:
+        hint = "'holdfast pki intermediate' makes the next one, and 'holdfast ca adopt' takes it over."
+        raise CaRefused(f"The key of the root of CA {ca!r} is not kept here.", hint)
+    return row
+
+
+def common_names(tx: Tx) -> set[str]:
+    """Of the CAs here and their roots: no two are to have one name and different keys."""
+    rows = cas.everything(tx)
+    found = [x509.load_der_x509_certificate(row.certificate) for row in rows]
+    found += [x509.load_pem_x509_certificate(row.root.encode()) for row in rows if row.root]
+    return {str(each.value) for certificate in found for each in certificate.subject.get_attributes_for_oid(_CN)}
+
+
+def _keep_list(tx: Tx, vault: Vault, made: RootCrl | None) -> None:
+    if made is not None:
+        root_lists.keep(tx, made, vault.keyring.random.new_id("job"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brought:
     """A CA that was made elsewhere, such as by `holdfast pki init`."""
@@ -137,10 +185,11 @@ class Brought:
     device: str | None = None  # instead of a key: where it is
 
 
-async def adopt(vault: Vault, *, ca: str, brought: Brought, options: CaOptions, actor: str) -> CaRow:
-    """Take over an issuer with its key, or with the address of its key in a device."""
-    check_name(ca)
-    check_options(options)
+async def adopt(
+    vault: Vault, *, ca: str, brought: Brought, options: CaOptions, actor: str, dry_run: bool = False
+) -> CaRow:
+    """Take over an issuer with its key, or with the address of its key in a device; or only look if that can be."""
+    await check_new(vault.db, ca, options)
     chain = ordered(parse_bundle(brought.chain))
     issuer, above = chain[0], without_root(chain)[1:]
     root = root_of(chain, dev=options.dev)
@@ -162,8 +211,10 @@ async def adopt(vault: Vault, *, ca: str, brought: Brought, options: CaOptions, 
             options=options,
             created_at=tx.now(),
         )
-        return _insert(tx, row, vault, actor, "ca_adopted")
+        return row if dry_run else _insert(tx, row, vault, actor, "ca_adopted")
 
+    if dry_run:
+        return await vault.db.read(lambda tx: owner(tx, ["none"] if key else []))
     return await _kept(vault, ca, [key] if key else [], owner)
 
 
@@ -190,10 +241,19 @@ async def _proved(vault: Vault, brought: Brought, issuer: x509.Certificate) -> S
     if brought.key is not None:
         signer = await _opened(brought.key, brought.passphrase)
     else:
-        signer = await aside(Pkcs11Signer, place_of(brought.device or "", vault.files.read))
+        signer = await _in_device(vault, brought.device or "")
     if signer.public_key != issuer.public_key():
         raise SignerRefused("signer-other-key", "The key is not the one in the issuer's certificate.")
     return keys.to_pem(keys.from_pem(brought.key, brought.passphrase)) if brought.key is not None else None
+
+
+async def _in_device(vault: Vault, address: str) -> Signer:
+    """What may pass for a CA that signs already is for whoever brings one: they are here, and can look."""
+    try:
+        return await aside(Pkcs11Signer, place_of(address, vault.files.read))
+    except TryLater as error:
+        hint = "Is the device there, and is its token called so? 'pkcs11-tool -L --module LIBRARY' lists tokens."
+        raise SignerRefused("hsm-unavailable", f"{error}.", hint) from error
 
 
 async def _opened(key: Secret[bytes], passphrase: Secret[str] | None) -> Signer:
@@ -249,15 +309,17 @@ async def get(db: Store, ca: str) -> CaRow:
     return row
 
 
-async def change_options(db: Store, ca: str, change: Callable[[CaOptions], CaOptions], *, actor: str) -> CaRow:
+async def change_options(
+    db: Store, ca: str, change: Callable[[CaOptions], CaOptions], *, actor: str, dry_run: bool = False
+) -> CaRow:
     """Decide something else about a CA. `change` is a pure function: it is asked again if somebody else was quicker."""
 
     def write(tx: Tx) -> CaRow:
         row = _found(tx, ca)
         options = change(row.options)
         check_options(options, before=row.options)
-        if options == row.options:
-            return row
+        if options == row.options or dry_run:
+            return replace(row, options=options)
         was, is_now = row.options.to_json(), options.to_json()
         changed = {name: is_now[name] for name in is_now if is_now[name] != was[name]}
         journal.audit(tx, "ca_changed", ca, actor=actor, before=was, after=is_now, **changed)
@@ -266,7 +328,7 @@ async def change_options(db: Store, ca: str, change: Callable[[CaOptions], CaOpt
             _list_anew(tx, saved)
         return saved
 
-    return await db.write(write)
+    return await (db.read(write) if dry_run else db.write(write))
 
 
 def _list_anew(tx: Tx, row: CaRow) -> None:

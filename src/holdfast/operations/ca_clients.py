@@ -18,7 +18,9 @@ from holdfast.errors import UserError
 from holdfast.operations import revocation
 from holdfast.operations.ca import CaRefused, NoSuchCa, check_pattern
 from holdfast.operations.vault import Vault
+from holdfast.pki import names
 from holdfast.pki.crl import Reason
+from holdfast.pki.refused import NameRefused
 from holdfast.ports import Random
 from holdfast.secret import Secret
 from holdfast.store import acme_accounts, acme_limits, ca_certificates, cas, eab_keys, journal
@@ -85,14 +87,22 @@ async def create_eab_key(
     return NewEabKey(await vault.keep([mac], owner), mac)
 
 
+def eab_key_of(tx: Tx, kid: str) -> EabKey:
+    """One that can be revoked."""
+    found = eab_keys.get(tx, kid)
+    if found is None:
+        raise NotFound(f"EAB key {kid}", "'holdfast ca eab list' shows those there are.")
+    if found.revoked_at is not None:
+        raise AlreadySo(f"EAB key {kid} is revoked already.")
+    return found
+
+
 async def revoke_eab_key(db: Store, kid: str, *, actor: str) -> None:
     """No account can be bound with it any more. One that is bound stays: revoke the account to end it."""
 
     def write(tx: Tx) -> None:
-        if eab_keys.get(tx, kid) is None:
-            raise NotFound(f"EAB key {kid}", "'holdfast ca eab list' shows those there are.")
-        if not eab_keys.revoke(tx, kid):
-            raise AlreadySo(f"EAB key {kid} is revoked already.")
+        eab_key_of(tx, kid)
+        eab_keys.revoke(tx, kid)
         journal.audit(tx, "eab_key_revoked", kid, actor=actor, before={"good": True}, after={"good": False})
 
     await db.write(write)
@@ -132,29 +142,53 @@ def revocable(tx: Tx, account: str) -> Account:
     return found
 
 
-async def pause(db: Store, account: str, name: str, *, actor: str) -> None:
+def pausable(name: str) -> str:
+    """As orders spell it: without the "*." of a wildcard, which is paused with its name; refused if none ever would."""
+    base = name.strip().removeprefix("*.")
+    try:
+        return names.dns_name(base, wildcard=False)
+    except NameRefused as refused:
+        try:
+            return names.ip_address(base)
+        except NameRefused:
+            raise refused from None
+
+
+async def pause(db: Store, account: str, name: str, *, actor: str) -> str:
     """Take no more orders for this name of this account until somebody unpauses it."""
+    wanted = pausable(name)
 
     def write(tx: Tx) -> None:
         account_of(tx, account)
-        acme_limits.pause(tx, account, name.lower())
+        acme_limits.pause(tx, account, wanted)
         states = {"before": {"paused": False}, "after": {"paused": True}}
-        journal.audit(tx, "name_paused", name.lower(), actor=actor, account=account, **states)
+        journal.audit(tx, "name_paused", wanted, actor=actor, account=account, **states)
 
     await db.write(write)
+    return wanted
 
 
-async def unpause(db: Store, account: str, name: str, *, actor: str) -> None:
+async def unpause(db: Store, account: str, name: str, *, actor: str) -> str:
     """Let orders for this name through again, with its failures forgotten."""
 
-    def write(tx: Tx) -> None:
-        if not acme_limits.unpause(tx, account, name.lower()):
+    def write(tx: Tx) -> str:
+        wanted = next((each for each in _spellings(name) if acme_limits.unpause(tx, account, each)), None)
+        if wanted is None:
             problem = f"pause of {name} for account {account}"
             raise NotFound(problem, "'holdfast ca pauses' shows those there are.")
         states = {"before": {"paused": True}, "after": {"paused": False}}
-        journal.audit(tx, "name_unpaused", name.lower(), actor=actor, account=account, **states)
+        journal.audit(tx, "name_unpaused", wanted, actor=actor, account=account, **states)
+        return wanted
 
-    await db.write(write)
+    return await db.write(write)
+
+
+def _spellings(name: str) -> list[str]:
+    """As it is paused, and as it is listed if it was paused before names were looked at."""
+    try:
+        return [pausable(name), name.lower()]
+    except NameRefused:
+        return [name.lower()]
 
 
 # ── Certificates and keys ──
@@ -167,32 +201,40 @@ async def revoke_certificate(
     job = random.new_id("job")
 
     def write(tx: Tx) -> Issued:
-        found = certificate_of(tx, ca, serial)
-        if not revocation.revoke(tx, found, reason, actor=actor, job=job):
+        found = certificate_of(tx, ca, serial, reason)
+        if not revocation.revoke(tx, found, reason, actor=actor, job=job, standing=revocation.Standing.KEY):
             raise _revoked_already(found)
         return found
 
     return await db.write(write)
 
 
-def certificate_of(tx: Tx, ca: str, serial: str) -> Issued:
-    """One that can be revoked."""
-    wanted = _serial(serial)
+def certificate_of(tx: Tx, ca: str, serial: str, reason: Reason) -> Issued:
+    """One that can be revoked; one that is, only for a key of which is known by now that it is compromised."""
+    wanted = serial_of(serial)
     if cas.get(tx, ca) is None:
         raise NoSuchCa(ca)
     found = ca_certificates.by_serial(tx, ca, wanted)
     if found is None:
         raise NotFound(f"certificate {wanted} of CA {ca!r}", "'holdfast ca certificates' shows those there are.")
-    if found.revoked_at is not None:
+    if found.revoked_at is not None and (reason is not Reason.KEY_COMPROMISE or found.reason == int(reason)):
         raise _revoked_already(found)
     return found
+
+
+def also_revoked(tx: Tx, found: Issued, reason: Reason) -> list[str]:
+    """The serials of others with the same key, which end with it when the key is compromised."""
+    if reason is not Reason.KEY_COMPROMISE:
+        return []
+    others = ca_certificates.good_or_milder(tx, found.spki_sha256, int(reason))
+    return [each.serial for each in others if each.id != found.id]
 
 
 def _revoked_already(found: Issued) -> AlreadySo:
     return AlreadySo(f"Certificate {found.serial} is revoked already.")
 
 
-def _serial(text: str) -> str:
+def serial_of(text: str) -> str:
     """As OpenSSL, browsers or we write it: with colons, with leading zeros, in capitals."""
     plain = text.replace(":", "").strip().lower().removeprefix("0x")
     if not re.fullmatch(r"[0-9a-f]{1,42}", plain):
@@ -200,18 +242,24 @@ def _serial(text: str) -> str:
     return f"{int(plain, 16):x}"
 
 
+def blockable(tx: Tx, key: str) -> str:
+    """The fingerprint of a key that is not blocked yet."""
+    fingerprint = _fingerprint(key)
+    if ca_certificates.blocked(tx, fingerprint):
+        raise AlreadySo(f"Key {fingerprint} is blocked already.")
+    return fingerprint
+
+
 async def block_key(db: Store, key: str, why: str, *, actor: str) -> str:
     """Never issue for this public key again; `key` is its SHA-256 in hex, or a certificate or key in PEM."""
-    fingerprint = _fingerprint(key)
 
-    def write(tx: Tx) -> None:
-        if ca_certificates.blocked(tx, fingerprint):
-            raise AlreadySo(f"Key {fingerprint} is blocked already.")
+    def write(tx: Tx) -> str:
+        fingerprint = blockable(tx, key)
         ca_certificates.block_key(tx, fingerprint, why)
         journal.audit(tx, "key_blocked", fingerprint, actor=actor, after={"blocked": True}, why=why)
+        return fingerprint
 
-    await db.write(write)
-    return fingerprint
+    return await db.write(write)
 
 
 def _fingerprint(text: str) -> str:

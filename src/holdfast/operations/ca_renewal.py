@@ -10,6 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from holdfast.operations import ca as cas
+from holdfast.operations import root_lists
 from holdfast.operations.ca import CaRefused
 from holdfast.operations.vault import Vault
 from holdfast.pki import keys
@@ -24,16 +25,22 @@ from holdfast.store.tx import Tx
 YEARS: Final = 5
 
 
-async def renewed(vault: Vault, ca: str, *, years: int, chain: bytes | None) -> CaRow:
+async def renewed(vault: Vault, ca: str, *, years: int, chain: bytes | None, crl_url: str | None = None) -> CaRow:
     """The CA as it would be; nothing is written. Without a chain the root signs, if its key is kept here."""
     row = await cas.get(vault.db, ca)
     now = await vault.db.read(lambda tx: tx.now())
-    return await _signed_here(vault, row, years, now) if chain is None else _brought(row, chain, now)
+    return await _signed_here(vault, row, years, now, crl_url) if chain is None else _brought(row, chain, now)
 
 
-async def renew(vault: Vault, ca: str, *, years: int, chain: bytes | None, actor: str) -> CaRow:
-    """Orders under way are not disturbed: what an issuer gives to a certificate, its name and key, stays."""
-    row = await renewed(vault, ca, years=years, chain=chain)
+async def renew(
+    vault: Vault, ca: str, *, years: int, chain: bytes | None, actor: str, crl_url: str | None = None
+) -> CaRow:
+    """Orders under way are not disturbed: what an issuer gives to a certificate, its name and key, stays.
+
+    If the root signs and `crl_url` says where its list is found, that list is kept from now on.
+    """
+    row = await renewed(vault, ca, years=years, chain=chain, crl_url=crl_url)
+    listed = await root_lists.next_list(vault, row) if chain is None and crl_url is not None else None
 
     def write(tx: Tx) -> CaRow:
         older = rows.get(tx, ca)
@@ -42,19 +49,21 @@ async def renew(vault: Vault, ca: str, *, years: int, chain: bytes | None, actor
         was, is_now = _ends(older), _ends(row)
         journal.audit(tx, "ca_issuer_renewed", ca, actor=actor, before=was, after=is_now)
         journal.event(tx, "ca.issuer_renewed", ca, **is_now)
+        if listed is not None:
+            root_lists.keep(tx, listed, vault.keyring.random.new_id("job"))
         return rows.save(tx, row)
 
     return await vault.db.write(write)
 
 
-async def _signed_here(vault: Vault, row: CaRow, years: int, now: datetime) -> CaRow:
+async def _signed_here(vault: Vault, row: CaRow, years: int, now: datetime, crl_url: str | None) -> CaRow:
     if row.root_secret is None:
         hint = f"Where it is: holdfast pki recertify. Then here: holdfast ca renew-issuer {row.id} --chain FILE"
         raise CaRefused(f"The key of the root of CA {row.id!r} is not kept here.", hint)
     root = x509.load_pem_x509_certificate(row.root.encode())
     root_key = keys.from_pem(await vault.reveal(row.root_secret))
     older = x509.load_der_x509_certificate(row.certificate)
-    made = certify_again(older, root, root_key, years=years, now=now, random=vault.keyring.random)
+    made = certify_again(older, root, root_key, years=years, now=now, random=vault.keyring.random, crl_url=crl_url)
     return replace(row, certificate=made.public_bytes(Encoding.DER))
 
 

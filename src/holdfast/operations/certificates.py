@@ -20,7 +20,7 @@ from holdfast.core.job import State as JobState
 from holdfast.core.reasons import Reason
 from holdfast.core.status import Explanation, Status, Waiting
 from holdfast.errors import UserError
-from holdfast.operations import issuing, paying
+from holdfast.operations import issuing, paying, revocation
 from holdfast.operations.issuing import ISSUE, Keeper
 from holdfast.pki import names
 from holdfast.pki.keys import KeyKind
@@ -28,8 +28,9 @@ from holdfast.store import approvals, certificates, issuances, issuers, jobs, jo
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
-REVOKE: Final = "revoke"  # the job that tells the CA
+REVOKE: Final = revocation.REVOKE
 REVOKE_TRIES: Final = 10
+_ALIKE: Final = 3  # of those that may have been meant, are named
 REASONS: Final = (0, 1, 3, 4, 5, 9)  # of revocation (RFC 5280 §5.3.1) that a subscriber may give
 
 
@@ -39,9 +40,20 @@ REASONS: Final = (0, 1, 3, 4, 5, 9)  # of revocation (RFC 5280 §5.3.1) that a s
 class NoSuchCertificate(UserError):
     status, code = 404, "no-such-certificate"
 
-    def __init__(self, ref: str) -> None:
+    def __init__(self, ref: str, alike: Sequence[Certificate] = ()) -> None:
+        """`alike`: what may have been meant, for those who may see all of them."""
         super().__init__(f"There is no certificate {ref!r:.80}.")
         self.hint = "Give its name, its id, or a prefix of its id that no other has."
+        self.alike = tuple(alike)
+        if len(alike) > 1:
+            first = ", ".join(f"{each.id} ({each.name:.60})" for each in alike[:_ALIKE])
+            more = " and more" if len(alike) > _ALIKE else ""
+            self.args = (f"{ref!r:.80} is ambiguous, the ids of several begin so: {first}{more}.",)
+        elif alike:
+            self.args = (f"{ref:.80} is archived, as {alike[0].id}: it is not kept any more.",)
+            self.hint = (
+                f"Look at it by its id: holdfast get {alike[0].id}. Or ask for it anew: holdfast issue {ref:.80}"
+            )
 
 
 class CertificateExists(UserError):
@@ -120,6 +132,8 @@ def check(tx: Tx, wanted: Wanted) -> None:
     for name in wanted.issuers:
         if name not in known:
             raise UnknownIssuer(name, known)
+        if wanted.issuers.count(name) > 1:
+            raise WishRefused(f"The CA {name} is named twice.", "Name each CA once, the first choice first.")
     few_enough(wanted, [known[name] for name in wanted.issuers])
 
 
@@ -357,6 +371,7 @@ async def revoke(keeper: Keeper, ref: str, *, reason: int, actor: str, version: 
         if chosen is None or chosen.certificate != found.id:
             raise NotNow(found.name, "without a version to revoke", "See its versions: holdfast get.")
         if not versions.ask_revocation(tx, chosen.id, reason):
+            revocation.take_up_again(tx, chosen, reason, actor=actor)
             return chosen
         jobs.enqueue(
             tx,
@@ -387,6 +402,7 @@ def _replace(tx: Tx, found: Certificate, ids: issuing.Ids, actor: str) -> None:
         issuing.begin(tx, found, current, ids, cause=Reason.REVOKED, urgent=True, requested_by=actor)
     else:
         issuing.hasten(tx, under_way, tx.now())
+        issuing.press(tx, under_way)
 
 
 # ── Looking ──
@@ -461,13 +477,18 @@ async def timeline(keeper: Keeper, ref: str, *, after: int = 0, limit: int = 200
 
 def found_by(tx: Tx, ref: str, *, lock: bool = False) -> Certificate:
     """By its name, its id, or a prefix of its id that no other has; NoSuchCertificate if there is none."""
+    found = meant_by(tx, ref)
+    if len(found) != 1:
+        raise NoSuchCertificate(ref, found or certificates.archived(tx, ref))
+    return _got(tx, found[0].id, lock=True) if lock else found[0]
+
+
+def meant_by(tx: Tx, ref: str) -> list[Certificate]:
+    """None, one, or the first few of those that are not told apart by this."""
     found = certificates.by_name(tx, ref) or certificates.get(tx, ref)
     if found is None and len(ref) >= 4:
-        alike = certificates.by_prefix(tx, ref)
-        found = alike[0] if len(alike) == 1 else None
-    if found is None:
-        raise NoSuchCertificate(ref)
-    return _got(tx, found.id, lock=True) if lock else found
+        return certificates.by_prefix(tx, ref, limit=_ALIKE + 1)
+    return [] if found is None else [found]
 
 
 def _got(tx: Tx, certificate: str, *, lock: bool = False) -> Certificate:

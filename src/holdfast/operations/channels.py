@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
+from holdfast.core import breaker
 from holdfast.core.breaker import Breaker
 from holdfast.core.budget import Limit
-from holdfast.core.notice import Message, Routing, Severity
+from holdfast.core.notice import ONE_BY_ONE, OPENS_AFTER, Message, Missed, Routing, Severity
 from holdfast.errors import Refused, TryLater, UserError
-from holdfast.operations import burying
+from holdfast.operations import burying, reviving
 from holdfast.operations.issuing import Keeper
 from holdfast.secret import Secret
 from holdfast.store import alerts, channels, journal, secrets
@@ -33,7 +34,7 @@ Credentials = Mapping[str, Secret[bytes]]
 class Letterbox(Protocol):
     """One channel, ready to be used."""
 
-    async def send(self, message: Message) -> str | None: ...
+    async def send(self, message: Message) -> Missed | None: ...
     async def close(self) -> None: ...
 
 
@@ -70,6 +71,14 @@ class ChannelRefused(UserError):
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem)
         self.hint = hint or "See: holdfast notify channel add --help"
+
+
+class ChannelInUse(UserError):
+    status, code = 409, "channel-in-use"
+
+    def __init__(self, name: str, users: Sequence[str]) -> None:
+        super().__init__(f"Channel {name} is the fallback of {', '.join(users)}.")
+        self.hint = f"Choose another one first, or none: holdfast notify channel set {users[0]} --fallback none"
 
 
 class ChannelChanged(UserError):
@@ -120,7 +129,7 @@ async def add(
             limit=wish.limit or LIMITS.get(wish.kind, _PLENTY),
             created_at=tx.now(),
         )
-        _sound(tx, row)
+        _sound(tx, row, {"fallback", "digest_every", "heartbeat_every"})
         if not channels.insert(tx, row):
             raise ChannelExists(wish.name)
         _tell(tx, row, "added", actor, kind=wish.kind, settings=dict(wish.settings), credentials=purposes)
@@ -158,15 +167,22 @@ async def change(
             raise ChannelChanged(row)
         kept = _kept(row, dict(zip(purposes, ids, strict=True)), without)
         after = channels.save(tx, row, **{**changes, "credentials": kept})
-        _sound(tx, after)
+        _sound(tx, after, set(changes))
         for secret in sorted(set(row.credentials.values()) - set(kept.values())):
             secrets.delete(tx, secret)
-        channels.stands(tx, name, Breaker(), row.down_since)  # it may have been put right: it is tried at once
+        channels.stands(tx, name, _afresh(row.breaker, tx.now()), row.down_since)
         alerts.wake(tx, {name})
         _tell(tx, after, "changed", actor, changed=sorted(changes), credentials=purposes)
         return after
 
     return await keeper.vault.keep(list(given.values()), write)
+
+
+def _afresh(before: Breaker, now: datetime) -> Breaker:
+    """It may have been put right, and is tried at once; until one has arrived, attempts use nothing up."""
+    if before.until is None:
+        return Breaker()
+    return breaker.another_chance(before, now, opens_after=OPENS_AFTER)
 
 
 def _kept(row: ChannelRow, new: Mapping[str, str], without: frozenset[str]) -> dict[str, str]:
@@ -204,7 +220,7 @@ async def delete(keeper: Keeper, name: str, *, actor: str) -> int:
     """For good. What it is still owed is dead from here on, with that as the reason; how many that were."""
 
     def write(tx: Tx) -> tuple[int, bool]:
-        row = _found(tx, name, lock=True)
+        row = _removable(tx, name, lock=True)
         page, more = burying.before_delete(tx, row, tx.now())
         if not more:
             channels.delete(tx, name)
@@ -220,41 +236,67 @@ async def delete(keeper: Keeper, name: str, *, actor: str) -> int:
     return total
 
 
+async def removable(keeper: Keeper, name: str) -> ChannelRow:
+    """The same question without the deed."""
+    return await keeper.db.read(lambda tx: _removable(tx, name))
+
+
+def _removable(tx: Tx, name: str, *, lock: bool = False) -> ChannelRow:
+    """Not one on which others count: what they cannot deliver would go nowhere."""
+    row = _found(tx, name, lock=lock)
+    if users := [each.name for each in channels.all_channels(tx) if each.fallback == name]:
+        raise ChannelInUse(name, users)
+    return row
+
+
 async def test(keeper: Keeper, name: str, post: Post, *, actor: str) -> str:
     """Send a message at once, past everything that waits; if it goes, the channel counts as well."""
     row = await get(keeper, name)
+    test = keeper.random.new_id("test")
     message = Message(
-        id=keeper.random.new_id("test"),
+        id=test,
         event="test",
         severity=Severity.INFO,
         title=f"A test of channel {name}",
         text=f"{actor} asked for it. If you read this, the channel works.",
         subject=name,
         at=await keeper.db.read(lambda tx: tx.now()),
-        key=f"test/{name}",
+        key=test,
     )
-    try:
-        box = await post.open(row)
-        try:
-            await box.send(message)
-        finally:
-            await box.close()
-    except TryLater as why:
-        raise ChannelRefused(f"{name} could not be reached: {why}", "Check its address and the network.") from None
-    except Refused as why:
-        raise ChannelRefused(f"{name} refused: {why}", "Check its settings and credentials.") from None
+    missed = await _sent(post, row, message)
 
     def write(tx: Tx) -> None:
-        after = _found(tx, name, lock=True)
-        if after.breaker != Breaker():
-            channels.stands(tx, name, Breaker(), None)
-            alerts.wake(tx, {name})
-        if after.down_since is not None:
-            journal.event(tx, "channel.up", name, by=actor)
+        after, now = _found(tx, name, lock=True), tx.now()
+        if after.version == row.version:  # what works is what it has now
+            reviving.works(tx, after, now, by=actor)
+            if after.breaker != Breaker():
+                alerts.wake(tx, {name})
         journal.event(tx, "channel.tested", name, by=actor, message=message.id)
 
     await keeper.db.write(write)
-    return f"A message was sent through {name} ({message.id})."
+    if missed is not None:
+        later = "To those for whom the answer began with 4, notices are sent again; a test is not."
+        hint = later if missed.again else f"Look at its settings: holdfast notify channel show {name}"
+        raise ChannelRefused(f"A message was sent through {name} ({test}), and not all have it. {missed.said}", hint)
+    return f"A message was sent through {name} ({test})."
+
+
+async def _sent(post: Post, row: ChannelRow, message: Message) -> Missed | None:
+    """Where it has opened an incident, its end is sent, too: nobody is to look after a test."""
+    over = replace(message, id=f"{message.id}-over", title=f"The test of channel {row.name} is over", resolved=True)
+    try:
+        box = await post.open(row)
+        try:
+            missed = await box.send(message)
+            if row.kind in ONE_BY_ONE:
+                await box.send(over)
+            return missed
+        finally:
+            await box.close()
+    except TryLater as why:
+        raise ChannelRefused(f"{row.name} could not be reached: {why}", "Check its address and the network.") from None
+    except Refused as why:
+        raise ChannelRefused(f"{row.name} refused: {why}", "Check its settings and credentials.") from None
 
 
 async def all_channels(keeper: Keeper) -> list[ChannelRow]:
@@ -275,12 +317,15 @@ async def _check(post: Post, name: str, kind: str, settings: Mapping[str, Any], 
         raise ChannelRefused(str(why)) from None
 
 
-def _sound(tx: Tx, row: ChannelRow) -> None:
-    """What no kind of channel can do with."""
+def _sound(tx: Tx, row: ChannelRow, changed: set[str]) -> None:
+    """What no kind of channel can do with. Of what was kept before, some may have become wrong by what others did."""
     for what, every in (("digest", row.digest_every), ("heartbeat", row.heartbeat_every)):
         if every is not None and every < SHORTEST:
-            raise ChannelRefused(f"A {what} comes every minute at the most.", f"For example: {what}_every=1h.")
-    if row.fallback is None:
+            raise ChannelRefused(f"A {what} comes every minute at the most.", f"For example: --{what} 1h")
+    if "digest_every" in changed and row.digest_every is not None and row.kind in ONE_BY_ONE:
+        why = "it keeps incidents, and a digest would begin one more and end none"
+        raise ChannelRefused(f"A channel of kind {row.kind} has no digest: {why}.", "Take --digest away.")
+    if row.fallback is None or "fallback" not in changed:
         return
     if row.fallback == row.name:
         raise ChannelRefused("A channel cannot be its own fallback.", "Name another one.")

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
 
 from holdfast.core import ca_limits, renewal
 from holdfast.core.certificate import Certificate, Version
 from holdfast.core.issuance import Candidate, Issuance, can_help, choose, patience, patience_in_line
-from holdfast.store import budgets, issuers
+from holdfast.operations.standing import Standing
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
-SHORT_SHARE: Final = 1 / 6  # of its life left: every failure goes on to the next CA
-
 
 def chosen(
-    tx: Tx, found: Certificate, current: Version | None, rows: Mapping[str, IssuerRow], now: datetime
+    standing: Standing, found: Certificate, current: Version | None, rows: Mapping[str, IssuerRow], now: datetime
 ) -> IssuerRow | None:
     """The CA for the next attempt; None if none may be asked."""
     if len(found.wanted.issuers) == 1:  # nothing to choose, and nothing to look up
         only = rows.get(found.wanted.issuers[0])
         return None if only is None or only.state == "paused" else only
     best = choose(
-        _candidates(tx, found.wanted.issuers, rows, now),
+        _candidates(standing, found.wanted.issuers, rows, now),
         failures=0 if found.failing is None else found.failing.attempts or 1,
         left=left_of(current, now),
         now=now,
-        short=timedelta(0) if current is None else current.life * SHORT_SHARE,
+        short=timedelta(0) if current is None else current.life * renewal.SHORT_SHARE,
     )
     return None if best is None else rows[best.name]
 
@@ -38,20 +35,23 @@ def other(
 ) -> IssuerRow | None:
     """A CA that would take the order of this attempt sooner than the one that it waits for, if there is one."""
     names = [name for name in found.wanted.issuers if name != issuance.issuer]
-    rows = issuers.named(tx, names)
+    standing = Standing(tx)
+    rows = standing.named(names)
     left = left_of(current, now)
     able = [
         each
-        for each in _candidates(tx, names, rows, now)
+        for each in _candidates(standing, names, rows, now)
         if can_help(each, left=left, now=now) and (each.turn_at or now) - now <= wait / 2
     ]
     best = min(able, key=lambda each: each.doubtful, default=None)
     return None if best is None else rows[best.name]
 
 
-def _candidates(tx: Tx, names: Sequence[str], rows: Mapping[str, IssuerRow], now: datetime) -> list[Candidate]:
+def _candidates(
+    standing: Standing, names: Sequence[str], rows: Mapping[str, IssuerRow], now: datetime
+) -> list[Candidate]:
     shared = {name: (ca_limits.request_key(name), ca_limits.order_key(name)) for name in names}
-    lines = budgets.lines(tx, [key for keys in shared.values() for key in keys], now)
+    lines = standing.lines([key for keys in shared.values() for key in keys], now)
     return [
         Candidate(
             name=name,
@@ -71,7 +71,7 @@ def _candidates(tx: Tx, names: Sequence[str], rows: Mapping[str, IssuerRow], now
 
 def left_of(current: Version | None, now: datetime) -> timedelta | None:
     """What is left of the time in which an attempt can still be made; None if there is no certificate yet."""
-    return None if current is None else renewal.safe_until(current) - now
+    return None if current is None else renewal.good_until(current) - now
 
 
 def is_impatient(left: timedelta | None, *, waited: timedelta, wait: timedelta, in_line: bool) -> bool:

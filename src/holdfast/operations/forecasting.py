@@ -9,8 +9,9 @@ from typing import Final
 from holdfast.core import ca_limits
 from holdfast.core.ca_limits import CaLimits
 from holdfast.core.certificate import Certificate, State, Version
-from holdfast.core.forecast import LETS_ENCRYPT_LIFE, PUBLIC_LIFE, Kept, Lives
-from holdfast.core.forecast_months import Month, WhatIf, by_month, supposed
+from holdfast.core.forecast import Kept, Lives, lives_at
+from holdfast.core.forecast_months import COMMON_LIFE, Month, WhatIf, by_month, supposed
+from holdfast.core.renewal import decide
 from holdfast.operations.issuers import NoSuchIssuer
 from holdfast.operations.issuing import Keeper
 from holdfast.pki.aside import aside
@@ -59,7 +60,7 @@ async def _facts(keeper: Keeper) -> _Facts:
     """Read in pages."""
     rows = await keeper.db.read(issuers.all_issuers)
     limits = {row.name: ca_limits.limits_of(row.kind, row.settings) for row in rows}
-    lives: dict[str, Lives] = {row.name: _lives(row) for row in rows if row.kind != "local"}
+    lives = {row.name: lives_at(row.kind, str(row.settings.get("directory", ""))) for row in rows}
     fleet, after = list[Kept](), ""
     while page := await keeper.db.read(lambda tx, after=after: _kept(tx, after)):  # type: ignore[misc]
         fleet += [kept for _, kept in page if kept is not None]
@@ -67,24 +68,23 @@ async def _facts(keeper: Keeper) -> _Facts:
     return _Facts(fleet, limits, lives, await keeper.db.read(lambda tx: tx.now()))
 
 
-def _lives(row: issuers.IssuerRow) -> Lives:
-    return LETS_ENCRYPT_LIFE if "letsencrypt.org" in str(row.settings.get("directory", "")) else PUBLIC_LIFE
-
-
 def _kept(tx: Tx, after: str) -> list[tuple[str, Kept | None]]:
     page = certificates.page(tx, after=after, limit=PAGE)
     held = versions.many(tx, [each.current_version for each in page if each.current_version is not None])
-    return [(each.name, _future(each, held.get(each.current_version or ""))) for each in page]
+    now = tx.now()
+    return [(each.name, _future(each, held.get(each.current_version or ""), now)) for each in page]
 
 
-def _future(found: Certificate, current: Version | None) -> Kept | None:
-    if found.state is not State.ACTIVE or current is None or found.next_action_at is None:
+def _future(found: Certificate, current: Version | None, now: datetime) -> Kept | None:
+    """Where an attempt is under way nothing is planned: its order may still wait, in a storm with all the others."""
+    if found.state is not State.ACTIVE:
         return None
     return Kept(
         issuer=found.wanted.issuers[0],
         identifiers=found.wanted.identifiers,
-        next_at=found.next_action_at,
-        life=found.wanted.lifetime or current.life,
+        next_at=found.next_action_at or decide(found, current, now).at or now,
+        life=found.wanted.lifetime or (COMMON_LIFE if current is None else current.life),
         fraction=found.wanted.rule.fraction,
+        before=found.wanted.rule.before,
         windows=found.wanted.windows,
     )

@@ -24,7 +24,7 @@ from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Metrics, labelled
 
-DEADLINE: Final = 8.0  # seconds; a scraper waits ten
+DEADLINE: Final = 5.0  # seconds for all looks of one scrape; a scraper waits ten
 SHARE: Final = 20  # looking takes a twentieth of the time at most, however large the inventory is
 PAGE: Final = 250  # certificates whose status is read at once
 MOST_ENDED: Final = 5000  # attempts that are counted in one look; the rest are for the next one
@@ -77,18 +77,20 @@ class Inventory:
         """Count from here on; without it, from the first look on."""
         self._last_event = await self.db.read(gauges.newest_event)
 
-    async def refresh(self) -> None:
+    async def refresh(self, *, within: float = DEADLINE) -> None:
         """Bring the gauges up to date, for all who ask meanwhile; if the store is away they stay, and grow old."""
+        end = self.clock.monotonic() + within
         async with self._looking:
-            if self.clock.monotonic() >= self._look_again_at:
-                await self._look()
+            now = self.clock.monotonic()
+            if now < end and now >= self._look_again_at:
+                await self._look(end - now)
         if self._looked_at is not None:
             self.metrics.gauges_age.set(self.clock.monotonic() - self._looked_at)
 
-    async def _look(self) -> None:
+    async def _look(self, within: float) -> None:
         began = self.clock.monotonic()
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(within):
                 seen = await self.db.read(lambda tx: look(tx, series=self.series, last_event=self._last_event))
         except (StoreError, TimeoutError):
             self.metrics.gauges_failures.inc()

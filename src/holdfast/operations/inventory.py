@@ -18,7 +18,7 @@ from holdfast.operations import ca_ends, tokens
 from holdfast.operations.access import Action, Forbidden, Owned, Principal, Verdict, allow, demand
 from holdfast.operations.approvals import NoSuchApproval
 from holdfast.operations.asking import Check
-from holdfast.operations.certificates import NoSuchCertificate, View, found_by, waiting
+from holdfast.operations.certificates import NoSuchCertificate, View, found_by, meant_by, waiting
 from holdfast.operations.issuing import ISSUE, Keeper
 from holdfast.operations.jobs import NoSuchJob
 from holdfast.store import (
@@ -66,10 +66,11 @@ def on_certificate(principal: Principal, action: Action, ref: str) -> Check:
 
     def check(tx: Tx) -> None:
         try:
-            resource = Owned.of(found_by(tx, ref))
-        except NoSuchCertificate:
-            resource = None
-        _demand(principal, action, resource, ref)
+            found = [found_by(tx, ref)]
+        except NoSuchCertificate as why:
+            found = list(why.alike)
+        for each in (Owned.of(each) for each in found) if found else (None,):
+            _demand(principal, action, each, ref)
 
     return check
 
@@ -270,12 +271,11 @@ async def events(
 
 def _subject(tx: Tx, principal: Principal, ref: str) -> str:
     """Certificates may be named as people name them; other subjects by their ids."""
-    try:
-        found = found_by(tx, ref)
-    except NoSuchCertificate:
+    found = meant_by(tx, ref)  # asked again and again by those who follow: nothing more is looked up
+    if len(found) != 1:
         return ref
     on_certificate(principal, Action.SEE, ref)(tx)
-    return found.id
+    return found[0].id
 
 
 async def now(keeper: Keeper) -> datetime:

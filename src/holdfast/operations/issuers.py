@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
-from holdfast.core import ca_limits
+from holdfast.core import ca_limits, given_limits
 from holdfast.core.budget import Budget
 from holdfast.errors import Refused, TryLater, UserError
 from holdfast.operations import epochs, second_person
@@ -28,7 +28,8 @@ PRESETS: Final[Mapping[str, str]] = {
 }
 
 Probe = Callable[[IssuerRow], Awaitable[str]]  # reaches out; the faces do not know how
-# Whether a kind of CA can be made of these settings and credentials (their names); ValueError says which one is wrong.
+# Whether a kind of CA can be made of these settings and credentials; ValueError says which one is wrong. Of credentials
+# it gets the names, or a mapping in which those that were just given have their values.
 Fit = Callable[[str, Mapping[str, Any], Collection[str]], None]
 
 
@@ -83,9 +84,10 @@ async def add(
     if not _NAME.fullmatch(name):
         raise IssuerRefused("The name of a CA has 1 to 63 lower-case letters, digits and inner hyphens.")
     if kind not in kinds:
-        raise IssuerRefused(f"There is no kind of CA {kind!r:.40}.", f"There are: {', '.join(sorted(kinds))}.")
+        named = f"There are: {', '.join(sorted(kinds))}; and those that speak ACME, by name: {', '.join(PRESETS)}."
+        raise IssuerRefused(f"There is no kind of CA {kind!r:.40}.", named)
     purposes = list(credentials or {})
-    _check(kind, settings, purposes, fit)
+    _check(kind, settings, credentials or {}, fit)
 
     def write(tx: Tx, sealed: list[str]) -> IssuerRow:
         kept = dict(zip(purposes, sealed, strict=True))
@@ -122,13 +124,13 @@ def _fits(window: float) -> bool:
     return 0 <= window <= LONGEST_WINDOW_S
 
 
-def _limits(kind: str, settings: Mapping[str, Any]) -> ca_limits.CaLimits:
+def _limits(kind: str, settings: Mapping[str, Any]) -> None:
+    if problem := given_limits.problem_with(settings.get("limits")):
+        raise IssuerRefused(f"The limits of this CA cannot be read: {problem}.", 'For example: {"orders": [300, 36]}.')
     try:
-        return ca_limits.limits_of(kind, settings)
-    except (ValueError, TypeError) as error:
-        raise IssuerRefused(
-            f"The limits of this CA cannot be read: {error}.", "For example: orders=[300, 36]."
-        ) from None
+        ca_limits.limits_of(kind, settings)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise IssuerRefused(f"The limits of this CA cannot be used: {error}.") from None
 
 
 async def change(
@@ -166,7 +168,7 @@ async def set_credentials(
     def write(tx: Tx, new: list[str]) -> IssuerRow:
         row = _found(tx, name, lock=True)
         kept = {**row.credentials, **dict(zip(purposes, new, strict=True))}
-        _check(row.kind, row.settings, kept, fit)
+        _check(row.kind, row.settings, {**kept, **credentials}, fit)
         after = issuers.save(tx, row, credentials=kept)
         for purpose in purposes:
             if purpose in row.credentials:
@@ -218,9 +220,18 @@ async def test(keeper: Keeper, name: str, probe: Probe) -> str:
     try:
         return await probe(row)
     except TryLater as why:
-        raise IssuerRefused(f"{name} could not be reached: {why}", "Check its address and the network.") from None
+        raise IssuerRefused(f"{name} could not be reached: {why}", _look_at(row, why)) from None
     except Refused as why:
         raise IssuerRefused(f"{name} refused: {why}", "Check its settings and credentials.") from None
+
+
+def _look_at(row: IssuerRow, why: TryLater) -> str:
+    """Which setting says where it is, unless the reason names another one."""
+    if "setting" in str(why):
+        return ""
+    setting = "directory" if row.kind == "acme" else "base_url"
+    given = str(row.settings.get(setting) or "not set")[:120]
+    return f"Check its setting {setting} ({given}), and the network."
 
 
 def _paid_for(tx: Tx, name: str) -> IssuerRow:

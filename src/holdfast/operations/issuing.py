@@ -6,7 +6,7 @@ Sweep, people and workers all come through here: there is no second path that co
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -15,10 +15,13 @@ from cryptography import x509
 from holdfast.core import ca_limits, certificate, reasons, renewal
 from holdfast.core.backoff import FailureClass, counts_against_certificate
 from holdfast.core.certificate import Certificate, Version
+from holdfast.core.changed import changed
 from holdfast.core.issuance import Event, Issuance, State, move
 from holdfast.core.job import Priority, Spec
 from holdfast.core.reasons import Reason
+from holdfast.core.renewal import Decision
 from holdfast.operations import choosing, paying, second_person
+from holdfast.operations.standing import Standing
 from holdfast.operations.vault import Vault
 from holdfast.pki import ari
 from holdfast.pki.chain import parse_bundle
@@ -34,6 +37,7 @@ from holdfast.store import (
     jobs,
     journal,
     secrets,
+    turns,
     versions,
 )
 from holdfast.store.approvals import Approval
@@ -105,20 +109,21 @@ def begin(
     requested_by: str,
     not_before: datetime | None = None,
     to: IssuerRow | None = None,
+    standing: Standing | None = None,
 ) -> Issuance | None:
     """Begin an attempt, with its job and its budgets; None if no CA may be asked now: it then waits, with a reason.
 
     `not_before`: it is under way from now on, and its job waits for that time. `to`: an attempt goes on at this CA of
-    the list, and what a second person said about it holds.
+    the list, and what a second person said about it holds. `standing`: what was read for others of this transaction.
     """
-    now = tx.now()
-    rows = issuers.named(tx, found.wanted.issuers)
-    chosen = to or choosing.chosen(tx, found, current, rows, now)
+    now, standing = tx.now(), standing or Standing(tx)
+    rows = standing.named(found.wanted.issuers)
+    chosen = to or choosing.chosen(standing, found, current, rows, now)
     if chosen is None:
         reason = Reason.ISSUER_PAUSED if rows else Reason.UNKNOWN_ISSUER
         certificates.save(tx, found, next_action_at=now + NO_CA_FOR, next_cause=reason.value)
         return None
-    approval = second_person.why_needed(tx, found, rows) if to is None else None
+    approval = second_person.why_needed(standing, found, rows) if to is None else None
     issuance = Issuance(
         id=ids.issuance,
         certificate=found.id,
@@ -144,7 +149,7 @@ def begin(
     )
     journal.event(tx, "issuance.begun", found.id, issuance=issuance.id, cause=cause.value, issuer=chosen.name)
     if approval is None:
-        start(tx, issuance, ids.job, current=current, chosen=chosen, found=found)
+        start(tx, issuance, ids.job, current=current, chosen=chosen, found=found, standing=standing)
     else:
         _ask_approval(tx, issuance, ids, now, approval)
     return issuance
@@ -169,13 +174,25 @@ def cert_id(version: Version) -> str | None:
 
 
 def start(
-    tx: Tx, issuance: Issuance, job: str, *, current: Version | None, chosen: IssuerRow | None, found: Certificate
+    tx: Tx,
+    issuance: Issuance,
+    job: str,
+    *,
+    current: Version | None,
+    chosen: IssuerRow | None,
+    found: Certificate,
+    standing: Standing | None = None,
 ) -> None:
     """Ask for the job. What its first claim pays for is the order."""
-    now, keys = tx.now(), paying.for_order(tx, issuance, chosen, found, current)
-    priority = Priority.URGENT if issuance.urgent else Priority.NORMAL
+    now, keys = tx.now(), paying.for_order(tx, issuance, chosen, found, current, standing)
+    priority = _priority(issuance, current)
     due_at = issuance.started_at if issuance.started_at > now else now - _head_start(current, now)
     jobs.owe(tx, Spec(id=job, kind=ISSUE, subject=issuance.id, due_at=due_at, priority=priority, budgets=keys))
+
+
+def _priority(issuance: Issuance, current: Version | None) -> Priority:
+    revoked = current is not None and current.revoked
+    return Priority.URGENT if issuance.urgent or revoked else Priority.NORMAL
 
 
 def _head_start(current: Version | None, now: datetime) -> timedelta:
@@ -347,13 +364,16 @@ def cancel(tx: Tx, issuance: Issuance, *, actor: str, reason: Reason, why: str) 
     journal.event(tx, "issuance.cancelled", issuance.certificate, issuance=issuance.id, why=why)
 
 
-def activate(tx: Tx, issuance: Issuance, version: Version, *, proofs: Proofs | None = None) -> None:
+def activate(
+    tx: Tx, issuance: Issuance, version: Version, *, known: Certificate | None = None, proofs: Proofs | None = None
+) -> None:
     """The new version takes over: the old one is superseded, failures are forgotten, the next renewal is planned.
 
-    `proofs`: those that are still to be taken away, if some were already.
+    `known`: the certificate as it was read before. `proofs`: those that are still to be taken away, if some were
+    already.
     """
     now = tx.now()
-    found = certificates.get(tx, issuance.certificate, lock=True)
+    found = certificates.as_it_is(tx, known) if known else certificates.get(tx, issuance.certificate, lock=True)
     if found is None or not versions.insert(tx, version):
         return
     after = issuances.save(
@@ -369,9 +389,8 @@ def activate(tx: Tx, issuance: Issuance, version: Version, *, proofs: Proofs | N
     if found.current_version is not None:
         versions.supersede(tx, found.current_version)
     ask = now if found.wanted.rule.ari else None
-    planned = replan(
-        tx, found, now, current=version, failing=None, current_version=version.id, ari=None, ari_ask_at=ask
-    )
+    new = {"failing": None, "current_version": version.id, "ari": None, "ari_ask_at": ask}
+    planned = _plan(tx, found, new, renewal.decide(changed(found, **new), version, now))  # nothing is under way now
     facts: dict[str, Any] = {
         "issuance": issuance.id,
         "version": version.id,
@@ -390,11 +409,17 @@ def replan(tx: Tx, found: Certificate, now: datetime, *, current: Version | None
     if current is None:
         current = versions.get(tx, changes.get("current_version", found.current_version))
     under_way = issuances.under_way(tx, found.id)
-    decision = renewal.decide(replace(found, **changes), current, now)
+    decision = renewal.decide(changed(found, **changes), current, now)
     if under_way is not None:
         if decision.at is not None:
             hasten(tx, under_way, max(decision.at, now))
+        if decision.cause is Reason.REVOKED:
+            press(tx, under_way)
         return certificates.save(tx, found, **{**changes, "next_action_at": None, "next_cause": None})
+    return _plan(tx, found, changes, decision)
+
+
+def _plan(tx: Tx, found: Certificate, changes: Mapping[str, Any], decision: Decision) -> Certificate:
     cause = decision.waits_for or decision.cause
     plan = {"next_action_at": decision.at, "next_cause": None if decision.at is None else cause.value}
     return certificates.save(tx, found, **{**changes, **plan})
@@ -404,6 +429,15 @@ def hasten(tx: Tx, issuance: Issuance, at: datetime) -> None:
     """One that was asked for with a time to begin begins earlier, if there is a reason; others are left alone."""
     if issuance.state is State.REQUESTED and issuance.started_at > at:
         jobs.bring_forward(tx, ISSUE, issuance.id, at)
+
+
+def press(tx: Tx, issuance: Issuance) -> None:
+    """An attempt that was begun in peace becomes urgent: what it is to replace must not be relied upon any more.
+
+    Its job does, and not its row, which is its worker's while it is under way.
+    """
+    if not issuance.urgent:
+        turns.make_urgent(tx, ISSUE, issuance.id)
 
 
 # ── What is owed ──
@@ -417,7 +451,9 @@ def owed(tx: Tx, new_job: Sequence[str]) -> list[Spec]:
         if dead:
             _job_died(tx, issuance)
         else:
-            priority = Priority.URGENT if issuance.urgent else Priority.NORMAL
+            kept = certificates.get(tx, issuance.certificate)
+            current = None if kept is None else versions.get(tx, kept.current_version)
+            priority = _priority(issuance, current)
             paid_by = paying.for_the_rest(tx, issuance)
             specs.append(Spec(id=job, kind=ISSUE, subject=issuance.id, priority=priority, budgets=paid_by))
     return specs

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from holdfast.core.certificate import Certificate, State, Version, VersionState, Wanted
+from holdfast.errors import UserError
 from holdfast.operations import issuing
 from holdfast.operations.certificates import CertificateExists, NotNow, WishRefused, found_by
 from holdfast.operations.certificates import kept as decided
@@ -19,6 +20,14 @@ from holdfast.store import certificates, journal, versions
 from holdfast.store.tx import Tx
 
 Format = Literal["pem", "combined", "pkcs12"]
+
+
+class NoSuchVersion(UserError):
+    status, code = 404, "no-such-version"
+
+    def __init__(self, name: str, version: str) -> None:
+        super().__init__(f"{name} has no version {version!r:.80}.")
+        self.hint = f"See which it has: holdfast get {name}"
 
 
 # ── Out ──
@@ -74,6 +83,8 @@ async def export(
 def _chosen(tx: Tx, ref: str, version: str | None) -> tuple[Certificate, Version]:
     found = found_by(tx, ref)
     chosen = versions.get(tx, version or found.current_version)
+    if version is not None and (chosen is None or chosen.certificate != found.id):
+        raise NoSuchVersion(found.name, version)
     if chosen is None or chosen.certificate != found.id:
         raise NotNow(found.name, "not issued yet", f"Wait for it: holdfast wait {found.name} --for issued")
     return found, chosen

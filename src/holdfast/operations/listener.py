@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from holdfast.core.acme import Identifier, Order, OrderState
+from holdfast.operations import acme_names
 from holdfast.operations import acme_orders as verbs
 from holdfast.operations.authorities import Authority
 from holdfast.operations.desk import Desk
@@ -106,7 +107,7 @@ class Listener:
             await self._use(*await self._look())
 
     async def _order_if_wanted(self, recent: Sequence[Ordered], now: datetime) -> str | None:
-        ca, why = self._authority(), wanting(recent, now)
+        ca, why = self._authority(now), wanting(recent, now)
         if why is None and ca is not None and ca.id == self._first_ca:
             why = strayed(recent, now, home=ca.id)
         self._tell_of_none(ca, why)
@@ -121,7 +122,8 @@ class Listener:
         """Once, not at every look."""
         if why is not None and ca is None and not self._told_of_none:
             fix = (
-                f"let one of them: holdfast ca set {self._first_ca or 'CA'} --permit {self._host}, or holdfast ca open"
+                f"let one: holdfast ca set {self._first_ca or 'CA'} --permit {self._host}, or holdfast ca open; "
+                "or give one that has ended a later end: holdfast ca renew-issuer"
             )
             self._telemetry.log.error("listener.no_ca", host=self._host, why=why, fix=fix)
         self._told_of_none = why is not None and ca is None
@@ -136,7 +138,7 @@ class Listener:
     async def _look(self) -> tuple[list[Ordered], datetime]:
         return await self._desk.db.read(lambda tx: (listeners.newest(tx, self._host), tx.now()))
 
-    def _authority(self) -> Authority | None:
+    def _authority(self, now: datetime) -> Authority | None:
         """The CA that signs for us: the one of the settings, or any that is open; neither for names it may not.
 
         The first one signs even while it is closed: that shuts others out, and its root is the one clients know us by.
@@ -144,7 +146,8 @@ class Listener:
         preferred = self._desk.authorities.get(self._first_ca)
         others = [each for each in self._desk.authorities.all() if not each.closed]
         candidates = [*([preferred] if preferred else []), *others]
-        return next((each for each in candidates if not verbs.not_allowed(each, self._identifiers)), None)
+        living = (each for each in candidates if not each.ended(now))
+        return next((each for each in living if not acme_names.not_allowed(each, self._identifiers)), None)
 
     async def _use(self, recent: Sequence[Ordered], now: datetime) -> None:
         for each in recent:
@@ -167,7 +170,7 @@ class Listener:
     async def _order(self, ca: Authority) -> str:
         """The key is kept in the transaction that asks for its certificate: neither is ever without the other."""
         key = await keys.generate(KeyKind.EC_P256)
-        dns, ips = verbs.split(self._identifiers)
+        dns, ips = acme_names.split(self._identifiers)
         content = csr.build(dns, key, ips=ips)
         kept = await self._desk.authorities.vault.seal(keys.to_pem(key))
         order = await verbs.place_internal(

@@ -173,8 +173,9 @@ def _requeue(tx: Tx, found: Sequence[Notice], actor: str) -> int:
     again = [each for each in found if each.channel in known]
     if again:
         notices.requeue(tx, again, tx.now())
+        ends = alerts.owe_ends(tx, again, tx.now())
         alerts.wake(tx, {each.channel for each in again})
-        _tell(tx, again, "notice.requeued", actor)
+        _tell(tx, [*again, *ends], "notice.requeued", actor)
     return len(again) + sum(_offer(tx, each, rows, actor) for each in found if not each.channel)
 
 
@@ -185,6 +186,7 @@ def _offer(tx: Tx, unwanted: Notice, rows: Sequence[channels.ChannelRow], actor:
         return False
     names = ", ".join(each.channel for each in wanted)
     notices.insert(tx, [alerts.afresh(each, tx.now()) for each in wanted])
+    alerts.owe_ends(tx, wanted, tx.now())
     alerts.wake(tx, {each.channel for each in wanted})
     _resolve(tx, [unwanted], f"sent on to {names}", actor)
     return True

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from holdfast.core import budget
 from holdfast.errors import StoreError
 from holdfast.operations import observe_notices
+from holdfast.operations.gauges import DEADLINE, Inventory
 from holdfast.operations.observe_notices import SeenNotices
 from holdfast.store import crls, gauges, jobs, leases, migrate, replicas, selfchecks
 from holdfast.store.database import Store
@@ -47,15 +48,25 @@ class Seen:
     notices: SeenNotices
 
 
-async def refresh(db: Store, metrics: Metrics, holder: str, ttl: timedelta) -> None:
+async def refresh(db: Store, metrics: Metrics, holder: str, ttl: timedelta) -> bool:
     """Set the gauges from SQL. If the store is away they stay as they are; store_up is 0 until the next heartbeat."""
     try:
         async with asyncio.timeout(PROBE_DEADLINE):
             seen = await db.read(_look)
     except (StoreError, TimeoutError):
         metrics.store_up.set(0)
-    else:
-        _show(seen, metrics, holder, ttl)
+        return False
+    _show(seen, metrics, holder, ttl)
+    return True
+
+
+async def scrape(db: Store, metrics: Metrics, holder: str, ttl: timedelta, inventory: Inventory | None) -> None:
+    """All that /metrics shows. Whoever hears nothing at the first look need not wait for a second one."""
+    began = asyncio.get_running_loop().time()
+    well = await refresh(db, metrics, holder, ttl)
+    if inventory is not None:
+        took = asyncio.get_running_loop().time() - began
+        await inventory.refresh(within=DEADLINE - took if well else 0.0)
 
 
 def _look(tx: Tx) -> Seen:

@@ -9,8 +9,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from holdfast.core.acme import Identifier, Order
+from holdfast.operations import acme_names, revocation
 from holdfast.operations import acme_orders as verbs
-from holdfast.operations import revocation
 from holdfast.operations.authorities import Authority
 from holdfast.operations.desk import Desk
 from holdfast.pki import ari
@@ -41,7 +41,7 @@ async def order(
     not_after: datetime | None,
 ) -> Order:
     """The order of this id, placed and finalized in one; the certificate is signed by the job of all orders."""
-    verbs.check_allowed(ca, identifiers)
+    acme_names.check_allowed(ca, identifiers)
     return await verbs.place_internal(
         desk,
         ca,

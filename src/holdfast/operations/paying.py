@@ -9,25 +9,32 @@ from holdfast.core import ca_limits
 from holdfast.core.budget import Limit
 from holdfast.core.certificate import Certificate, Version
 from holdfast.core.issuance import Issuance
+from holdfast.operations.standing import Standing
 from holdfast.store import budgets, certificates, issuers, versions
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 
 
 def for_order(
-    tx: Tx, issuance: Issuance, chosen: IssuerRow | None, found: Certificate, current: Version | None
+    tx: Tx,
+    issuance: Issuance,
+    chosen: IssuerRow | None,
+    found: Certificate,
+    current: Version | None,
+    standing: Standing | None = None,
 ) -> tuple[str, ...]:
     """What the first claim of an attempt pays for."""
     if chosen is None:
         return ()
+    standing = standing or Standing(tx)
     keys = ca_limits.budgets_of_order(
-        ca_limits.limits_of(chosen.kind, chosen.settings),
+        standing.limits_of(chosen),
         chosen.name,
         issuance.identifiers,
         renewal=_same_names(current, found, chosen),
         in_ari_window=issuance.replaces is not None and _in_window(found, tx.now()),
     )
-    budgets.define_all(tx, keys)
+    standing.define(keys)
     many = ca_limits.reckoned(chosen.kind, chosen.settings, len(issuance.identifiers)).order
     asked = ca_limits.request_key(chosen.name)
     return tuple(each for key in keys for each in [key] * (many if key == asked else 1))

@@ -10,9 +10,12 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from holdfast.store import cas, crls
+from holdfast.operations.root_lists import mark_of
+from holdfast.store import cas, crls, root_crls
 from holdfast.store.cas import CaRow
+from holdfast.store.crls import Crl
 from holdfast.store.database import Store
+from holdfast.store.root_crls import RootCrl
 from holdfast.store.tx import Tx
 
 CRL_FRESH_FOR: Final = 300  # seconds; a revocation is to be seen soon, though the list would be good for days
@@ -37,7 +40,11 @@ async def fetch(db: Store, ca: str, name: str) -> Published | None:
 
 def _list(tx: Tx, ca: str, name: str) -> Published | None:
     match = _LIST.fullmatch(name)
-    found = crls.get(tx, ca, int(match[1])) if match else None
+    found: Crl | RootCrl | None = None
+    if match:
+        found = crls.get(tx, ca, int(match[1]))
+    elif name == "root.crl" and (row := cas.get(tx, ca)) is not None:
+        found = root_crls.get(tx, mark_of(row.root))
     if found is None:
         return None
     left = int((found.next_update - tx.now()).total_seconds())

@@ -1,10 +1,15 @@
-"""The end of a certificate before its time: the row, the blocked key, the list that will say so, all at once."""
+"""The end of a certificate before its time: the row, the blocked key, the list that will say so, all at once.
+
+And of one from another CA: the wish that the CA hears of it, taken up again.
+"""
 
 from __future__ import annotations
 
 from datetime import timedelta
+from enum import Enum
 from typing import Final
 
+from holdfast.core.certificate import Version
 from holdfast.core.job import Priority, Spec
 from holdfast.operations import issuing
 from holdfast.pki.crl import Reason
@@ -13,23 +18,58 @@ from holdfast.store.ca_certificates import Issued
 from holdfast.store.tx import Tx
 
 CRL: Final = "ca.crl"
+REVOKE: Final = "revoke"  # the job that tells another CA
 GATHER_FOR: Final = timedelta(seconds=5)  # revocations that come together share a list; a minute is promised
 
 
-def revoke(tx: Tx, found: Issued, reason: Reason, *, actor: str, job: str) -> bool:
-    """False if it was revoked before."""
+class Standing(Enum):
+    """Who says so, and how much it is worth when they say that the key is compromised."""
+
+    KEY = "it was signed with the key itself, or the operator says so: all certificates of this key are bad"
+    OWNER = "it is the account that has the certificate, and had the key: nobody is to use that key again"
+    NAMES = "it is somebody who may have the names, and never had the key: only this certificate ends"
+
+
+def revoke(tx: Tx, found: Issued, reason: Reason, *, actor: str, job: str, standing: Standing = Standing.OWNER) -> bool:
+    """False if it was revoked before, and nothing worse is known of it now."""
+    if reason is not Reason.KEY_COMPROMISE:
+        return _end(tx, found, reason, actor=actor, job=job)
+    changed = _end(tx, found, reason, actor=actor, job=job)
+    if not changed and standing is not Standing.NAMES:
+        changed = _worsen(tx, found, actor=actor, job=job)
+    if standing is not Standing.NAMES:
+        ca_certificates.block_key(tx, found.spki_sha256, f"revoked: {found.id}")
+    if standing is Standing.KEY:
+        for other in ca_certificates.good_or_milder(tx, found.spki_sha256, int(reason)):
+            mark = f"{job}.{other.ca}.{other.shard}"
+            if not _end(tx, other, reason, actor=actor, job=mark):
+                _worsen(tx, other, actor=actor, job=mark)
+    return changed
+
+
+def _end(tx: Tx, found: Issued, reason: Reason, *, actor: str, job: str) -> bool:
     if not ca_certificates.revoke(tx, found.id, int(reason)):
         return False
-    if reason is Reason.KEY_COMPROMISE:
-        ca_certificates.block_key(tx, found.spki_sha256, f"revoked: {found.id}")
+    _tell(tx, found, reason, actor, job)
+    _replace_kept(tx, found, reason, actor)
+    return True
+
+
+def _worsen(tx: Tx, found: Issued, *, actor: str, job: str) -> bool:
+    """It ended for a milder reason, which people may ignore; the next list gives the true one."""
+    if not ca_certificates.compromised(tx, found.id, int(Reason.KEY_COMPROMISE)):
+        return False
+    _tell(tx, found, Reason.KEY_COMPROMISE, actor, job)
+    return True
+
+
+def _tell(tx: Tx, found: Issued, reason: Reason, actor: str, job: str) -> None:
     if found.shard is not None:
         hurry(tx, found.ca, found.shard, job)
     journal.audit(
         tx, "certificate_revoked", found.id, actor=actor, ca=found.ca, serial=found.serial, reason=reason.name.lower()
     )
     journal.event(tx, "certificate.revoked", found.id, serial=found.serial, reason=reason.name.lower())
-    _replace_kept(tx, found, reason, actor)
-    return True
 
 
 def _replace_kept(tx: Tx, found: Issued, reason: Reason, actor: str) -> None:
@@ -50,3 +90,32 @@ def hurry(tx: Tx, ca: str, shard: int, job: str) -> None:
     spec = Spec(id=job, kind=CRL, subject=subject, due_at=due_at, priority=Priority.URGENT)
     if jobs.enqueue(tx, spec) != job:
         jobs.bring_forward(tx, CRL, subject, due_at)
+
+
+# ── At other CAs ──
+
+
+def take_up_again(tx: Tx, version: Version, reason: int, *, actor: str) -> bool:
+    """Ask the CA once more, if that was given up; for the reason that is given now. False if there is no need."""
+    dead = jobs.dead(tx, REVOKE, version.id) if version.revoked_at is None else None
+    if dead is None or jobs.live(tx, REVOKE, version.id) is not None:
+        return False
+    versions.change_revocation(tx, version.id, reason)
+    jobs.requeue(tx, dead.id)
+    told = {"version": version.id, "job": dead.id}
+    journal.audit(tx, "revocation_asked_again", version.certificate, actor=actor, **told, reason=reason)
+    journal.event(tx, "revocation.asked_again", version.certificate, **told, by=actor)
+    return True
+
+
+def note(tx: Tx, asked: Version) -> str | None:
+    """What to say to whoever asks again, in the transaction of their wish; `asked` is the version as it was before."""
+    if asked.revoked_at is not None:
+        return "It is revoked already."
+    if asked.revoke_asked_at is None:
+        return None
+    job = jobs.live(tx, REVOKE, asked.id)
+    if job is not None and job.reason == "REQUEUED":
+        return "Its revocation had been given up, and is taken up again."
+    said = f" {job.last_error}" if job is not None and job.last_error else ""
+    return f"Its revocation was asked for before, and the CA is still asked for it.{said}"

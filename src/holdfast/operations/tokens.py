@@ -226,15 +226,15 @@ async def revoke(db: Store, token: str, *, actor: str) -> TokenRow:
     """For good; repeating it changes nothing."""
 
     def write(tx: Tx) -> TokenRow:
-        row = tokens.get(tx, token)
+        row = tokens.get(tx, token) or tokens.by_prefix(tx, token)
         if row is None:
             raise NoSuchToken(token)
-        if tokens.revoke(tx, token):
+        if tokens.revoke(tx, row.id):
             after = replace(row, revoked_at=tx.now())
             journal.audit(
-                tx, "token_revoked", token, actor=actor, before=_decided(row), after=_decided(after), name=row.name
+                tx, "token_revoked", row.id, actor=actor, before=_decided(row), after=_decided(after), name=row.name
             )
-            journal.event(tx, "token.revoked", token, user=row.name)
-        return tokens.get(tx, token) or row
+            journal.event(tx, "token.revoked", row.id, user=row.name)
+        return tokens.get(tx, row.id) or row
 
     return await db.write(write)

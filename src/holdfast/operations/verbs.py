@@ -20,11 +20,13 @@ from holdfast.operations import (
     ca_options,
     ca_renewal,
     publishing,
+    root_lists,
     second_person,
     verbs_certificates,
 )
 from holdfast.operations import ca as cas
 from holdfast.operations.ca import Brought, CaRefused
+from holdfast.operations.root_lists import Revoking
 from holdfast.operations.vault import Vault
 from holdfast.pki import keys
 from holdfast.pki.ceremony import Plan
@@ -81,13 +83,21 @@ async def create(
     permit: Sequence[str],
     options: Mapping[str, Json],
     under: str | None = None,
+    any_name: bool = False,
+    dry_run: bool = False,
 ) -> Json:
-    plan = Plan(name=name, key_kind=KeyKind(key), permit=tuple(permit))
+    plan = Plan(name=name, key_kind=KeyKind(key), permit=tuple(permit), crl_url=office.policy.root_crl_url(ca))
     chosen = ca_options.changed(CaOptions(), options)
+    if dry_run:
+        await cas.check_new(office.vault.db, ca, chosen)
+        above = None if under is None else await cas.with_root(office.vault.db, under)
+        return {"ca": ca, "name": name, "key": key, "under": above and above.id, "options": chosen.to_json()}
     if under is None:
         row = await cas.create(office.vault, ca=ca, plan=plan, options=chosen, actor=actor)
     else:
-        row = await cas.create_under(office.vault, ca=ca, under=under, plan=plan, options=chosen, actor=actor)
+        row = await cas.create_under(
+            office.vault, ca=ca, under=under, plan=plan, options=chosen, actor=actor, any_name=any_name
+        )
     return await _changed(office, row)
 
 
@@ -102,6 +112,7 @@ async def adopt(
     key: str | None = None,
     passphrase: str | None = None,
     device: str | None = None,
+    dry_run: bool = False,
 ) -> Json:
     brought = Brought(
         chain=chain.encode(),
@@ -111,7 +122,8 @@ async def adopt(
         device=device,
     )
     chosen = ca_options.changed(CaOptions(), options)
-    return await _changed(office, await cas.adopt(office.vault, ca=ca, brought=brought, options=chosen, actor=actor))
+    row = await cas.adopt(office.vault, ca=ca, brought=brought, options=chosen, actor=actor, dry_run=dry_run)
+    return _whole(office, row) if dry_run else await _changed(office, row)
 
 
 async def listed(office: Office, actor: str) -> Json:
@@ -144,29 +156,66 @@ async def close(office: Office, actor: str, *, ca: str, dry_run: bool = False) -
     return await _changed(office, await cas.set_state(office.vault.db, ca, "closed", actor=actor))
 
 
-async def reopen(office: Office, actor: str, *, ca: str) -> Json:
+async def reopen(office: Office, actor: str, *, ca: str, dry_run: bool = False) -> Json:
+    if dry_run:
+        return {**_brief(await cas.get(office.vault.db, ca)), "state": "active"}
     return await _changed(office, await cas.set_state(office.vault.db, ca, "active", actor=actor))
 
 
 async def renew_issuer(
     office: Office, actor: str, *, ca: str, years: int, chain: str | None = None, dry_run: bool = False
 ) -> Json:
-    given = None if chain is None else chain.encode()
+    given, place = None if chain is None else chain.encode(), office.policy.root_crl_url(ca)
     if dry_run:
         was = await cas.get(office.vault.db, ca)
         return {
             **_brief(await ca_renewal.renewed(office.vault, ca, years=years, chain=given)),
             "was": _brief(was)["ends"],
         }
-    return await _changed(office, await ca_renewal.renew(office.vault, ca, years=years, chain=given, actor=actor))
+    row = await ca_renewal.renew(office.vault, ca, years=years, chain=given, actor=actor, crl_url=place)
+    return await _changed(office, row)
 
 
-async def change(office: Office, actor: str, *, ca: str, changes: Mapping[str, Json]) -> Json:
+async def root_crl(
+    office: Office,
+    actor: str,
+    *,
+    ca: str,
+    revoke: str | None = None,
+    reason: str = "unspecified",
+    days: int | None = None,
+    dry_run: bool = False,
+) -> Json:
+    """Sign the next list of a CA's root, perhaps with one more intermediate on it."""
+    row = await cas.get(office.vault.db, ca)
+    revoking = None
+    if revoke is not None:
+        revoking = Revoking(serial=int(ca_clients.serial_of(revoke), 16), reason=_reason(reason))
+    life = None if days is None else timedelta(days=days)
+    made = await root_lists.next_list(office.vault, row, revoking=revoking, life=life)
+    cut_off = await office.vault.db.read(lambda tx: root_lists.cut_off(tx, made.root, revoking))
+    told = {
+        "ca": ca,
+        "number": made.number,
+        "ends": _at(made.next_update),
+        "revoked": root_lists.serials(made),
+        "address": office.policy.root_crl_url(ca),
+        "cut_off": cut_off,
+    }
+    if dry_run:
+        return told
+    job = office.vault.keyring.random.new_id("job")
+    if not await office.vault.db.write(lambda tx: root_lists.write(tx, made, job=job, actor=actor, revoking=revoking)):
+        raise CaRefused("Another list of this root was signed at the same moment; this one was not kept.", "Try again.")
+    return told
+
+
+async def change(office: Office, actor: str, *, ca: str, changes: Mapping[str, Json], dry_run: bool = False) -> Json:
     if not changes:
         raise CaRefused("Nothing was to be changed.", "'holdfast ca set --help' shows what can be.")
     db = office.vault.db
-    row = await cas.change_options(db, ca, lambda was: ca_options.changed(was, changes), actor=actor)
-    return await _changed(office, row)
+    row = await cas.change_options(db, ca, lambda was: ca_options.changed(was, changes), actor=actor, dry_run=dry_run)
+    return _whole(office, row) if dry_run else await _changed(office, row)
 
 
 async def _changed(office: Office, row: CaRow) -> Json:
@@ -225,7 +274,9 @@ async def eab_list(office: Office, actor: str, *, ca: str | None = None, after: 
     return [_eab(each) for each in found]
 
 
-async def eab_revoke(office: Office, actor: str, *, kid: str) -> Json:
+async def eab_revoke(office: Office, actor: str, *, kid: str, dry_run: bool = False) -> Json:
+    if dry_run:
+        return _eab(await office.vault.db.read(lambda tx: ca_clients.eab_key_of(tx, kid)))
     await ca_clients.revoke_eab_key(office.vault.db, kid, actor=actor)
     return {"kid": kid}
 
@@ -323,34 +374,42 @@ async def pauses(office: Office, actor: str) -> Json:
     ]
 
 
-async def pause(office: Office, actor: str, *, account: str, name: str) -> Json:
-    await ca_clients.pause(office.vault.db, account, name, actor=actor)
-    return {"account": account, "name": name}
+async def pause(office: Office, actor: str, *, account: str, name: str, dry_run: bool = False) -> Json:
+    if dry_run:
+        await office.vault.db.read(lambda tx: ca_clients.account_of(tx, account))
+        return {"account": account, "name": ca_clients.pausable(name)}
+    return {"account": account, "name": await ca_clients.pause(office.vault.db, account, name, actor=actor)}
 
 
 async def unpause(office: Office, actor: str, *, account: str, name: str) -> Json:
-    await ca_clients.unpause(office.vault.db, account, name, actor=actor)
-    return {"account": account, "name": name}
+    return {"account": account, "name": await ca_clients.unpause(office.vault.db, account, name, actor=actor)}
 
 
 async def revoke(
     office: Office, actor: str, *, ca: str, serial: str, reason: str = "unspecified", dry_run: bool = False
 ) -> Json:
+    why = _reason(reason)
+    db, random = office.vault.db, office.vault.keyring.random
+    found = await db.read(lambda tx: ca_clients.certificate_of(tx, ca, serial, why))
+    also = await db.read(lambda tx: ca_clients.also_revoked(tx, found, why))
+    if not dry_run:
+        await ca_clients.revoke_certificate(db, random, ca, serial, why, actor=actor)
+    names = [identifier.value for identifier in found.identifiers]
+    facts = {"certificate": found.id, "serial": found.serial, "names": names, "reason": why.name.lower()}
+    return {**facts, **({"also": also} if also else {})}
+
+
+def _reason(text: str) -> Reason:
     try:
-        why = Reason[reason.upper().replace("-", "_")]
+        return Reason[text.upper().replace("-", "_")]
     except KeyError:
         known = ", ".join(each.name.lower().replace("_", "-") for each in Reason)
-        raise CaRefused(f"There is no reason {reason!r:.40}.", f"There are: {known}.") from None
-    db, random = office.vault.db, office.vault.keyring.random
+        raise CaRefused(f"There is no reason {text!r:.40}.", f"There are: {known}.") from None
+
+
+async def block_key(office: Office, actor: str, *, key: str, why: str, dry_run: bool = False) -> Json:
     if dry_run:
-        found = await db.read(lambda tx: ca_clients.certificate_of(tx, ca, serial))
-    else:
-        found = await ca_clients.revoke_certificate(db, random, ca, serial, why, actor=actor)
-    names = [identifier.value for identifier in found.identifiers]
-    return {"certificate": found.id, "serial": found.serial, "names": names, "reason": why.name.lower()}
-
-
-async def block_key(office: Office, actor: str, *, key: str, why: str) -> Json:
+        return {"key": await office.vault.db.read(lambda tx: ca_clients.blockable(tx, key))}
     return {"key": await ca_clients.block_key(office.vault.db, key, why, actor=actor)}
 
 
@@ -368,6 +427,7 @@ VERBS: Final[Mapping[str, Callable[..., Awaitable[Json]]]] = {
     "ca.open": reopen,
     "ca.set": change,
     "ca.renew-issuer": renew_issuer,
+    "ca.root-crl": root_crl,
     "eab.create": eab_create,
     "eab.list": eab_list,
     "eab.revoke": eab_revoke,

@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from holdfast.pki import keys
-from holdfast.pki.certify import key_usage
+from holdfast.pki.certify import distribution_points, key_usage
 from holdfast.pki.issuer import issuer_problem
 from holdfast.pki.keys import PublicKey
 from holdfast.pki.lint import Finding
@@ -29,6 +29,7 @@ class Authority:
     not_after: datetime
     path_length: int  # how many CAs may stand between this one and an end certificate
     constraints: x509.NameConstraints | None = None
+    crl_url: str | None = None  # where the list of whoever signs it is found; a root's own certificate has none
 
     @property
     def subject(self) -> x509.Name:
@@ -59,6 +60,8 @@ def prepare(authority: Authority, issuer: x509.Certificate | None = None) -> Uns
     if issuer is not None:
         uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        if authority.crl_url:
+            builder = builder.add_extension(distribution_points(authority.crl_url), critical=False)
     if authority.constraints is not None:
         builder = builder.add_extension(authority.constraints, critical=True)
     return unsigned(builder, issuer_key)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -59,6 +60,7 @@ class Plan:
     permit: tuple[str, ...] = ()  # DNS subtrees and networks; empty: any name
     root_years: int = 20
     intermediate_years: int = 5
+    crl_url: str | None = None  # where the root's list of revoked intermediates will be found
 
     def __post_init__(self) -> None:
         if not 0 < len(self.name) <= MAX_NAME or not self.name.isprintable() or self.name != self.name.strip():
@@ -66,6 +68,13 @@ class Plan:
         if not 0 < self.intermediate_years < self.root_years <= 25:
             raise PkiRefused("pki-years", "The root lives longer than the intermediate, and at most 25 years.")
         permitting(self.permit)  # refuses what is no subtree, before any key is made
+        check_crl_url(self.crl_url)
+
+
+def check_crl_url(url: str | None) -> None:
+    """Over plain HTTP: whoever fetches a list to check a certificate cannot check one for that first."""
+    if url is not None and not re.fullmatch(r"http://[!-~]{1,500}", url):
+        raise PkiRefused("pki-crl-url", f"{url!r:.80} is no address of a list.", "Write http:// and where it will be.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +129,16 @@ async def perform(plan: Plan, passphrases: Passphrases, *, now: datetime, random
     )
 
 
-async def make(plan: Plan, *, now: datetime, random: Random) -> Made:
-    """The same with the keys not encrypted: for a server that seals both with its own."""
+async def make(plan: Plan, *, now: datetime, random: Random, taken: Collection[str] = ()) -> Made:
+    """The same with the keys not encrypted: for a server that seals both with its own.
+
+    `taken` are common names of other CAs: no two are to have one name and different keys.
+    """
     root_key = await keys.generate(plan.key_kind)
     begins = _begin(now)
     root_plan = Authority(
         organization=plan.name,
-        common_name=f"{plan.name} Root CA {now.year}",
+        common_name=_common_name(plan, "Root", now, root_key, taken),
         key=root_key.public_key(),
         serial=new_serial(random),
         not_before=begins,
@@ -134,33 +146,67 @@ async def make(plan: Plan, *, now: datetime, random: Random) -> Made:
         path_length=1,
     )
     root = _signed(authority.prepare(root_plan), root_key, None, now)
-    below, key = await make_intermediate(plan, root, root_key, now=now, random=random)
+    below, key = await make_intermediate(plan, root, root_key, now=now, random=random, taken=taken)
     return Made(root=root, root_key=root_key, intermediate=below, intermediate_key=key)
 
 
 async def make_intermediate(
-    plan: Plan, root: x509.Certificate, root_key: PrivateKey, *, now: datetime, random: Random
+    plan: Plan,
+    root: x509.Certificate,
+    root_key: PrivateKey,
+    *,
+    now: datetime,
+    random: Random,
+    taken: Collection[str] | None,
+    constraints: x509.NameConstraints | None = None,
 ) -> tuple[x509.Certificate, PrivateKey]:
-    """A new intermediate under a root, which may be years old: it ends with its root, if not before."""
+    """A new intermediate under a root, which may be years old: it ends with its root, if not before.
+
+    `constraints` hold if the plan has none of its own. `taken`: None, if nobody knows which names were given before.
+    """
     key = await keys.generate(plan.key_kind)
     begins, ends = _span(root, plan.intermediate_years, now)
     below = Authority(
         organization=plan.name,
-        common_name=f"{plan.name} Intermediate CA {now.year}",
+        common_name=_common_name(plan, "Intermediate", now, key, taken),
         key=key.public_key(),
         serial=new_serial(random),
         not_before=begins,
         not_after=ends,
         path_length=0,
-        constraints=permitting(plan.permit),
+        constraints=permitting(plan.permit) or constraints,
+        crl_url=plan.crl_url,
     )
     return _signed(authority.prepare(below, root), root_key, root, now), key
 
 
+def _common_name(plan: Plan, role: str, now: datetime, key: PrivateKey, taken: Collection[str] | None) -> str:
+    """With a part of the key's identifier where the plain one may be another's: one name with two keys misleads."""
+    plain = f"{plan.name} {role} CA {now.year}"
+    if taken is not None and plain not in taken:
+        return plain
+    return f"{plan.name} {'' if role == 'Intermediate' else f'{role} '}CA {now.year} {_short_id(key)}"
+
+
+def _short_id(key: PrivateKey) -> str:
+    return keys.key_identifier(key.public_key()).hex()[:8]
+
+
 def certify_again(
-    older: x509.Certificate, root: x509.Certificate, root_key: PrivateKey, *, years: int, now: datetime, random: Random
+    older: x509.Certificate,
+    root: x509.Certificate,
+    root_key: PrivateKey,
+    *,
+    years: int,
+    now: datetime,
+    random: Random,
+    crl_url: str | None = None,
 ) -> x509.Certificate:
-    """The same intermediate until a later day: same name, same key, so that all it ever signed verifies with either."""
+    """The same intermediate until a later day: same name, same key, so that all it ever signed verifies with either.
+
+    Without a `crl_url` it keeps the one it has.
+    """
+    check_crl_url(crl_url)
     if not issued_by(older, root):
         raise PkiRefused("pki-other-root", "This intermediate was signed by another root.")
     begins, ends = _span(root, years, now)
@@ -177,10 +223,26 @@ def certify_again(
         not_after=ends,
         path_length=0,
         constraints=issuer.constraints,
+        crl_url=crl_url or crl_url_of(older),
     )
     if again.subject != older.subject:
         raise PkiRefused("pki-subject", "Its name is not one of ours.", "Have it signed anew where it was made.")
     return _signed(authority.prepare(again, root), root_key, root, now)
+
+
+def organization_of(certificate: x509.Certificate) -> str:
+    """By which name the CA goes on."""
+    return _part(certificate, NameOID.ORGANIZATION_NAME)
+
+
+def crl_url_of(certificate: x509.Certificate) -> str | None:
+    """Where a certificate says that the list of its issuer is; None if it does not."""
+    try:
+        points = certificate.extensions.get_extension_for_class(x509.CRLDistributionPoints).value
+    except x509.ExtensionNotFound:
+        return None
+    names = [name for point in points for name in point.full_name or ()]
+    return next((name.value for name in names if isinstance(name, x509.UniformResourceIdentifier)), None)
 
 
 def _span(root: x509.Certificate, years: int, now: datetime) -> tuple[datetime, datetime]:

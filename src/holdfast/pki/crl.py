@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -30,7 +30,7 @@ class Reason(IntEnum):
     PRIVILEGE_WITHDRAWN = 9
 
 
-_FLAGS: Final = {
+FLAGS: Final = {
     Reason.KEY_COMPROMISE: x509.ReasonFlags.key_compromise,
     Reason.AFFILIATION_CHANGED: x509.ReasonFlags.affiliation_changed,
     Reason.SUPERSEDED: x509.ReasonFlags.superseded,
@@ -54,17 +54,24 @@ def prepare(
     next_update: datetime,
     revoked: Iterable[Revoked],
     shard: int | None = None,
+    earlier: Sequence[str] = (),
+    kept: Iterable[x509.RevokedCertificate] = (),
 ) -> Unsigned:
-    """A list that only lacks its signature. `number` must grow with every list of this issuer and shard."""
+    """A list that only lacks its signature. `number` must grow with every list of this issuer and shard.
+
+    `earlier` are the addresses, as the issuer's `crl_url` is one, that older certificates name. `kept` are entries
+    of an earlier list, taken over as they are.
+    """
     if not 0 <= number < 1 << 159:
         raise ValueError("a CRL number is positive and has at most 20 octets")
     this_update, next_update = _whole(this_update), _whole(next_update)
     if not this_update < next_update:
         raise ValueError("a CRL ends after it begins")
     entries = {each.serial: each for each in sorted(revoked, key=lambda each: (each.serial, each.revoked_at))}
+    listed = {each.serial_number: each for each in kept} | {each.serial: _entry(each) for each in entries.values()}
     # Through the constructor: add_revoked_certificate copies all entries for each one, so that 100 000 take minutes.
     builder = x509.CertificateRevocationListBuilder(
-        issuer.certificate.subject, revoked_certificates=[_entry(each) for each in entries.values()]
+        issuer.certificate.subject, revoked_certificates=[listed[serial] for serial in sorted(listed)]
     )
     builder = (
         builder.last_update(this_update)
@@ -72,7 +79,7 @@ def prepare(
         .add_extension(authority_key(issuer), critical=False)
         .add_extension(x509.CRLNumber(number), critical=False)
     )
-    if (place := _place(issuer, shard)) is not None:
+    if (place := _place(issuer, shard, earlier)) is not None:
         builder = builder.add_extension(place, critical=True)
     return unsigned(builder, issuer.public_key)
 
@@ -86,23 +93,36 @@ def sign(
     next_update: datetime,
     revoked: Iterable[Revoked],
     shard: int | None = None,
+    earlier: Sequence[str] = (),
+    kept: Iterable[x509.RevokedCertificate] = (),
 ) -> bytes:
     """The list in DER; the same arguments give the same bytes."""
     content = prepare(
-        issuer, number=number, this_update=this_update, next_update=next_update, revoked=revoked, shard=shard
+        issuer,
+        number=number,
+        this_update=this_update,
+        next_update=next_update,
+        revoked=revoked,
+        shard=shard,
+        earlier=earlier,
+        kept=kept,
     )
     return finish(content, signer)
 
 
-def _place(issuer: Issuer, shard: int | None) -> x509.IssuingDistributionPoint | None:
-    """Names the shard by the certificates' own URL, so that no list can be passed off as another's (§5.2.5)."""
-    if SHARD not in (issuer.crl_url or ""):
+def _place(issuer: Issuer, shard: int | None, earlier: Sequence[str]) -> x509.IssuingDistributionPoint | None:
+    """Names the shard by its certificates' own URLs, so that no list can be passed off as another's (§5.2.5).
+
+    By all they ever had: a certificate keeps its URL when the CA moves. A list that is the only one names none: it
+    is in scope for every certificate, wherever that says the list is.
+    """
+    if issuer.shards == 1:
         return None
-    url = issuer.url_of(shard)
-    if url is None:
+    if shard is None:
         raise ValueError("a CRL in shards needs the number of its shard")
+    urls = dict.fromkeys(each.replace(SHARD, str(shard)) for each in (issuer.crl_url or "", *earlier))
     return x509.IssuingDistributionPoint(
-        full_name=[x509.UniformResourceIdentifier(url)],
+        full_name=[x509.UniformResourceIdentifier(url) for url in urls],
         relative_name=None,
         only_contains_user_certs=True,
         only_contains_ca_certs=False,
@@ -112,9 +132,19 @@ def _place(issuer: Issuer, shard: int | None) -> x509.IssuingDistributionPoint |
     )
 
 
+def places_of(der: bytes, shard: int) -> list[str]:
+    """The addresses by which a list names its shard, as `earlier` wants them."""
+    try:
+        found = x509.load_der_x509_crl(der).extensions.get_extension_for_class(x509.IssuingDistributionPoint).value
+    except x509.ExtensionNotFound:
+        return []
+    names = [str(name.value) for name in found.full_name or () if isinstance(name, x509.UniformResourceIdentifier)]
+    return [f"{url.removesuffix(end)}/{SHARD}.crl" for url in names if url.endswith(end := f"/{shard}.crl")]
+
+
 def _entry(revoked: Revoked) -> x509.RevokedCertificate:
     builder = x509.RevokedCertificateBuilder(revoked.serial).revocation_date(_whole(revoked.revoked_at))
-    if (flag := _FLAGS.get(revoked.reason)) is not None:
+    if (flag := FLAGS.get(revoked.reason)) is not None:
         builder = builder.add_extension(x509.CRLReason(flag), critical=False)
     return builder.build()
 
@@ -131,6 +161,9 @@ def regenerate_at(this_update: datetime, next_update: datetime) -> datetime:
     return this_update + (next_update - this_update) / 3
 
 
-def may_be_left_out(not_after: datetime, listed_at: datetime | None) -> bool:
-    """Whether an expired certificate has been on a list made after its end, as §3.3 asks; `listed_at` is the last."""
-    return listed_at is not None and listed_at > not_after
+def may_be_left_out(not_after: datetime, listed_at: datetime | None, now: datetime) -> bool:
+    """Whether an expired certificate has been on a list made after its end, as §3.3 asks; `listed_at` is the last.
+
+    One that is still good stays, though it was on a list from the future: a clock may have been ahead.
+    """
+    return listed_at is not None and not_after < min(listed_at, now)

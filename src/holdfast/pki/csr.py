@@ -129,7 +129,8 @@ def _check_signature(csr: x509.CertificateSigningRequest) -> None:
     try:
         if isinstance(csr.signature_hash_algorithm, _WEAK):
             raise CsrRefused("csr-signature-weak", "The request is signed with SHA-1 or MD5.", "Use SHA-256.")
-        good = csr.is_signature_valid
+        whole = csr.public_bytes(Encoding.DER).endswith(b"\0" + csr.signature)  # of octets: no bit of it is unused
+        good = whole and csr.is_signature_valid
     except (ValueError, TypeError, UnsupportedAlgorithm):
         good = False
     if not good:

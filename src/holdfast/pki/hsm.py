@@ -36,6 +36,17 @@ _FOR_A_PERSON: Final = {
 }
 
 
+class _Library:
+    """A vendor's library in this process. It is told of no threads: one at a time speaks to it, whoever it is."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.starts = 0  # a new start ends the sessions of all who use it
+
+
+_LIBRARIES: Final[dict[str, _Library]] = {}  # by path; a library is loaded once for a process
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where the key is: the vendor's library, a token in it, and the label that the key pair has there."""
@@ -47,14 +58,18 @@ class Place:
 
 
 class Pkcs11Signer:
-    """Signs in one session, one signature at a time; a session that went stale is replaced once without a word."""
+    """Signs in one session, one signature at a time; a session that went stale is replaced once without a word.
+
+    A device that was away is found again by starting its library anew: many look for devices only at their start.
+    """
 
     quick = False  # a device may be on the network: milliseconds, or its time-out
 
     def __init__(self, place: Place) -> None:
         """Open the token and look for the key; this blocks, so call it through aside()."""
         self._place = place
-        self._lock = threading.Lock()  # a session serves one thread at a time
+        self._library = _LIBRARIES.setdefault(place.library, _Library())
+        self._start = 0  # of the library, in which the session was opened
         self._session: Any = None
         self._key: Any = None
         with self._talking():
@@ -77,7 +92,8 @@ class Pkcs11Signer:
             return self._signature(content)
 
     def close(self) -> None:
-        with self._lock:
+        with self._library.lock:
+            self._forget_if_over()
             self._hang_up()
 
     def _signature(self, content: bytes) -> bytes:
@@ -118,7 +134,8 @@ class Pkcs11Signer:
     @contextmanager
     def _talking(self) -> Iterator[None]:
         """Hold the session, opened if need be; close it after any error, and say whether to try again."""
-        with self._lock:
+        with self._library.lock:
+            self._forget_if_over()
             try:
                 if self._session is None:
                     self._dial()
@@ -135,14 +152,48 @@ class Pkcs11Signer:
                 raise self._told(error) from error
 
     def _dial(self) -> None:
-        from pkcs11 import ObjectClass, lib
+        """Once more with the library started anew, unless the device itself said what is wrong."""
+        try:
+            self._connect()
+        except SignerRefused:
+            raise
+        except Exception as error:
+            if type(error).__name__ in _FOR_A_PERSON:
+                raise
+            self._hang_up()
+            self._start_anew()
+            self._connect()
+
+    def _connect(self) -> None:
+        from pkcs11 import ObjectClass
+
+        token = self._loaded().get_token(token_label=self._place.token)
+        self._session, self._start = _logged_in(token, self._place.pin), self._library.starts
+        self._key = self._session.get_key(object_class=ObjectClass.PRIVATE_KEY, label=self._place.key)
+
+    def _loaded(self) -> Any:
+        from pkcs11 import lib
 
         try:
-            library = lib(self._place.library)
+            return lib(self._place.library)
+        except ImportError:
+            raise
         except Exception as error:
+            if type(error).__name__ != "PKCS11Error":  # it was loaded; what it says is about its devices
+                raise
             raise SignerRefused("hsm-library", f"The library {self._place.library} cannot be used: {error}.") from error
-        self._session = _logged_in(library.get_token(token_label=self._place.token), self._place.pin)
-        self._key = self._session.get_key(object_class=ObjectClass.PRIVATE_KEY, label=self._place.key)
+
+    def _start_anew(self) -> None:
+        library = self._loaded()
+        self._library.starts += 1
+        with suppress(Exception):  # it may have lost too much to end well
+            library.finalize()
+        library.initialize()
+
+    def _forget_if_over(self) -> None:
+        """A session of an earlier start is not closed: its number may be another signer's by now."""
+        if self._start != self._library.starts:
+            self._session = self._key = None
 
     def _hang_up(self) -> None:
         session, self._session, self._key = self._session, None, None

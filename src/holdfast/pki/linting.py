@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -17,6 +18,13 @@ _DECIDED_HERE: Final = frozenset({"pkix.invalid_domain_name_syntax"})
 def certificate_findings(der: bytes) -> list[Finding]:
     """What pkilint finds in a certificate, in its own words; a placeholder for a signature does not matter to it."""
     return _findings(_certificate_validator(), _loader("RFC5280CertificateDocumentLoader"), der)
+
+
+def load() -> None:
+    """Before the first certificate waits for it: loading takes longer than linting. Without pkilint, nothing."""
+    with suppress(PkiRefused):
+        _certificate_validator()
+        _loader("RFC5280CertificateDocumentLoader")
 
 
 def _findings(validator: Any, loader: Any, der: bytes) -> list[Finding]:

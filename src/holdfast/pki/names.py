@@ -77,9 +77,17 @@ def _check_characters(text: str) -> None:
         if char.isspace():
             raise NameRefused("name-space", f"{_shown(text)} holds a space.", "Give several names one by one.")
     if not text.isascii():
-        raise NameRefused(
-            "name-not-ascii", f"{_shown(text)} is not ASCII.", "Write each label in its 'xn--' form (an A-label)."
-        )
+        raise NameRefused("name-not-ascii", f"{_shown(text)} is not ASCII.", f"Write {_ascii_form(text)}.")
+
+
+def _ascii_form(text: str) -> str:
+    """What is wanted instead; which of several it is, where letters look alike, is for a person to see."""
+    base = text.removeprefix("*.")
+    try:
+        found = idna.encode(base, uts46=True).decode() if len(base) <= MAX_NAME else ""
+    except UnicodeError:
+        found = ""
+    return text.removesuffix(base) + found if found else "each label in its 'xn--' form (an A-label)"
 
 
 def _check_label(label: str, name: str) -> None:

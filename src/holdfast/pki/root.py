@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.x509.oid import NameOID
 
 from holdfast.pki import bundle, crl, keys
 from holdfast.pki.aside import aside
@@ -21,11 +20,12 @@ from holdfast.pki.ceremony import (
     Plan,
     certify_again,
     make_intermediate,
+    organization_of,
     put_away,
     write_new,
 )
 from holdfast.pki.chain import parse_bundle
-from holdfast.pki.crl import Revoked
+from holdfast.pki.crl import Reason
 from holdfast.pki.issuer import Issuer, is_self_signed
 from holdfast.pki.keys import PrivateKey
 from holdfast.pki.refused import ChainRefused, PkiRefused, SignerRefused
@@ -33,7 +33,7 @@ from holdfast.pki.signer import KeySigner
 from holdfast.ports import Files, Random
 from holdfast.secret import Secret
 
-CRL_DAYS: Final = (1, 400)
+CRL_LIFE: Final = (timedelta(days=1), timedelta(days=400))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,7 @@ class Root:
 
     @property
     def organization(self) -> str:
-        """By which name the CA goes on."""
-        found = self.certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-        return str(found[0].value) if found else ""
+        return organization_of(self.certificate)
 
 
 async def open_root(certificate: bytes, key: bytes, passphrase: Secret[str]) -> Root:
@@ -70,19 +68,33 @@ class Next:
 
 
 async def next_intermediate(
-    root: Root, plan: Plan, passphrase: Secret[str], *, now: datetime, random: Random
-) -> Next:  # fmt: skip
-    """A weak passphrase is refused before anything is made."""
+    root: Root,
+    plan: Plan,
+    passphrase: Secret[str],
+    *,
+    now: datetime,
+    random: Random,
+    like: x509.Certificate | None = None,
+) -> Next:
+    """A weak passphrase is refused before anything is made. `like` is the one of before: what it may not, this may not.
+
+    Its name has a mark of its key: here nobody knows which names were given before.
+    """
     if len(passphrase.reveal()) < MIN_PASSPHRASE:
         raise PkiRefused("pki-passphrase", f"A passphrase has at least {MIN_PASSPHRASE} characters.")
-    certificate, key = await make_intermediate(plan, root.certificate, root.key, now=now, random=random)
+    constraints = None if like is None else Issuer(id="", certificate=like).constraints
+    certificate, key = await make_intermediate(
+        plan, root.certificate, root.key, now=now, random=random, taken=None, constraints=constraints
+    )
     return Next(certificate=certificate, key_pem=await aside(put_away, key, passphrase, random))
 
 
-def certified_again(root: Root, older: bytes, *, years: int, now: datetime, random: Random) -> x509.Certificate:
+def certified_again(
+    root: Root, older: bytes, *, years: int, now: datetime, random: Random, crl_url: str | None = None
+) -> x509.Certificate:
     """The same intermediate until a later day; its key is not needed for that."""
     [certificate, *_] = parse_bundle(older)
-    return certify_again(certificate, root.certificate, root.key, years=years, now=now, random=random)
+    return certify_again(certificate, root.certificate, root.key, years=years, now=now, random=random, crl_url=crl_url)
 
 
 def save(files: Files, folder: Path, made: Next, transcript: str) -> None:
@@ -98,15 +110,56 @@ def save(files: Files, folder: Path, made: Next, transcript: str) -> None:
     )
 
 
-def revocation_list(root: Root, revoked: Sequence[Revoked], *, number: int, now: datetime, days: int) -> bytes:
+def revocation_list(
+    root: Root,
+    revoked: Sequence[x509.RevokedCertificate],
+    *,
+    number: int,
+    now: datetime,
+    life: timedelta,
+) -> bytes:
     """The root's own list, in DER: for whoever checks intermediates. `number` must grow from list to list."""
-    if not CRL_DAYS[0] <= days <= CRL_DAYS[1]:
-        raise SignerRefused("crl-days", f"A root's list is good for {CRL_DAYS[0]} to {CRL_DAYS[1]} days.")
+    if not CRL_LIFE[0] <= life <= CRL_LIFE[1]:
+        least, most = (each.days for each in CRL_LIFE)
+        raise SignerRefused("crl-days", f"A root's list is good for {least} to {most} days.")
     return crl.sign(
         Issuer(id="root", certificate=root.certificate),
         KeySigner(root.key),
         number=number,
         this_update=now,
-        next_update=now + timedelta(days=days),
-        revoked=revoked,
+        next_update=now + life,
+        revoked=(),
+        kept=revoked,
     )
+
+
+def entry(serial: int, at: datetime, reason: Reason) -> x509.RevokedCertificate:
+    """An intermediate that is revoked; of a CA it is said that the CA is compromised, not a key (RFC 5280 §5.3.1)."""
+    builder = x509.RevokedCertificateBuilder(serial).revocation_date(at.astimezone(UTC).replace(microsecond=0))
+    flag = x509.ReasonFlags.ca_compromise if reason is Reason.KEY_COMPROMISE else crl.FLAGS.get(reason)
+    return (builder if flag is None else builder.add_extension(x509.CRLReason(flag), critical=False)).build()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What an earlier list of a root said, which the next one goes on saying."""
+
+    number: int
+    entries: tuple[x509.RevokedCertificate, ...]
+
+    def __contains__(self, serial: int) -> bool:
+        return any(each.serial_number == serial for each in self.entries)
+
+
+def read_list(content: bytes, root: x509.Certificate) -> Listed:
+    """A list of this root, in DER or PEM."""
+    try:
+        parse = x509.load_pem_x509_crl if content.startswith(b"-----") else x509.load_der_x509_crl
+        found = parse(content)
+        number = found.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+        ours = found.issuer == root.subject and found.is_signature_valid(root.public_key())  # type: ignore[arg-type]
+    except (ValueError, TypeError, x509.ExtensionNotFound):
+        raise SignerRefused("crl-unreadable", "The earlier list cannot be read.") from None
+    if not ours:
+        raise SignerRefused("crl-other-root", "The earlier list is another CA's.", "Give the last one of this root.")
+    return Listed(number, tuple(found))

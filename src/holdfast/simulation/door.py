@@ -33,8 +33,10 @@ class DoorIssuer:
 
     async def _call(self, what: str, act: Callable[[float], T]) -> T:
         stage, node = self._stage, self._node
-        await node.gate()
-        await node.pass_a_moment()
+        if not node.free:
+            await node.gate()
+        if stage.latencies:
+            await node.pass_a_moment()
         self._ca.hear(what, stage.loop.time())
         answer = act(stage.loop.time())
         if stage.chance("hang"):
@@ -69,7 +71,7 @@ class DoorIssuer:
             return order
 
         order = await self._call("place", act)
-        return Placed(ref={"order": order.ref})
+        return Placed(ref={"order": order.ref}, ready=not order.proofs and not order.csr)
 
     async def look(self, ref: Mapping[str, Any], wish: Wish) -> Look:
         return await self._call("look", lambda now: self._ca.look(ref["order"], now))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,7 +18,7 @@ from holdfast.engine.loop import wait_for
 from holdfast.errors import OutcomeUnknown, StoreUnavailable, TryLater
 from holdfast.ports import POINTS, Request, Response
 from holdfast.simulation.clockwork import START, VirtualLoop
-from holdfast.store.database import Retrying, Wake
+from holdfast.store.database import GROUP, Retrying, Wake
 from holdfast.store.tx import Tx
 from holdfast.telemetry import SilentLog
 
@@ -74,6 +74,11 @@ class Node:
         """Go on at once, all of it: a replica of which one half stays frozen is none of the faults."""
         self.paused_until = min(self.paused_until, self.stage.loop.time())
         self._thawed.set()
+
+    @property
+    def free(self) -> bool:
+        """Neither dead nor frozen: the gate would let it through at once."""
+        return self.alive and self.paused_until <= self.stage.loop.time()
 
     async def gate(self) -> None:
         while self.alive and (left := self.paused_until - self.stage.loop.time()) > 0:
@@ -142,39 +147,102 @@ class NodeRandom:
         return f"{prefix}_{int(self._loop.time() * 1000):011x}{self._source.getrandbits(60):015x}"
 
 
+@dataclass(slots=True)
+class _Call:
+    fn: Callable[[Tx], Any]
+    future: asyncio.Future[Any]
+
+
 class NodeStore(Retrying):
-    """The store as one replica sees it: late, sometimes away, sometimes silent after COMMIT."""
+    """The store as one replica sees it: late, sometimes away, sometimes silent after COMMIT.
+
+    Where calls take no time, those that a replica makes at one instant wait together and are committed together, as the
+    product's own writer does it.
+    """
 
     def __init__(self, node: Node, clock: NodeClock) -> None:
         super().__init__(clock, timedelta(seconds=10))
         self.wake = Wake()
         self._node = node
+        self._waiting: list[_Call] = []
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
         await self._arrive()
         result = self._node.stage.truth.look(fn)
-        await self._node.gate()
+        if not self._node.free:
+            await self._node.gate()
         return result
 
     async def _attempt(self, fn: Callable[[Tx], T], deadline: float) -> T:
-        stage = self._node.stage
         await self._arrive()
-        if stage.chance("fail before commit"):
-            raise StoreUnavailable("simulated: lost before COMMIT")
-        result, wakes = stage.truth.transact(fn, self._node.point, actor=self._node.holder)
-        if wakes:
-            stage.wake_all()
+        if not self._node.stage.latencies:
+            return await self._with_others(fn)
+        [result] = self._transact([fn])
         await self._node.pass_a_moment()
-        deaf, self._node.deaf = self._node.deaf, False
-        if deaf or stage.chance("fail after commit"):
-            raise OutcomeUnknown("simulated: the answer to COMMIT was lost")
+        self._answered()
         return result
 
     async def _arrive(self) -> None:
-        await self._node.gate()
-        await self._node.pass_a_moment()
-        if self._node.stage.loop.time() < max(self._node.stage.truth.down_until, self._node.cut_off_until):
+        node = self._node
+        if not node.free:
+            await node.gate()
+        if node.stage.latencies:
+            await node.pass_a_moment()
+        if node.stage.loop.time() < max(node.stage.truth.down_until, node.cut_off_until):
             raise StoreUnavailable("simulated: the database cannot be reached")
+
+    def _transact(self, fns: Sequence[Callable[[Tx], T]]) -> list[T]:
+        node = self._node
+        if node.stage.chance("fail before commit"):
+            raise StoreUnavailable("simulated: lost before COMMIT")
+        results, wakes = node.stage.truth.transact_all(fns, node.point, actor=node.holder)
+        if wakes:
+            node.stage.wake_all()
+        return results
+
+    def _answered(self) -> None:
+        deaf, self._node.deaf = self._node.deaf, False
+        if deaf or self._node.stage.chance("fail after commit"):
+            raise OutcomeUnknown("simulated: the answer to COMMIT was lost")
+
+    # ── together ──
+
+    async def _with_others(self, fn: Callable[[Tx], T]) -> T:
+        loop = self._node.stage.loop
+        call = _Call(fn, loop.create_future())
+        if not self._waiting:
+            loop.call_soon(self._serve)
+        self._waiting.append(call)
+        result: T = await call.future
+        if not self._node.free:
+            await self._node.gate()
+        return result
+
+    def _serve(self) -> None:
+        """All that wait, but those who went away meanwhile."""
+        calls, self._waiting = [call for call in self._waiting if not call.future.done()], []
+        for start in range(0, len(calls), GROUP):
+            self._run(calls[start : start + GROUP])
+
+    def _run(self, calls: list[_Call]) -> None:
+        """In one transaction; if one of them fails, each alone."""
+        try:
+            if not self._node.alive:
+                raise Killed(self._node.name)
+            results = self._transact([call.fn for call in calls])
+            self._answered()
+        except (StoreUnavailable, OutcomeUnknown, Killed) as error:  # true for all alike
+            for call in calls:
+                call.future.set_exception(error)
+        except Exception as error:
+            if len(calls) == 1:
+                calls[0].future.set_exception(error)
+            else:
+                for call in calls:
+                    self._run([call])
+        else:
+            for call, result in zip(calls, results, strict=True):
+                call.future.set_result(result)
 
 
 class NodeTransport:

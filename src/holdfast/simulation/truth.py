@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, TypeVar
 
@@ -56,12 +56,19 @@ class Truth:
         self, fn: Callable[[Tx], T], points: Points = no_points, *, actor: str | None = None
     ) -> tuple[T, bool]:
         """One transaction of this holder's, at one instant. What `points` raises before COMMIT undoes it."""
-        session = SqliteSession(self._connection, self.epoch)
+        [result], wakes = self.transact_all([fn], points, actor=actor)
+        return result, wakes
+
+    def transact_all(
+        self, fns: Sequence[Callable[[Tx], T]], points: Points = no_points, *, actor: str | None = None
+    ) -> tuple[list[T], bool]:
+        """The same for several functions that waited together: they share it, as at the product's own writer."""
+        session = self._session()
         session.begin(write=True)
         self._witness.begin(actor)
         tx = Tx(session)
         try:
-            result = fn(tx)
+            results = [fn(tx) for fn in fns]
             conclude(tx)
             points("store.before-commit")
         except BaseException:
@@ -73,19 +80,21 @@ class Truth:
             self.commits += 1
             self.on_commit(self._witness.committed())
         points("store.after-commit")
-        return result, tx.wakes
+        return results, tx.wakes
 
     def look(self, fn: Callable[[Tx], T]) -> T:
-        session = SqliteSession(self._connection, self.epoch)
-        session.begin(write=False)
-        try:
-            return fn(Tx(session))
-        finally:
-            session.rollback()
+        """Nothing else can happen meanwhile, so no transaction is needed to see one state of things."""
+        before, result = self._connection.total_changes, self.peek(fn)
+        if self._connection.total_changes != before:
+            raise AssertionError(f"{fn} was to read only, and wrote")
+        return result
 
     def peek(self, fn: Callable[[Tx], T]) -> T:
-        """For the stage's own questions: nothing else can happen meanwhile, so no transaction is needed."""
-        return fn(Tx(SqliteSession(self._connection, self.epoch)))
+        """For the stage's own questions, also in the middle of a transaction."""
+        return fn(Tx(self._session()))
+
+    def _session(self) -> SqliteSession:
+        return SqliteSession(self._connection, self.epoch, clock=self.now_us)
 
     def remember(self) -> bytes:
         return self._connection.serialize()

@@ -15,8 +15,8 @@ from holdfast.store.leases import ABSURD
 
 TRIGGERS: Final = (
     """CREATE TRIGGER witness_kept AFTER UPDATE ON jobs
-        WHEN OLD.state = 'running' AND NEW.state = 'running' AND NEW.fence = OLD.fence
-       BEGIN SELECT saw_kept(OLD.id, OLD.holder, OLD.lease_until); END""",
+        WHEN OLD.state = 'running' AND NEW.state = 'running' AND NEW.fence = OLD.fence AND NEW.priority = OLD.priority
+       BEGIN SELECT saw_kept(OLD.id, OLD.holder, OLD.lease_until); END""",  # that it is urgent, anybody may say
     """CREATE TRIGGER witness_ended AFTER UPDATE ON jobs
         WHEN OLD.state = 'running' AND (NEW.state <> 'running' OR NEW.fence <> OLD.fence)
        BEGIN SELECT saw_ended(OLD.id, OLD.subject, OLD.holder, OLD.lease_until, OLD.crashes, NEW.crashes, NEW.recheck,

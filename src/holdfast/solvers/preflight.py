@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.core.acme import Identifier, permits
 from holdfast.core.finding import Finding, bad, note, ok
 from holdfast.errors import Refused, TryLater
 from holdfast.ports import Clock, Net, NetProblem, Random
@@ -19,6 +20,9 @@ from holdfast.validators.wire import Kind
 
 DNS_PORT: Final = 53
 UNREACHED: Final = frozenset({"connection", "dns", "tls"})  # problems in which no web server answered
+_WAYS: Final = {"http": "http-01", "webroot": "http-01", "tls-alpn": "tls-alpn-01"}  # all others: dns-01
+_LOOKS: Final = {"http-01": ("address", "http-01"), "tls-alpn-01": ("address",), "dns-01": ("dns-01",)}
+_SERVED: Final[Mapping[str, Any]] = {"kind": "http", "names": ["*"]}  # what holds where no solver is configured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,18 +32,46 @@ class Preflight:
     random: Random
     looks: ValidationSettings
     dns_port: int = DNS_PORT  # of the zone's own servers: another one in laboratories only
+    solvers: Sequence[Mapping[str, Any]] | None = None  # as configured; None: that is another machine's to know
 
     async def look(self, name: str) -> list[Finding]:
         """Each look stands for itself: what one cannot see does not hide what another can."""
         base = name.removeprefix("*.")
+        solver = self._solver(name)
         checks: list[tuple[str, Callable[[str], Coroutine[Any, Any, Finding]]]] = [
             ("address", self._addresses),
             ("http-01", self._web),
-            ("dns-01", self._zone),
+            ("dns-01", lambda at: self._zone(at, solver or {})),
             ("caa", self._caa),
         ]
-        wanted = [each for each in checks if not (name != base and each[0] in ("address", "http-01"))]
-        return list(await asyncio.gather(*(self._safely(check, look, base) for check, look in wanted)))
+        wanted = [each for each in checks if each[0] in self._wanted(solver, wildcard=name != base)]
+        found = await asyncio.gather(*(self._safely(check, look, base) for check, look in wanted))
+        return [*self._by_whom(solver), *found]
+
+    # ── Which way ──
+
+    def _solver(self, name: str) -> Mapping[str, Any] | None:
+        """The first that fits, as the engine chooses; a wildcard is offered no other proof than dns-01."""
+        wildcard, identifier = name.startswith("*."), Identifier("dns", name)
+        for each in (*(self.solvers or ()), _SERVED):
+            if permits(_patterns(each), identifier) and not (wildcard and _way(each) != "dns-01"):
+                return each
+        return None
+
+    def _wanted(self, solver: Mapping[str, Any] | None, *, wildcard: bool) -> tuple[str, ...]:
+        if self.solvers is None or solver is None:
+            return ("dns-01", "caa") if wildcard else ("address", "http-01", "dns-01", "caa")
+        return (*_LOOKS[_way(solver)], "caa")
+
+    def _by_whom(self, solver: Mapping[str, Any] | None) -> list[Finding]:
+        if self.solvers is None:
+            return []
+        if solver is None:
+            fix = "Add one: docs/guides/certificates.md, How names are proved."
+            return [
+                bad("solver", "none of keeping.solvers_file proves it, and a wildcard is proved by dns-01 alone", fix)
+            ]
+        return [ok("solver", f"{solver['kind']}: it is proved by {_way(solver)}")]
 
     async def _safely(self, check: str, look: Callable[[str], Coroutine[Any, Any, Finding]], name: str) -> Finding:
         try:
@@ -69,10 +101,18 @@ class Preflight:
         fix = f"Let port {self.looks.http_port} of {name} be reached, or prove it by dns-01 (keeping.solvers_file)."
         return bad("http-01", verdict.problem.detail, fix)
 
-    async def _zone(self, name: str) -> Finding:
+    async def _zone(self, name: str, solver: Mapping[str, Any]) -> Finding:
         client = DnsClient(self.net, self.random, self.looks.resolvers)
         at = f"_acme-challenge.{name}"
         target = await client.target(at)
+        zone = str(solver.get("zone") or "").rstrip(".").lower()
+        if zone and target != zone and not target.endswith(f".{zone}"):
+            return bad(
+                "dns-01", f"{target} is not in the zone {zone} of its solver", "Let the solver's zone be its own."
+            )
+        if solver.get("propagation", True) is False:
+            place = f"the zone {zone}" if zone else f"the zone of {target}"
+            return note("dns-01", f"the record goes to {place}, and is not looked for (propagation = false)", _ITS_WORD)
         servers = await client.name_servers(await client.zone(target))
         told = await asyncio.gather(*(self._texts(client, addresses, target) for addresses in servers.values()))
         silent = [server for server, found in zip(servers, told, strict=True) if found is None]
@@ -121,6 +161,18 @@ class Preflight:
 
     def _resolver(self) -> Resolver:
         return Resolver(self.net, self.random, self.looks.resolvers)
+
+
+_ITS_WORD: Final = "Nothing has to be done, if every name server of the zone has it soon after it is written."
+
+
+def _way(solver: Mapping[str, Any]) -> str:
+    return _WAYS.get(str(solver.get("kind")), "dns-01")
+
+
+def _patterns(solver: Mapping[str, Any]) -> list[str]:
+    names = solver.get("names")
+    return [str(each) for each in names] if isinstance(names, list) else []
 
 
 def _hops(evidence: Any) -> list[Any]:

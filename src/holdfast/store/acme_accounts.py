@@ -68,8 +68,11 @@ def has_key(tx: Tx, thumbprint: str) -> bool:
 
 
 def standing(tx: Tx, account: str) -> Standing | None:
-    row = tx.row("SELECT state, thumbprint, names, ca FROM acme_accounts WHERE id = :id", id=account)
-    return None if row is None else Standing(AccountState(row["state"]), row["thumbprint"], _names(row), row["ca"])
+    row = tx.row("SELECT state, thumbprint, names, ca, now_us() AS now FROM acme_accounts WHERE id = :id", id=account)
+    if row is None:
+        return None
+    tx.told_now(row["now"])
+    return Standing(AccountState(row["state"]), row["thumbprint"], _names(row), row["ca"])
 
 
 def set_contacts(tx: Tx, account: str, contacts: tuple[str, ...]) -> None:

@@ -49,13 +49,23 @@ def link(tx: Tx, order: str, authzs: Iterable[str]) -> None:
     tx.run(f"INSERT INTO acme_order_authzs (order_id, authz_id) {text}", **values)
 
 
-def reusable(tx: Tx, account: str, identifiers: Iterable[Identifier], until: datetime) -> dict[Identifier, Row]:
-    """For each name that is proved already, its freshest valid authorization that lasts until then."""
+# How an authorization that was proved, and not only trusted, can be told.
+_PROVED = "EXISTS (SELECT 1 FROM acme_challenges c WHERE c.authz_id = acme_authzs.id AND c.state = 'valid')"
+
+
+def reusable(
+    tx: Tx, account: str, identifiers: Iterable[Identifier], until: datetime, *, trusted: bool
+) -> dict[Identifier, Row]:
+    """For each name that is proved already, its freshest valid authorization that lasts until then.
+
+    `trusted`: those that a CA once believed without a challenge will do, too.
+    """
     wanted = {(each.type, each.base, each.wildcard): each for each in identifiers}
     text, values = value_list([(value,) for _, value, _ in wanted])
     rows = tx.rows(
         f"""SELECT id, type, value, wildcard, expires_at FROM acme_authzs
              WHERE account = :account AND value IN ({text}) AND state = 'valid' AND expires_at > :until
+                   {"" if trusted else f"AND {_PROVED}"}
              ORDER BY expires_at""",
         account=account,
         until=until,
@@ -179,10 +189,19 @@ def proofs(tx: Tx, authzs: Sequence[str]) -> list[tuple[Identifier, str, datetim
     ]
 
 
-def holds_all(tx: Tx, account: str, identifiers: Iterable[Identifier], now: datetime) -> bool:
+def holds_all(tx: Tx, account: str, identifiers: Iterable[Identifier], now: datetime, *, trusted: bool) -> bool:
     """Whether an account has proved every one of these names and still may (RFC 8555 §7.6)."""
     wanted = set(identifiers)
-    return len(reusable(tx, account, wanted, now)) == len(wanted)
+    return len(reusable(tx, account, wanted, now, trusted=trusted)) == len(wanted)
+
+
+def any_trusted(tx: Tx, authzs: Sequence[str]) -> bool:
+    """Whether one of these was never proved by a challenge."""
+    if not authzs:
+        return False
+    text, values = value_list([(each,) for each in authzs])
+    found = tx.row(f"SELECT 1 AS one FROM acme_authzs WHERE id IN ({text}) AND NOT {_PROVED} LIMIT 1", **values)
+    return found is not None
 
 
 def expired(tx: Tx, now: datetime, limit: int = PAGE) -> list[str]:

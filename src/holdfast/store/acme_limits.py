@@ -78,7 +78,8 @@ def failed(tx: Tx, account: str, name: str, pause_after: int) -> bool:
     """Count a failure; True if it paused the name just now."""
     row = tx.row(
         """INSERT INTO acme_failures (account, name, failures, last_at) VALUES (:account, :name, 1, now_us())
-           ON CONFLICT (account, name) DO UPDATE SET failures = acme_failures.failures + 1, last_at = now_us()
+           ON CONFLICT (account, name) DO UPDATE SET last_at = now_us(), failures = acme_failures.failures
+                  + CASE WHEN acme_failures.paused_at IS NULL THEN 1 ELSE 0 END
            RETURNING failures, paused_at""",
         account=account,
         name=name,
@@ -98,11 +99,11 @@ def succeeded(tx: Tx, account: str, name: str) -> None:
 
 
 def pause(tx: Tx, account: str, name: str) -> None:
-    """By an operator."""
+    """By an operator: for no failures, which is how it can be told from the other kind."""
     tx.run(
         """INSERT INTO acme_failures (account, name, failures, last_at, paused_at)
            VALUES (:account, :name, 0, now_us(), now_us())
-           ON CONFLICT (account, name) DO UPDATE SET paused_at = now_us()""",
+           ON CONFLICT (account, name) DO UPDATE SET paused_at = now_us(), failures = 0""",
         account=account,
         name=name,
     )
@@ -118,15 +119,16 @@ def unpause(tx: Tx, account: str, name: str) -> bool:
     return changed == 1
 
 
-def paused_names(tx: Tx, account: str, names: Iterable[str]) -> list[str]:
+def paused_names(tx: Tx, account: str, names: Iterable[str]) -> dict[str, int]:
+    """Those that are paused, each with the failures it is paused for; 0: an operator did it."""
     text, values = value_list([(name,) for name in names])
     rows = tx.rows(
-        f"""SELECT name FROM acme_failures
+        f"""SELECT name, failures FROM acme_failures
              WHERE account = :account AND paused_at IS NOT NULL AND name IN ({text}) ORDER BY name""",
         account=account,
         **values,
     )
-    return [row["name"] for row in rows]
+    return {row["name"]: row["failures"] for row in rows}
 
 
 def pauses(tx: Tx, limit: int = 500) -> list[Pause]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal
 
+from holdfast.core import telling
+from holdfast.store import journal, notices
 from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
 
 PAGE: Final = 200
@@ -42,7 +44,10 @@ def insert(tx: Tx, approval: Approval) -> None:
 
 
 def decide(tx: Tx, approval: str, verdict: Verdict, *, by: str, note: str) -> bool:
-    """pending → decided; False if it was decided before: the first word counts."""
+    """pending → decided; False if it was decided before: the first word counts.
+
+    Word of it that never arrived is nobody's to send any more.
+    """
     changed = tx.run(
         """UPDATE approvals SET state = :verdict, decided_by = :by, decided_at = now_us(), note = :note
             WHERE id = :id AND state = 'pending'""",
@@ -51,7 +56,18 @@ def decide(tx: Tx, approval: str, verdict: Verdict, *, by: str, note: str) -> bo
         by=by,
         note=note,
     )
+    if changed == 1:
+        _settle(tx, telling.approval_key(approval), f"the approval is {verdict.replace('_', ' ')}", by)
     return changed == 1
+
+
+def _settle(tx: Tx, key: str, note: str, by: str) -> None:
+    found = notices.dead_of(tx, key)
+    notices.resolve(tx, found, note, by)
+    for each in found:
+        facts = {"channel": each.channel, "about": each.subject, "was": each.state.value, "reason": each.why or ""}
+        facts |= {"note": note, "error": each.last_error or ""}
+        journal.event(tx, "notice.resolved", each.id, by=by, attempts=each.retry_count, **facts)
 
 
 def get(tx: Tx, approval: str) -> Approval | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -55,6 +55,16 @@ def intend(tx: Tx, order: str, ca: str, serial: str, intent: bytes) -> None:
 def intent_of(tx: Tx, order: str) -> bytes | None:
     row = tx.row("SELECT intent FROM ca_issuances WHERE order_id = :order", order=order)
     return None if row is None else bytes(row["intent"])
+
+
+def tries(tx: Tx, order: str) -> tuple[list[dict[str, str]], datetime] | None:
+    """The tries to sign that failed so far, and since when it is to be signed."""
+    row = tx.row("SELECT tries, created_at FROM ca_issuances WHERE order_id = :order", order=order)
+    return None if row is None else (list(json.loads(row["tries"])), from_micros(row["created_at"]))
+
+
+def tried(tx: Tx, order: str, seen: Sequence[Mapping[str, str]]) -> None:
+    tx.run("UPDATE ca_issuances SET tries = :tries WHERE order_id = :order", order=order, tries=json.dumps(seen))
 
 
 def insert(tx: Tx, issued: Issued, now: datetime) -> bool:
@@ -128,6 +138,30 @@ def revoke(tx: Tx, certificate: str, reason: int) -> bool:
         reason=reason,
     )
     return changed == 1
+
+
+def compromised(tx: Tx, certificate: str, reason: int) -> bool:
+    """Give the worse reason to what is revoked; it has to be listed once more. False if it has that reason."""
+    changed = tx.run(
+        """UPDATE ca_certificates SET reason = :reason, listed_at = NULL
+            WHERE id = :id AND revoked_at IS NOT NULL AND COALESCE(reason, 0) <> :reason""",
+        id=certificate,
+        reason=reason,
+    )
+    return changed == 1
+
+
+def good_or_milder(tx: Tx, spki_sha256: str, reason: int) -> list[Issued]:
+    """The certificates of a key that have not ended, and are not revoked for this reason yet."""
+    rows = tx.rows(
+        f"""SELECT {_COLUMNS} FROM ca_certificates
+             WHERE spki_sha256 = :key AND not_after > now_us()
+               AND (revoked_at IS NULL OR COALESCE(reason, 0) <> :reason)
+             ORDER BY id""",
+        key=spki_sha256,
+        reason=reason,
+    )
+    return [_issued(row) for row in rows]
 
 
 def replaced(tx: Tx, ca: str, serial: str, order: str | None) -> None:

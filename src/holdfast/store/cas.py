@@ -26,7 +26,7 @@ class CaRow:
     alternates: tuple[str, ...] = ()  # PEM: other chains from the issuer to other roots
     key_secret: str | None = None
     key_device: str | None = None  # a PKCS#11 address (RFC 7512)
-    root_secret: str | None = None  # the root's key, if it was made here; never opened while serving
+    root_secret: str | None = None  # the root's key, if it was made here; opened for lists and the next issuer alone
     options: CaOptions
     version: int = 1
     created_at: datetime
@@ -74,6 +74,25 @@ def everything(tx: Tx) -> list[CaRow]:
 def versions(tx: Tx) -> dict[str, int]:
     """What to compare with what is held in memory: cheap enough to ask every few seconds."""
     return {row["id"]: row["version"] for row in tx.rows("SELECT id, version FROM cas ORDER BY id")}
+
+
+# ── Where lists were ever to be found ──
+
+
+def addresses(tx: Tx, ca: str) -> list[str]:
+    """Every address that certificates of this CA may name, with "{shard}" in it; the oldest first."""
+    rows = tx.rows("SELECT url FROM ca_addresses WHERE ca = :ca ORDER BY since_at, url", ca=ca)
+    return [row["url"] for row in rows]
+
+
+def remember_address(tx: Tx, ca: str, url: str) -> bool:
+    """Before a certificate names it; False if it was known."""
+    added = tx.run(
+        "INSERT INTO ca_addresses (ca, url, since_at) VALUES (:ca, :url, now_us()) ON CONFLICT DO NOTHING",
+        ca=ca,
+        url=url,
+    )
+    return added == 1
 
 
 _COLUMNS: Final = """id, state, certificate, above, root, alternates, key_secret, key_device, root_secret, options,

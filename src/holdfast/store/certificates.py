@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
 from holdfast.core.acme import Identifier
 from holdfast.core.certificate import Ari, Certificate, Failing, Rule, State, Wanted, Window
+from holdfast.core.changed import changed
 from holdfast.errors import TxConflict
 from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
 
@@ -34,22 +35,19 @@ def save(tx: Tx, before: Certificate, **changes: Any) -> Certificate:
 
     What stays as it was is not written: each column that is named costs the upkeep of its indexes.
     """
-    after = replace(before, version=before.version + 1, **changes)
-    new: dict[str, Any] = {}
-    for name in changes:
-        if getattr(after, name) != getattr(before, name):
-            new |= _stored(after, name)
-    changed = tx.run(
-        f"""UPDATE certificates SET version = :version{"".join(f", {name} = :{name}" for name in new)}
-             WHERE id = :id AND version = :was""",
-        was=before.version,
-        id=before.id,
-        version=after.version,
-        **new,
-    )
-    if not changed:
+    version = before.version + 1
+    new = {name: value for name, value in changes.items() if value != getattr(before, name)}
+    columns = {column: held for name, value in new.items() for column, held in _stored(name, value).items()}
+    written = tx.run(_update(tuple(columns)), was=before.version, id=before.id, version=version, **columns)
+    if not written:
         raise TxConflict(f"certificate {before.id} was changed meanwhile")
-    return after
+    return changed(before, version=version, **new)
+
+
+@lru_cache(maxsize=256)
+def _update(columns: tuple[str, ...]) -> str:
+    return f"""UPDATE certificates SET version = :version{"".join(f", {name} = :{name}" for name in columns)}
+                WHERE id = :id AND version = :was"""
 
 
 # ── Finding ──
@@ -62,10 +60,26 @@ def get(tx: Tx, certificate: str, *, lock: bool = False) -> Certificate | None:
     return None if row is None else from_row(row)
 
 
+def as_it_is(tx: Tx, known: Certificate) -> Certificate | None:
+    """Locked; read as a whole only if it is not as it is known any more."""
+    row = tx.row("SELECT version FROM certificates WHERE id = :id /* FOR UPDATE */", id=known.id)
+    return None if row is None else known if row["version"] == known.version else get(tx, known.id, lock=True)
+
+
 def by_name(tx: Tx, name: str) -> Certificate | None:
     """The one of this name that is not archived."""
     row = tx.row(f"SELECT {COLUMNS} FROM certificates WHERE name = :name AND state <> 'archived'", name=name)
     return None if row is None else from_row(row)
+
+
+def archived(tx: Tx, name: str) -> list[Certificate]:
+    """The last one of this name that is archived, if there is one."""
+    rows = tx.rows(
+        f"""SELECT {COLUMNS} FROM certificates WHERE state = 'archived' AND name = :name
+             ORDER BY created_at DESC, id LIMIT 1""",
+        name=name,
+    )
+    return [from_row(row) for row in rows]
 
 
 def by_prefix(tx: Tx, prefix: str, limit: int = 2) -> list[Certificate]:
@@ -94,6 +108,11 @@ def _in_state(state: State | None) -> str:
     return "state <> 'archived'" if state is None else "state = :state"
 
 
+def any_guarded(tx: Tx) -> bool:
+    """Whether there is one that a second person must approve."""
+    return tx.row("SELECT id FROM certificates WHERE approval_required AND state <> 'archived' LIMIT 1") is not None
+
+
 def guarded_near(tx: Tx, identifiers: Sequence[Identifier], *, but: str) -> list[tuple[str, tuple[Identifier, ...]]]:
     """Name and names of others that a second person must approve, and that share a domain with these."""
     ends = {each.value.partition(".")[2] or each.value for each in identifiers}
@@ -106,7 +125,7 @@ def guarded_near(tx: Tx, identifiers: Sequence[Identifier], *, but: str) -> list
         but=but,
         **likes,
     )
-    return [(row["name"], _identifiers(row)) for row in rows]
+    return [(row["name"], identifiers_of(row["identifiers"])) for row in rows]
 
 
 # ── Scans: each costs what it finds ──
@@ -171,26 +190,26 @@ def wake_for_issuer(tx: Tx, issuer: str, now: datetime) -> int:
 
 
 def _values(certificate: Certificate) -> dict[str, Any]:
-    return {column: value for name in _FIELDS for column, value in _stored(certificate, name).items()}
+    return {column: value for name in _FIELDS for column, value in _stored(name, getattr(certificate, name)).items()}
 
 
-def _stored(certificate: Certificate, name: str) -> dict[str, Any]:
+def _stored(name: str, value: Any) -> dict[str, Any]:
     """A field as its columns hold it."""
     match name:
         case "wanted":
-            return _wanted_columns(certificate.wanted)
+            return _wanted_columns(value)
         case "failing":
-            return _failing_columns(certificate.failing)
+            return _failing_columns(value)
         case "ari":
-            return _ari_columns(certificate.ari)
+            return _ari_columns(value)
         case _:
-            return {name: getattr(certificate, name)}
+            return {name: value}
 
 
 def _wanted_columns(wanted: Wanted) -> dict[str, Any]:
     return {
         "name": wanted.name,
-        "identifiers": json.dumps([(each.type, each.value) for each in wanted.identifiers]),
+        "identifiers": identifiers_text(wanted.identifiers),
         "key_kind": wanted.key_kind,
         "issuers": json.dumps(wanted.issuers),
         "profile": wanted.profile,
@@ -247,7 +266,7 @@ def from_row(row: Row) -> Certificate:
 def _wanted(row: Row) -> Wanted:
     return Wanted(
         name=row["name"],
-        identifiers=_identifiers(row),
+        identifiers=identifiers_of(row["identifiers"]),
         issuers=_issuers(row["issuers"]),
         key_kind=row["key_kind"],
         profile=row["profile"],
@@ -262,8 +281,15 @@ def _wanted(row: Row) -> Wanted:
     )
 
 
-def _identifiers(row: Row) -> tuple[Identifier, ...]:
-    return tuple(Identifier(*each) for each in json.loads(row["identifiers"]))
+@lru_cache(maxsize=1024)
+def identifiers_of(text: str) -> tuple[Identifier, ...]:
+    """Read in every step of an attempt: a few hundred of them are under way at a time."""
+    return tuple(Identifier(*each) for each in json.loads(text))
+
+
+@lru_cache(maxsize=1024)
+def identifiers_text(identifiers: tuple[Identifier, ...]) -> str:
+    return json.dumps([(each.type, each.value) for each in identifiers])
 
 
 # Most certificates have these in common with many others: a page reads each text once.

@@ -37,6 +37,12 @@ def ends(tx: Tx) -> dict[str, datetime]:
     return {row["ca"]: from_micros(row["ends"]) for row in rows}
 
 
+def begun_after(tx: Tx, at: datetime) -> set[tuple[str, int]]:
+    """The CA and shard of each list that begins only after this time."""
+    rows = tx.rows("SELECT ca, shard FROM crls WHERE this_update > :at ORDER BY ca, shard", at=at)
+    return {(row["ca"], row["shard"]) for row in rows}
+
+
 def put(tx: Tx, crl: Crl) -> bool:
     """Replace the list of a shard by a later one; False if there is one of this number already, or a later one."""
     changed = tx.run(

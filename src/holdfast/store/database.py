@@ -22,7 +22,7 @@ from holdfast.core.backoff import Ladder
 from holdfast.errors import Duplicate, OutcomeUnknown, StoreUnavailable, TxConflict
 from holdfast.ports import Clock, Points
 from holdfast.store import alerts, journal, owed_jobs
-from holdfast.store.marks import Brief, Relaxed
+from holdfast.store.marks import Apart, Brief, Relaxed
 from holdfast.store.tx import Session, Tx
 
 T = TypeVar("T")
@@ -126,8 +126,8 @@ class Retrying:
         raise AssertionError("count() never ends")
 
 
-def _nothing() -> None:
-    """Nobody counts."""
+def _nothing(tx: Tx) -> None:
+    """Nobody listens."""
 
 
 class _State(Enum):
@@ -200,10 +200,10 @@ class Database(Retrying):
         clock: Clock,
         points: Points,
         deadline: timedelta,
-        committed: Callable[[], None] = _nothing,
+        committed: Callable[[Tx], None] = _nothing,
     ) -> None:
         super().__init__(clock, deadline)
-        self._committed = committed  # counts durable commits; called on the writers' threads
+        self._committed = committed  # hears of durable commits, on the writers' threads
         self.engine = engine
         self.wake = Wake()
         self._points = points
@@ -232,22 +232,19 @@ class Database(Retrying):
         """Read here and now, on the event loop."""
         if self._near is None or self._near.broken:
             self._near = self.engine.connect(write=False, deadline=self._deadline)
-        self._near.begin(write=False)
-        try:
-            return fn(Tx(self._near))
-        finally:
-            self._near.rollback()
+        return fn(Tx(self._near))
 
     async def _attempt(self, fn: Callable[[Tx], T], deadline: float) -> T:
-        result: T = await self._call(self._writes, fn, deadline)
+        apart = self.engine.shared and isinstance(fn, Apart)  # no reason to wait for the commits of others
+        result: T = await self._call(self._reads if apart else self._writes, fn, deadline)
         return result
 
     async def run_long(self, fn: Callable[[Tx], T], *, deadline: timedelta) -> T:
         """A write that may take its time: schema steps. Two replicas racing on an empty database conflict too."""
         return await self._retried(fn, deadline.total_seconds(), again=(TxConflict, Duplicate))
 
-    async def close(self) -> None:
-        """Finish what was handed over, then end the threads.
+    async def close(self, within: float | None = None) -> None:
+        """Finish what was handed over, then end the threads; a thread that does not end by then is left behind.
 
         The writers close when the readers have: SQLite writes its log back into the file when the last connection
         closes, and of two that close at once neither is the last.
@@ -256,14 +253,15 @@ class Database(Retrying):
             self._notify()  # what we handed back at the last moment need not wait for another replica's poll
         if self._near is not None:
             self._near.close()
+        end = self._clock.monotonic() + (self._deadline if within is None else within)
         for inbox, threads in ((self._reads, self._readers), (self._writes, self._writers)):
             inbox.close()
-            await asyncio.to_thread(self._join, threads)
+            await asyncio.to_thread(self._join, threads, end)
         self.engine.close()
 
-    def _join(self, threads: list[threading.Thread]) -> None:
+    def _join(self, threads: list[threading.Thread], end: float) -> None:
         for thread in threads:
-            thread.join(timeout=self._deadline)
+            thread.join(timeout=max(0.0, end - self._clock.monotonic()))
 
     # ── on the event loop ──
 
@@ -372,6 +370,8 @@ class Database(Retrying):
     def _run(self, session: EngineSession, calls: list[_Call], write: bool) -> bool:
         """Run a group in one transaction, or, if one of it fails, each alone. Every call gets its own true answer."""
         try:
+            if self.engine.shared and isinstance(calls[0].fn, Apart):
+                return self._run_apart(session, calls[0])
             return self._transact(session, calls, write)
         except _Stale:
             raise
@@ -416,10 +416,23 @@ class Database(Retrying):
                 raise
             session.commit()
             if durable and tx.wrote:
-                self._committed()
+                self._committed(tx)
             if write:
                 self._points("store.after-commit")
             return tx.wakes
+
+    def _run_apart(self, session: EngineSession, call: _Call) -> bool:
+        """Without a transaction: each statement is done once it was run."""
+        with self._using(session, [call]):
+            if not isinstance(call.fn, Brief):
+                self._enter_commit([call])  # from here on it may have happened
+            try:
+                call.result = call.fn(Tx(session))
+            except StoreUnavailable as error:
+                if session.broken:
+                    raise _Stale(str(error)) from error
+                raise
+        return False
 
     @contextmanager
     def _using(self, session: EngineSession, calls: list[_Call]) -> Iterator[None]:
@@ -434,7 +447,7 @@ class Database(Retrying):
         finally:
             with self._guard:
                 for call in calls:
-                    call.session = None
+                    call.session, call.group = None, ()  # the group holds the call: a circle would outlive both
 
     def _enter_commit(self, calls: list[_Call]) -> None:
         with self._guard:

@@ -62,7 +62,8 @@ def waiting_for(tx: Tx, kind: str, issuer: str, now: datetime) -> list[str]:
     rows = tx.rows(
         """SELECT jobs.id FROM jobs JOIN issuances ON issuances.id = jobs.subject
             WHERE jobs.kind = :kind AND jobs.state = 'ready' AND jobs.due_at > :now
-              AND jobs.reason IN ('CA_DOWN', 'ACCOUNT_REFUSED', 'EAB_REQUIRED') AND issuances.issuer = :issuer
+              AND jobs.reason IN ('CA_DOWN', 'CA_TLS_FAILED', 'ACCOUNT_REFUSED', 'EAB_REQUIRED')
+              AND issuances.issuer = :issuer
             ORDER BY jobs.id""",
         kind=kind,
         issuer=issuer,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 
 from holdfast.core.acme import Identifier
+from holdfast.core.changed import changed
 from holdfast.core.issuance import Issuance, State
+from holdfast.core.job import Claim
 from holdfast.errors import TxConflict
+from holdfast.store.certificates import identifiers_of, identifiers_text
 from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
 
 PAGE: Final = 200
@@ -19,6 +23,9 @@ COLUMNS = """id, certificate, generation, state, version, issuer, cause, urgent,
               requested_by, started_at, ended_at, error, reason"""
 _NAMES: Final = tuple(name.strip() for name in COLUMNS.split(","))
 _INSERT: Final = f"INSERT INTO issuances ({COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
+_BY: Final = "AND EXISTS (SELECT 1 FROM jobs WHERE jobs.id = :job AND fence = :fence AND jobs.state = 'running')"
+_read: Final = attrgetter(*_NAMES)
+_WRITTEN_OUT: Final = frozenset({"identifiers", "ref", "proofs", "error"})
 _OVER: Final = "('issued', 'failed', 'cancelled')"
 
 
@@ -27,29 +34,48 @@ def insert(tx: Tx, issuance: Issuance) -> bool:
     return tx.run(f"{_INSERT} ON CONFLICT DO NOTHING", **_values(issuance)) == 1
 
 
-def save(tx: Tx, before: Issuance, **changes: Any) -> Issuance:
-    """Write a step; TxConflict if another worker, or a person, was faster.
+def save(tx: Tx, before: Issuance, *, by: Claim | None = None, **changes: Any) -> Issuance:
+    """Write a step; TxConflict if another worker, or a person, was faster. `by`: or if this claim is over.
 
     What stays as it was is not written: each column that is named costs the upkeep of its indexes.
     """
-    after = replace(before, version=before.version + 1, **changes)
-    new = {name: _stored(after, name) for name in changes if getattr(after, name) != getattr(before, name)}
-    changed = tx.run(
-        f"""UPDATE issuances SET version = :version{"".join(f", {name} = :{name}" for name in new)}
-             WHERE id = :id AND version = :was""",
+    new = {name: value for name, value in changes.items() if value != getattr(before, name)}
+    version = before.version + 1
+    guard = {} if by is None else {"job": by.id, "fence": by.fence}
+    written = tx.run(
+        _update(tuple(new), guarded=by is not None),
         was=before.version,
         id=before.id,
-        version=after.version,
-        **new,
+        version=version,
+        **guard,
+        **{name: _stored(name, value) for name, value in new.items()},
     )
-    if not changed:
+    if not written:
         raise TxConflict(f"issuance {before.id} was changed meanwhile")
-    return after
+    return changed(before, version=version, **new)
+
+
+@lru_cache(maxsize=256)
+def _update(names: tuple[str, ...], *, guarded: bool) -> str:
+    return f"""UPDATE issuances SET version = :version{"".join(f", {name} = :{name}" for name in names)}
+                WHERE id = :id AND version = :was {_BY if guarded else ""}"""
 
 
 def get(tx: Tx, issuance: str, *, lock: bool = False) -> Issuance | None:
     row = tx.row(f"SELECT {COLUMNS} FROM issuances WHERE id = :id {'/* FOR UPDATE */' if lock else ''}", id=issuance)
     return None if row is None else from_row(row)
+
+
+def as_it_is(tx: Tx, known: Issuance) -> Issuance | None:
+    """Locked; read as a whole only if it is not as it is known any more."""
+    row = tx.row("SELECT version FROM issuances WHERE id = :id /* FOR UPDATE */", id=known.id)
+    return None if row is None else known if row["version"] == known.version else get(tx, known.id, lock=True)
+
+
+def order_of(tx: Tx, issuance: str) -> tuple[Mapping[str, Any] | None, tuple[Identifier, ...]] | None:
+    """What an attempt left of its order, and for which names."""
+    row = tx.row("SELECT ref, identifiers FROM issuances WHERE id = :id", id=issuance)
+    return None if row is None else (_ref(row["ref"]), identifiers_of(row["identifiers"]))
 
 
 def under_way(tx: Tx, certificate: str) -> Issuance | None:
@@ -196,24 +222,33 @@ def is_new_word(tx: Tx, issuer: str, word: str) -> bool:
     )
 
 
+def has_word(tx: Tx, issuer: str, word: str) -> bool:
+    row = tx.row(
+        "SELECT 1 AS found FROM issuer_words WHERE issuer = :issuer AND word = :word",
+        issuer=issuer,
+        word=storable(word)[:100],
+    )
+    return row is not None
+
+
 def _values(issuance: Issuance) -> dict[str, Any]:
-    return {name: _stored(issuance, name) for name in _NAMES}
+    return {name: _stored(name, value) for name, value in zip(_NAMES, _read(issuance), strict=True)}
 
 
-def _stored(issuance: Issuance, name: str) -> Any:
+def _stored(name: str, value: Any) -> Any:
     """A field as its column holds it."""
-    value = getattr(issuance, name)
+    if value is None or name not in _WRITTEN_OUT:
+        return value
     match name:
         case "identifiers":
-            return json.dumps([(each.type, each.value) for each in value])
+            return identifiers_text(value)
         case "ref":
-            return None if value is None else json.dumps(value)
+            return json.dumps(value)
         case "proofs":
             return json.dumps(list(value))
         case "error":
-            return None if value is None else storable(value)
-        case _:
-            return value
+            return storable(value)
+    raise AssertionError(f"{name} is not written out")
 
 
 def storable(error: str) -> str:
@@ -231,15 +266,15 @@ def from_row(row: Row) -> Issuance:
         issuer=row["issuer"],
         cause=row["cause"],
         urgent=bool(row["urgent"]),
-        identifiers=tuple(Identifier(*each) for each in json.loads(row["identifiers"])),
+        identifiers=identifiers_of(row["identifiers"]),
         key_secret=row["key_secret"],
         csr=None if row["csr"] is None else bytes(row["csr"]),
         asked_at=instant(row["asked_at"]),
-        ref=None if row["ref"] is None else json.loads(row["ref"]),
+        ref=_ref(row["ref"]),
         uncertain_since=instant(row["uncertain_since"]),
         maybe_twice=bool(row["maybe_twice"]),
         withdrawal=row["withdrawal"],
-        proofs=tuple(json.loads(row["proofs"])),
+        proofs=() if row["proofs"] == "[]" else tuple(json.loads(row["proofs"])),
         replaces=row["replaces"],
         failures=row["failures"],
         polls=row["polls"],
@@ -250,3 +285,8 @@ def from_row(row: Row) -> Issuance:
         error=row["error"],
         reason=row["reason"],
     )
+
+
+def _ref(text: str | None) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = None if text is None else json.loads(text)
+    return found

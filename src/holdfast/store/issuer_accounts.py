@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -71,6 +72,15 @@ def confirmed(tx: Tx, account: str, url: str) -> None:
 def ended(tx: Tx, account: str, state: str) -> None:
     """The CA forgot it (gone), or we gave it up (deactivated): the next order makes a new one."""
     tx.run("UPDATE issuer_accounts SET state = :state WHERE id = :id", id=account, state=state)
+
+
+def told_contacts(tx: Tx, account: str, contacts: Sequence[str]) -> None:
+    """The CA has heard of these addresses."""
+    tx.run(
+        "UPDATE issuer_accounts SET contacts = :contacts WHERE id = :id",
+        id=account,
+        contacts=json.dumps(list(contacts)),
+    )
 
 
 def changing_key(tx: Tx, account: str, old: str, new: str) -> bool:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Literal
 
 from holdfast.core.breaker import Breaker
@@ -128,12 +129,19 @@ def delete(tx: Tx, name: str) -> None:
     tx.run("DELETE FROM issuers WHERE name = :name", name=name)
 
 
+@lru_cache(maxsize=256)
+def _read(text: str) -> Mapping[str, Any]:
+    """There are few CAs, and each attempt reads the row of its own: whoever has such a value does not change it."""
+    found: Mapping[str, Any] = json.loads(text)
+    return found
+
+
 def _row(row: Row) -> IssuerRow:
     return IssuerRow(
         name=row["name"],
         kind=row["kind"],
-        settings=json.loads(row["settings"]),
-        credentials=json.loads(row["credentials"]),
+        settings=_read(row["settings"]),
+        credentials=_read(row["credentials"]),
         state=row["state"],
         version=row["version"],
         breaker=Breaker(

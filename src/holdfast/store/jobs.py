@@ -229,6 +229,8 @@ def _to_history(tx: Tx, which: str, state: State, **params: Any) -> set[str]:
                    now_us() AS finished_at""",
         **params,
     )
+    if gone:
+        tx.told_now(gone[0]["finished_at"])
     for start in range(0, len(gone), PAGE):
         text, values = value_list([(state.value, *row.values()) for row in gone[start : start + PAGE]])
         tx.run(

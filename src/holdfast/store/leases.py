@@ -74,7 +74,15 @@ def release(tx: Tx, lease: Lease) -> bool:
         holder=lease.holder,
         fence=lease.fence,
     )
+    tx.wakes = tx.wakes or changed == 1  # whoever waits for it need not wait for the end it had
     return changed == 1
+
+
+def free_in(tx: Tx, name: str, ttl: timedelta) -> timedelta:
+    """How long until somebody may take it, unless it is renewed or let go before; 0 if it is free."""
+    row = tx.row("SELECT until - now_us() AS rest FROM leases WHERE name = :name", name=name)
+    rest = timedelta(microseconds=row["rest"]) if row else timedelta(0)
+    return timedelta(0) if rest > ABSURD * ttl else max(rest, timedelta(0))
 
 
 def expire_all(tx: Tx) -> int:

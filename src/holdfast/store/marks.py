@@ -1,4 +1,4 @@
-"""What a transaction function may be told to be: relaxed about its loss, or brief. Any store may ignore it."""
+"""What a transaction function may be told to be: relaxed about its loss, apart, or brief. Any store may ignore it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def relaxed(fn: Callable[[Tx], T]) -> Callable[[Tx], T]:
     return Relaxed(fn)
 
 
-class Brief:
-    """A look at a few rows by their keys. On SQLite it takes less time than handing it to a thread would."""
+class Apart:
+    """Statements that each stand by themselves, and owe nobody anything: PostgreSQL needs no transaction for them."""
 
     __slots__ = ("fn",)
 
@@ -37,6 +37,17 @@ class Brief:
 
     def __call__(self, tx: Tx) -> Any:
         return self.fn(tx)
+
+
+def apart(fn: Callable[[Tx], T]) -> Callable[[Tx], T]:
+    """Mark a function for write(): `await db.write(apart(fn))`. It is not held up by what waits for the disk."""
+    return Apart(fn)
+
+
+class Brief(Apart):
+    """A look at a few rows by their keys, one after the other. On SQLite it is sooner done than handed to a thread."""
+
+    __slots__ = ()
 
 
 def brief(fn: Callable[[Tx], T]) -> Callable[[Tx], T]:

@@ -11,8 +11,9 @@ from typing import Final
 from holdfast.errors import StoreRefused
 from holdfast.ports import Points
 from holdfast.store.database import Database
-from holdfast.store.tx import Tx
+from holdfast.store.tx import Row, Tx
 
+CONTRACTS: Final = "_contract"  # how the name of a step ends that takes away what the version before it still uses
 PATIENCE: Final = timedelta(minutes=10)
 
 
@@ -108,6 +109,8 @@ def _refuse_strangers(tx: Tx, migrations: list[Migration]) -> None:
     known = {migration.version: migration for migration in migrations}
     for row in tx.rows("SELECT version, name, digest FROM schema_migrations ORDER BY version"):
         migration = known.get(row["version"])
+        if migration is None and _may_ignore(row, migrations):
+            continue
         if migration is None:
             raise StoreRefused(
                 f"The database has schema step {row['version']} ({row['name']}), which this Holdfast does not know.",
@@ -120,7 +123,15 @@ def _refuse_strangers(tx: Tx, migrations: list[Migration]) -> None:
             )
 
 
+def _may_ignore(row: Row, migrations: list[Migration]) -> bool:
+    """A step of a newer version that only adds: this version goes on beside it, while an upgrade is under way."""
+    newest = max((migration.version for migration in migrations), default=0)
+    return row["version"] > newest and not row["name"].endswith(CONTRACTS)
+
+
 def current(tx: Tx, migrations: list[Migration]) -> bool:
-    """Whether the schema is exactly what this build needs."""
-    rows = tx.rows("SELECT version FROM schema_migrations")
-    return {row["version"] for row in rows} == {migration.version for migration in migrations}
+    """Whether the schema has all that this build needs; what a newer one added to it does no harm."""
+    rows = tx.rows("SELECT version, name FROM schema_migrations")
+    known = {migration.version for migration in migrations}
+    strangers = [row for row in rows if row["version"] not in known]
+    return {row["version"] for row in rows} >= known and all(_may_ignore(row, migrations) for row in strangers)

@@ -87,11 +87,15 @@ def waits_for(tx: Tx, channel: str, event: str) -> bool:
 
 
 def forget_old(tx: Tx, before: datetime, limit: int = 1000) -> int:
-    """Drop a page of what was paid or settled long ago, and of what nobody ever wanted to hear. Dead letters stay."""
+    """Drop a page of what was paid or settled long ago, and of what nobody ever wanted to hear. Dead letters stay.
+
+    So do words about what still lasts: whoever had them hears of its end.
+    """
     return tx.run(
         """DELETE FROM notices WHERE id IN (
                SELECT id FROM notices
                 WHERE created_at < :before AND (state IN ('sent', 'resolved') OR (state = 'dead' AND channel = ''))
+                  AND outage NOT IN (SELECT key FROM outages)
                 ORDER BY id LIMIT :limit)""",
         before=before,
         limit=limit,

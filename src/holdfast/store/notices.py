@@ -5,19 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from holdfast.core.notice import CRASHES_TO_SUSPECT, DIGEST_LINES, Event, Notice, Severity, State, move
+from holdfast.core.notice import Event, Notice, Severity, State, move
 from holdfast.store.tx import Row, Tx, from_micros, instant, to_micros, value_list
 
 PAGE: Final = 200
 COLUMNS: Final = """id, message, channel, event, severity, subject, name, owner, labels, title, body, facts, reason,
               next, outage, clears, state, retry_count, next_retry_at, last_error, why, begun, digest_at, digest,
-              waiting_since, tried_at, sent_at, note, settled_by, created_at"""
+              missed, tries, waiting_since, tried_at, sent_at, note, settled_by, created_at"""
 _INSERTED: Final = """id, message, channel, event, severity, subject, name, owner, labels, title, body, facts, reason,
-              next, outage, clears, state, last_error, why, digest_at, waiting_since, created_at"""
+              next, outage, clears, state, last_error, why, digest_at, waiting_since, note, created_at"""
 _INSERT_PAGE: Final = 20  # rows a statement: there are many columns
 
 
@@ -73,6 +73,7 @@ def _values(notice: Notice) -> tuple[Any, ...]:
         notice.why,
         None if notice.digest_at is None else to_micros(notice.digest_at),
         to_micros(notice.waiting_since),
+        notice.note,
         to_micros(notice.created_at),
     )
 
@@ -96,99 +97,14 @@ def pass_on(tx: Tx, notices: Sequence[Notice], fallback: str, now: datetime) -> 
             for number, each in enumerate(notices)
         ],
     )
-    _each(tx, "passed_on_at = :now", [each.id for each in notices], now=now)
+    each_of(tx, "passed_on_at = :now", [each.id for each in notices], now=now)
     return added
 
 
-# ── taking them to their channel ──
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
-    """What goes out in one send: a notice, or several as a digest."""
-
-    notices: tuple[Notice, ...]
-    digest: str | None = None
-
-
-def pick(tx: Tx, channel: str, now: datetime, limit: int, *, probe: bool = False) -> list[Parcel]:
-    """The parcels that are due, oldest first, marked as begun. As a probe: the one that was tried longest ago.
-
-    An all-clear waits for what it clears. One whose sender died twice in a row goes alone: if that kills again,
-    nobody else is to blame.
-    """
-    if (digest := _due_digest(tx, channel, now)) is not None:
-        _begin(tx, digest.notices)
-        return [digest]
-    order = "COALESCE(tried_at, 0), id" if probe else "id"
-    rows = [
-        *tx.rows(
-            f"""SELECT {COLUMNS} FROM notices AS n WHERE channel = :channel AND state = 'pending' AND digest_at IS NULL
-                  AND {_NOT_TOO_SOON} ORDER BY {order} LIMIT :limit""",
-            channel=channel,
-            limit=limit,
-        ),
-        *tx.rows(
-            f"""SELECT {COLUMNS} FROM notices AS n WHERE channel = :channel AND state = 'failed'
-                  AND next_retry_at IS NOT NULL AND next_retry_at <= :now AND digest_at IS NULL
-                  AND {_NOT_TOO_SOON} ORDER BY {"COALESCE(tried_at, 0), id" if probe else "next_retry_at"}
-                LIMIT :limit""",
-            channel=channel,
-            limit=limit,
-            now=now,
-        ),
-    ]
-    found = [_notice(row) for row in rows]
-    found.sort(key=lambda each: (_tried(each) if probe else 0, each.id))
-    suspects = [each for each in found if each.begun >= CRASHES_TO_SUSPECT]
-    chosen = suspects[:1] if suspects else found[:limit]
-    _begin(tx, chosen)
-    return [Parcel(notices=(each,)) for each in chosen]
-
-
-# Without an index hint: the second half is looked at for all-clears only.
-_NOT_TOO_SOON: Final = """NOT (clears AND EXISTS (SELECT 1 FROM notices AS told
+# An all-clear waits for what it clears. Without an index hint: the second half is looked at for all-clears only.
+NOT_TOO_SOON: Final = """NOT (clears AND EXISTS (SELECT 1 FROM notices AS told
                    WHERE told.channel = n.channel AND told.outage = n.outage AND told.state IN ('pending', 'failed')
                      AND told.id < n.id))"""
-
-
-def _tried(notice: Notice) -> int:
-    return 0 if notice.tried_at is None else to_micros(notice.tried_at)
-
-
-def _due_digest(tx: Tx, channel: str, now: datetime) -> Parcel | None:
-    """A digest that was begun goes out as it was, under its own id; otherwise a new one of all that is due."""
-    rows = tx.rows(
-        f"""SELECT {COLUMNS} FROM notices
-             WHERE channel = :channel AND state IN ('pending', 'failed') AND digest_at IS NOT NULL AND digest_at <= :now
-               AND (next_retry_at IS NULL OR next_retry_at <= :now)
-             ORDER BY digest_at, id LIMIT :limit""",
-        channel=channel,
-        now=now,
-        limit=PAGE,
-    )
-    found = [_notice(row) for row in rows]
-    if any(each.begun >= CRASHES_TO_SUSPECT for each in found):
-        _each(tx, "digest_at = NULL, digest = NULL", [each.id for each in found])  # one of them kills: each goes alone
-        return None
-    if not found:
-        return None
-    begun = next((each.digest for each in found if each.digest is not None), None)
-    if begun is not None:
-        return Parcel(notices=tuple(each for each in found if each.digest == begun), digest=begun)
-    chosen = tuple(found[:DIGEST_LINES])
-    digest = f"digest_{_brief('/'.join(each.id for each in chosen))}"
-    _each(tx, "digest = :digest", [each.id for each in chosen], digest=digest)
-    return Parcel(notices=chosen, digest=digest)
-
-
-def _begin(tx: Tx, notices: Sequence[Notice]) -> None:
-    _each(tx, "begun = begun + 1", [each.id for each in notices])
-
-
-def put_back(tx: Tx, notices: Sequence[Notice]) -> None:
-    """Picked, and not sent after all."""
-    _each(tx, "begun = begun - 1", [each.id for each in notices])
 
 
 # ── what became of them ──
@@ -197,9 +113,10 @@ def put_back(tx: Tx, notices: Sequence[Notice]) -> None:
 def delivered(tx: Tx, notices: Sequence[Notice], now: datetime) -> None:
     """The count of failed attempts stays: it tells on which attempt it was delivered."""
     for state in {each.state for each in notices}:
-        _each(
+        each_of(
             tx,
-            """state = :state, sent_at = :now, tried_at = :now, begun = 0, next_retry_at = NULL, why = NULL""",
+            """state = :state, sent_at = :now, tried_at = :now, begun = 0, tries = 0, missed = NULL,
+               next_retry_at = NULL, why = NULL""",
             [each.id for each in notices if each.state is state],
             state=move(state, "delivered"),
             now=now,
@@ -222,13 +139,29 @@ def failed(tx: Tx, notice: Notice, event: Event, error: str, now: datetime, *, a
 
 def tried(tx: Tx, notices: Sequence[Notice], error: str, now: datetime) -> None:
     """An attempt that does not count: the channel is down, or asked us to wait."""
-    _each(tx, "last_error = :error, tried_at = :now, begun = 0", [each.id for each in notices], error=error, now=now)
+    each_of(tx, "last_error = :error, tried_at = :now, begun = 0", [each.id for each in notices], error=error, now=now)
+
+
+def missed(tx: Tx, notices: Sequence[Notice], who: Sequence[str], error: str, now: datetime, at: datetime) -> None:
+    """Some behind the channel have it; it is owed to these at a later time, to all of a digest at the same."""
+    for state in {each.state for each in notices}:
+        each_of(
+            tx,
+            """state = :state, missed = :who, tries = tries + 1, next_retry_at = :at, last_error = :error,
+               digest_at = CASE WHEN digest_at IS NOT NULL THEN :at END, tried_at = :now, begun = 0""",
+            [each.id for each in notices if each.state is state],
+            state=move(state, "failed"),
+            who=json.dumps(list(who)),
+            at=at,
+            error=error,
+            now=now,
+        )
 
 
 def dead(tx: Tx, notices: Sequence[Notice], why: str, error: str | None) -> None:
     """Given up without another attempt."""
     for state in {each.state for each in notices}:
-        _each(
+        each_of(
             tx,
             """state = :state, next_retry_at = NULL, why = :why, begun = 0,
                last_error = COALESCE(CAST(:error AS TEXT), last_error)""",
@@ -241,11 +174,11 @@ def dead(tx: Tx, notices: Sequence[Notice], why: str, error: str | None) -> None
 
 def requeue(tx: Tx, notices: Sequence[Notice], now: datetime) -> None:
     for state in {each.state for each in notices}:
-        _each(
+        each_of(
             tx,
             """state = :state, retry_count = 0, next_retry_at = NULL, last_error = NULL, why = NULL, begun = 0,
-               digest_at = NULL, digest = NULL, passed_on_at = NULL, waiting_since = :now, sent_at = NULL, note = NULL,
-               settled_by = NULL""",
+               digest_at = NULL, digest = NULL, tries = 0, passed_on_at = NULL, waiting_since = :now, sent_at = NULL,
+               note = NULL, settled_by = NULL""",
             [each.id for each in notices if each.state is state],
             state=move(state, "requeued"),
             now=now,
@@ -254,7 +187,7 @@ def requeue(tx: Tx, notices: Sequence[Notice], now: datetime) -> None:
 
 def resolve(tx: Tx, notices: Sequence[Notice], note: str, by: str) -> None:
     for state in {each.state for each in notices}:
-        _each(
+        each_of(
             tx,
             "state = :state, next_retry_at = NULL, begun = 0, note = :note, settled_by = :by",
             [each.id for each in notices if each.state is state],
@@ -262,22 +195,6 @@ def resolve(tx: Tx, notices: Sequence[Notice], note: str, by: str) -> None:
             note=note,
             by=by,
         )
-
-
-def to_digest(tx: Tx, channel: str, before: datetime, now: datetime) -> int:
-    """What waited so long for its channel comes in digests, but for what is critical; one alone goes as it is."""
-    which = """channel = :channel AND state IN ('pending', 'failed') AND digest_at IS NULL AND severity <> 'critical'
-               AND waiting_since < :before AND event <> 'heartbeat'"""
-    stale = tx.rows(f"SELECT COUNT(*) AS n FROM notices WHERE {which}", channel=channel, before=before)[0]["n"]
-    if stale < 2:
-        return 0
-    return tx.run(
-        f"""UPDATE notices SET digest_at = :now, next_retry_at = CASE WHEN state = 'failed' THEN :now END
-             WHERE {which}""",
-        channel=channel,
-        before=before,
-        now=now,
-    )
 
 
 # ── what is owed ──
@@ -301,7 +218,7 @@ def came_meanwhile(tx: Tx, channel: str) -> bool:
     """Whether there is one that waits for no time: after a pick that found none, it is new."""
     row = tx.row(
         f"""SELECT 1 AS found FROM notices AS n WHERE channel = :channel AND state = 'pending' AND digest_at IS NULL
-               AND {_NOT_TOO_SOON} LIMIT 1""",
+               AND {NOT_TOO_SOON} LIMIT 1""",
         channel=channel,
     )
     return row is not None
@@ -331,6 +248,40 @@ def waiting(tx: Tx, channel: str, *, limit: int, more: str = "", **params: Any) 
     return [_notice(row) for row in rows]
 
 
+def heard_of(tx: Tx, outage: str, since: datetime) -> dict[str, bool]:
+    """The channels for which there were words about an outage since then: whether any was sent there, or will be."""
+    rows = tx.rows(
+        """SELECT channel, MAX(CASE WHEN state IN ('pending', 'failed', 'sent') THEN 1 ELSE 0 END) AS told FROM notices
+            WHERE outage = :outage AND NOT clears AND waiting_since >= :since GROUP BY channel ORDER BY channel""",
+        outage=outage,
+        since=since,
+    )
+    return {row["channel"]: bool(row["told"]) for row in rows}
+
+
+def dead_of(tx: Tx, outage: str) -> list[Notice]:
+    """What never arrived of the words about an outage, locked."""
+    rows = tx.rows(
+        f"""SELECT {COLUMNS} FROM notices WHERE outage = :outage AND state = 'dead' AND NOT clears
+             ORDER BY id /* FOR UPDATE */""",
+        outage=outage,
+    )
+    return [_notice(row) for row in rows]
+
+
+def ends_of(tx: Tx, outages: set[str]) -> list[Notice]:
+    """The all-clears of those outages that are over, oldest first."""
+    if not outages:
+        return []
+    text, values = value_list([(each,) for each in sorted(outages)])
+    rows = tx.rows(
+        f"""SELECT {COLUMNS} FROM notices
+             WHERE outage IN ({text}) AND clears AND outage NOT IN (SELECT key FROM outages) ORDER BY created_at, id""",
+        **values,
+    )
+    return [_notice(row) for row in rows]
+
+
 def get(tx: Tx, notice: str, *, lock: bool = False) -> Notice | None:
     row = tx.row(f"SELECT {COLUMNS} FROM notices WHERE id = :id {'/* FOR UPDATE */' if lock else ''}", id=notice)
     return None if row is None else _notice(row)
@@ -347,7 +298,8 @@ def from_rows(rows: Sequence[Row]) -> list[Notice]:
     return [_notice(row) for row in rows]
 
 
-def _each(tx: Tx, changes: str, ids: Sequence[str], **params: Any) -> int:
+def each_of(tx: Tx, changes: str, ids: Sequence[str], **params: Any) -> int:
+    """Change these; how many were."""
     changed = 0
     for start in range(0, len(ids), PAGE):
         text, values = value_list([(each,) for each in ids[start : start + PAGE]])
@@ -381,6 +333,8 @@ def _notice(row: Row) -> Notice:
         begun=row["begun"],
         digest_at=instant(row["digest_at"]),
         digest=row["digest"],
+        missed=tuple(json.loads(row["missed"] or "[]")),
+        tries=row["tries"],
         waiting_since=from_micros(row["waiting_since"]),
         tried_at=instant(row["tried_at"]),
         sent_at=instant(row["sent_at"]),

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import dict_row
 
-from holdfast.errors import Duplicate, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable, TxConflict
+from holdfast.errors import (
+    Duplicate,
+    OutcomeUnknown,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+    StoreUnfit,
+    TxConflict,
+)
 from holdfast.secret import Secret
+from holdfast.store.libpq import Failed, Statements
 from holdfast.store.tx import Row
 
 CHANNEL: Final = "holdfast"
+RIGHTS: Final = (
+    "Give Holdfast a database of its own (CREATE DATABASE holdfast OWNER the_user), or the right to make tables "
+    "in this one (GRANT USAGE, CREATE ON SCHEMA public TO the_user)."
+)
 _CONFLICTS: Final = {"40001", "40P01", "55P03"}
-_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]\w*)")
-_LOCK: Final = re.compile(r"/\* (FOR UPDATE(?: SKIP LOCKED)?) \*/")
 # Classes of SQLSTATE that say "not now": connection, resources (disk full among them), operator intervention, system.
 _PASSING: Final = ("08", "53", "57", "58")
 
@@ -88,6 +97,7 @@ class PostgresSession:
 
     def __init__(self, connection: psycopg.Connection[Row], epoch: int) -> None:
         self._connection = connection
+        self._statements = Statements(connection)
         self.epoch = epoch
 
     @property
@@ -95,46 +105,49 @@ class PostgresSession:
         return self._connection.closed or self._connection.broken
 
     def begin(self, *, write: bool) -> None:
-        self.execute("BEGIN" if write else "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", {})
+        self._command(b"BEGIN" if write else b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+    def now_us(self) -> int:
+        return int(self.query("SELECT now_us() AS now", {})[0]["now"])
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> int:
         try:
-            return self._connection.execute(translate(sql), params).rowcount
-        except psycopg.Error as error:
+            return self._statements.execute(sql, params)
+        except Failed as error:
             raise self._translated(error) from error
 
     def query(self, sql: str, params: Mapping[str, Any]) -> list[Row]:
         try:
-            return self._connection.execute(translate(sql), params).fetchall()
-        except psycopg.Error as error:
+            return self._statements.query(sql, params)
+        except Failed as error:
             raise self._translated(error) from error
 
     def commit(self) -> None:
         try:
-            done = self._connection.execute("COMMIT")
-        except psycopg.Error as error:
+            done = self._statements.command(b"COMMIT")
+        except Failed as error:
             problem = self._translated(error)
             if isinstance(problem, StoreUnavailable):
                 self._connection.close()
-                raise OutcomeUnknown(f"the answer to COMMIT was lost: {_first_line(error)}") from error
+                raise OutcomeUnknown(f"the answer to COMMIT was lost: {error}") from error
             raise problem from error
-        if done.statusmessage == "ROLLBACK":
+        if done == "ROLLBACK":
             raise StoreError("the transaction had failed and was rolled back")
 
     def rollback(self) -> None:
         if self.broken:
             return
         try:
-            self._connection.execute("ROLLBACK")
-        except psycopg.Error:
+            self._statements.command(b"ROLLBACK")
+        except Failed:
             self._connection.close()
 
     def relax(self) -> None:
-        self.execute("SET LOCAL synchronous_commit TO OFF", {})
+        self._command(b"SET LOCAL synchronous_commit TO OFF")
 
     def notify(self) -> None:
-        with contextlib.suppress(psycopg.Error):
-            self._connection.execute(f"NOTIFY {CHANNEL}")
+        with contextlib.suppress(Failed):
+            self._statements.command(f"NOTIFY {CHANNEL}".encode())
 
     def abort(self) -> None:
         _cut(self._connection)
@@ -142,21 +155,22 @@ class PostgresSession:
     def close(self) -> None:
         self._connection.close()
 
-    def _translated(self, error: psycopg.Error) -> Exception:
-        state = error.sqlstate or ""
-        if state in _CONFLICTS:
-            return TxConflict(_first_line(error))
-        if state == "23505":
-            return Duplicate(_first_line(error))
-        if self.broken or isinstance(error, psycopg.OperationalError) or state.startswith(_PASSING):
-            return StoreUnavailable(f"PostgreSQL cannot do this now: {_first_line(error)}")
-        return StoreError(f"{type(error).__name__}: {_first_line(error)}")
+    def _command(self, text: bytes) -> None:
+        try:
+            self._statements.command(text)
+        except Failed as error:
+            raise self._translated(error) from error
 
-
-@lru_cache(maxsize=2048)
-def translate(sql: str) -> str:
-    """Our SQL in psycopg's spelling: the parameter marks, and the lock clause that SQLite reads as a comment."""
-    return _LOCK.sub(r"\1", _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%")))
+    def _translated(self, error: Failed) -> Exception:
+        if error.state in _CONFLICTS:
+            return TxConflict(str(error))
+        if error.state == "23505":
+            return Duplicate(str(error))
+        if self.broken or not error.state or error.state.startswith(_PASSING):
+            return StoreUnavailable(f"PostgreSQL cannot do this now: {error}")
+        if error.state == "42501":
+            return StoreUnfit(f"PostgreSQL does not let this user do that: {error}", RIGHTS)
+        return StoreError(f"SQLSTATE {error.state}: {error}")
 
 
 def _timeline(connection: psycopg.Connection[Row]) -> int:

@@ -11,14 +11,25 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
-from holdfast.errors import Duplicate, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable, TxConflict
+from holdfast.errors import (
+    Duplicate,
+    OutcomeUnknown,
+    StoreError,
+    StoreRefused,
+    StoreUnavailable,
+    StoreUnfit,
+    TxConflict,
+)
 from holdfast.ports import Clock
 from holdfast.store.tx import Row, to_micros
 
+FROM_BACKUP: Final = "Restore it from a backup"
 OLDEST: Final = (3, 35, 0)  # RETURNING
 APPLICATION_ID: Final = 0x486F6C64  # "Hold": what file(1) shows
+OUR_TABLES: Final = frozenset({"schema_lock", "schema_migrations"})  # in every database of ours, of whatever version
 _MAGIC: Final = b"SQLite format 3\x00"
 _RETRYABLE: Final = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 _NO_ROOM: Final = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
@@ -64,6 +75,8 @@ class SqliteEngine:
             _create(self.path, self._clock)
             return
         cut = _cut(self.path)
+        if recovering or not cut:
+            self._refuse_strangers()
         if recovering:
             if cut:
                 self._refuse_holes(cut)
@@ -71,6 +84,25 @@ class SqliteEngine:
             cut = _cut(self.path)
         if cut:
             raise _malformed(self.path, cut)
+
+    def _refuse_strangers(self) -> None:
+        """A file of another program: our tables would be made beside its own. Looked at, and never written to."""
+        if _marked(self.path):
+            return
+        session = open_read_only(self.path, self._clock)
+        try:
+            [mark] = session.query("PRAGMA application_id", {})
+            tables = {row["name"] for row in session.query("SELECT name FROM sqlite_master WHERE type = 'table'", {})}
+        except StoreError:
+            return  # whoever opens it for good says what is wrong with it
+        finally:
+            session.close()
+        ours = mark["application_id"] == APPLICATION_ID or (not mark["application_id"] and tables >= OUR_TABLES)
+        if tables and not ours:
+            raise StoreRefused(
+                f"{self.path} is a database of another program (it has a table {min(tables)!r}).",
+                "Name a file of Holdfast's own, or one that does not exist yet (store.url, store.data_dir).",
+            )
 
     def _refuse_holes(self, cut: str) -> None:
         """After a crash the file may be short, the rest being in the WAL. What is in neither would be read as zeros."""
@@ -95,7 +127,8 @@ class SqliteEngine:
 
     def connect(self, *, write: bool, deadline: float) -> SqliteSession:
         try:
-            return SqliteSession(open_connection(str(self.path), self._clock, write=write, deadline=deadline))
+            connection = open_connection(str(self.path), self._clock, write=write, deadline=deadline)
+            return SqliteSession(connection, clock=lambda: to_micros(self._clock.now()))
         except sqlite3.OperationalError as error:
             raise StoreUnavailable(f"{self.path} cannot be opened: {error}") from error
         except sqlite3.DatabaseError as error:
@@ -111,13 +144,17 @@ class SqliteEngine:
 class SqliteSession:
     """One connection; transactions are opened by hand (IMMEDIATE for writes: no upgrade, no deadlock)."""
 
-    def __init__(self, connection: sqlite3.Connection, epoch: int = 1) -> None:
+    def __init__(self, connection: sqlite3.Connection, epoch: int = 1, clock: Callable[[], int] | None = None) -> None:
         self._connection = connection
+        self._clock = clock  # what `now_us()` asks, too; without it that is asked
         self.epoch = epoch  # a file does not fail over; the simulator's database does
         self.broken = False
 
     def begin(self, *, write: bool) -> None:
         self.execute("BEGIN IMMEDIATE" if write else "BEGIN", {})
+
+    def now_us(self) -> int:
+        return self._clock() if self._clock is not None else int(self.query("SELECT now_us() AS now", {})[0]["now"])
 
     def execute(self, sql: str, params: Mapping[str, Any]) -> int:
         try:
@@ -207,6 +244,8 @@ def _translated(error: sqlite3.Error) -> Exception:
         return StoreUnavailable(
             f"the database file cannot be written: {error}. Free some space; work resumes by itself."
         )
+    if primary in _DAMAGED:
+        return StoreUnfit(f"the database file is damaged: {error}", FROM_BACKUP)
     if primary == sqlite3.SQLITE_INTERRUPT:
         return StoreUnavailable("the store took too long; nothing was changed")
     return StoreError(f"{type(error).__name__}: {error}")
@@ -259,6 +298,12 @@ def _create(path: Path, clock: Clock) -> None:
         os.close(folder)
 
 
+def _marked(path: Path) -> bool:
+    """Whether its header says that it is ours; one that is all in the log yet says nothing."""
+    with path.open("rb") as file:
+        return file.read(72)[68:] == struct.pack(">I", APPLICATION_ID)
+
+
 def _cut(path: Path) -> str:
     """How much of the file is missing, by its own header; "" if nothing is.
 
@@ -286,6 +331,4 @@ def _cut(path: Path) -> str:
 
 
 def _malformed(path: Path, problem: str) -> StoreRefused:
-    return StoreRefused(
-        f"{path} is damaged: {problem}.", "Restore it from a backup; Holdfast has not changed the file."
-    )
+    return StoreRefused(f"{path} is damaged: {problem}.", f"{FROM_BACKUP}; Holdfast has not changed the file.")

@@ -11,6 +11,7 @@ from typing import Final
 from holdfast.store.tx import Row, Tx, from_micros, instant
 
 PAGE: Final = 200
+SHORTEST_PREFIX: Final = 8
 _COLUMNS = """id, hash, name, kind, role, rights, owners, labels, created_by, created_at, expires_at, last_used_at,
               revoked_at"""
 
@@ -59,6 +60,18 @@ def insert(tx: Tx, token: TokenRow) -> bool:
 def get(tx: Tx, token: str) -> TokenRow | None:
     row = tx.row(f"SELECT {_COLUMNS} FROM tokens WHERE id = :id", id=token)
     return None if row is None else _token(row)
+
+
+def by_prefix(tx: Tx, beginning: str) -> TokenRow | None:
+    """The only one whose id begins so; too short a beginning is a slip of the hand."""
+    if len(beginning) < SHORTEST_PREFIX:
+        return None
+    rows = tx.rows(
+        f"SELECT {_COLUMNS} FROM tokens WHERE id >= :low AND id < :high ORDER BY id LIMIT 2",
+        low=beginning,
+        high=beginning + "\uffff",
+    )
+    return _token(rows[0]) if len(rows) == 1 else None
 
 
 def page(tx: Tx, *, after: str = "", limit: int = PAGE) -> list[TokenRow]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from holdfast.core.job import Priority
 from holdfast.core.turns import Turn
 from holdfast.store.tx import Tx, from_micros, instant, to_micros, value_list
 
@@ -93,7 +94,8 @@ def unplaced(tx: Tx, kind: str, after: datetime, started: datetime) -> list[Unpl
              JOIN certificates ON certificates.id = issuances.certificate
              LEFT JOIN certificate_versions AS current ON current.id = certificates.current_version
             WHERE jobs.kind = :kind AND jobs.state = 'ready' AND jobs.due_at > :after
-              AND jobs.reason IN ('BUDGET', 'NOT_BEFORE', 'CA_DOWN', 'CA_RATE_LIMITED', 'ACCOUNT_REFUSED')
+              AND jobs.reason IN ('BUDGET', 'NOT_BEFORE', 'CA_DOWN', 'CA_TLS_FAILED', 'CA_RATE_LIMITED',
+                                  'ACCOUNT_REFUSED')
               AND issuances.state IN ('requested', 'key_stored') AND issuances.ref IS NULL
               AND issuances.asked_at IS NULL AND issuances.started_at <= :started
               AND certificates.issuers LIKE :several
@@ -117,3 +119,17 @@ def unplaced(tx: Tx, kind: str, after: datetime, started: datetime) -> list[Unpl
         )
         for row in rows
     ]
+
+
+def make_urgent(tx: Tx, kind: str, subject: str) -> None:
+    """A job goes before others from now on; one that waits for its turn at a budget asks for what is kept for such."""
+    changed = tx.run(
+        """UPDATE jobs
+              SET priority = :urgent,
+                  due_at = CASE WHEN state = 'ready' AND reason = 'BUDGET' THEN now_us() ELSE due_at END
+            WHERE kind = :kind AND subject = :subject AND state <> 'dead' AND priority > :urgent""",
+        kind=kind,
+        subject=subject,
+        urgent=int(Priority.URGENT),
+    )
+    tx.wakes = tx.wakes or changed == 1

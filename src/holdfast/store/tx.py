@@ -36,6 +36,7 @@ class Session(Protocol):
     epoch: int  # grows when the database may have lost commits (a failover); fences start above it
 
     def begin(self, *, write: bool) -> None: ...
+    def now_us(self) -> int: ...
     def execute(self, sql: str, params: Mapping[str, Any]) -> int: ...
     def query(self, sql: str, params: Mapping[str, Any]) -> list[Row]: ...
     def commit(self) -> None: ...
@@ -82,8 +83,13 @@ class Tx:
     def now(self) -> datetime:
         """The database's clock, read once a transaction."""
         if self._now is None:
-            self._now = from_micros(self.rows("SELECT now_us() AS now")[0]["now"])
+            self._now = from_micros(self._session.now_us())
         return self._now
+
+    def told_now(self, micros: int) -> None:
+        """What the database's clock said in a row that was read for another reason: nobody need ask for it again."""
+        if self._now is None:
+            self._now = from_micros(micros)
 
 
 def _bound(params: dict[str, Any]) -> dict[str, Any]:

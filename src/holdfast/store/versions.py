@@ -117,6 +117,15 @@ def ask_revocation(tx: Tx, version: str, reason: int) -> bool:
     return changed == 1
 
 
+def change_revocation(tx: Tx, version: str, reason: int) -> None:
+    """It is asked for once more, perhaps for another reason."""
+    tx.run(
+        "UPDATE certificate_versions SET revoke_reason = :reason WHERE id = :id AND revoked_at IS NULL",
+        id=version,
+        reason=reason,
+    )
+
+
 def revoked(tx: Tx, version: str, at: datetime) -> bool:
     """The CA did it, or says that it is so."""
     changed = tx.run(

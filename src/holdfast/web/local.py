@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from holdfast.errors import StoreError, UserError
+from holdfast.errors import StoreError, TryLater, UserError
 from holdfast.telemetry import Log
 
 Do = Callable[[str, Mapping[str, Any], str], Awaitable[Any]]  # verb, arguments, actor
@@ -32,6 +32,8 @@ def site(do: Do, log: Log, more: Sequence[BaseRoute] = ()) -> Starlette:
             return _error(error.status, error.code, str(error), error.hint)
         except StoreError as error:
             return _error(503, "store-unavailable", f"The store cannot be used now: {error}.", "Try again.")
+        except TryLater as error:
+            return _error(503, "try-later", f"{str(error).removesuffix('.')}.", "Try again, or look at what is named.")
         except Exception as error:
             log.error("local.failed", exc_info=error)
             return _error(500, "internal", "Something went wrong in the server, which logged it.", "")

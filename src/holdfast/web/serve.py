@@ -61,7 +61,7 @@ def bind(host: str, port: int, *, setting: str = "server.listen") -> Line:
     except OSError as error:
         line.close()
         refused = AddressTaken(f"{setting}: cannot listen on {host}:{port}: {error.strerror}.")
-        variable = f"HOLDFAST_{setting.replace('.', '_').upper()}"
+        variable = setting if setting.startswith("--") else f"HOLDFAST_{setting.replace('.', '_').upper()}"
         first = "Allow ports below 1024 (CAP_NET_BIND_SERVICE)" if error.errno == EACCES else "Stop what listens there"
         refused.hint = f"{first}, or choose another address ({variable})."
         raise refused from error

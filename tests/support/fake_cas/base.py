@@ -35,6 +35,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from tests.support.pebble import tls_certificate
+from tests.support.reaper import PATIENCE
 
 DAY = timedelta(days=1)
 FOR_EVER = 10**9
@@ -412,7 +413,7 @@ class Remote:
         request = urllib.request.Request(
             f"{self._origin}/_control/{verb}", data=json.dumps(arguments).encode(), method="POST"
         )
-        with urllib.request.urlopen(request, context=self._context, timeout=20) as answer:
+        with urllib.request.urlopen(request, context=self._context, timeout=PATIENCE) as answer:
             return json.loads(answer.read() or b"null")
 
 

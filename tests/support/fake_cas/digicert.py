@@ -44,7 +44,8 @@ class Order:
     request: int = 0
     request_status: str = "approved"
     note: str = ""
-    revocation: dict[str, Any] | None = None
+    revocation: dict[str, Any] | None = None  # the last request for one
+    revoking: Certificate | None = None  # what it is about
     reissue: dict[str, Any] | None = None  # the request for the last one
 
     @property
@@ -120,13 +121,15 @@ class FakeDigicert(FakeCa):
         for each in self._chosen(number):
             if each.status == "needs_approval":
                 each.status, each.request_status = "pending", "approved"
-            elif each.revocation is not None:
-                each.current.revoked, each.status, each.revocation = True, "revoked", None
+            elif each.revocation is not None and each.revoking is not None:
+                each.revoking.revoked, each.revocation = True, {**each.revocation, "status": "approved"}
 
     def deny(self, number: int | None = None, words: str = "the organisation said no") -> None:
         for each in self._chosen(number):
             if each.status in ("needs_approval", "pending"):
                 each.status, each.request_status, each.note = "rejected", "rejected", words
+            if each.revocation is not None and each.revocation["status"] == "pending":
+                each.revocation = {**each.revocation, "status": "rejected", "processor_comment": words}
             if each.status == "reissue_pending" and each.reissue is not None:
                 each.status, each.reissue = "issued", {**each.reissue, "status": "rejected", "processor_comment": words}
                 each.certificates.pop()
@@ -318,10 +321,10 @@ class FakeDigicert(FakeCa):
         return next((each for each in self.placed if str(each.id) == number), None)
 
     def _by_serial(self, serial: str) -> Order | None:
-        """The primary certificate only."""
+        """By the primary certificate only: the last that was issued."""
         for each in self.placed:
-            issued = each.current.issued
-            if issued is not None and f"{issued.serial_number:x}" == serial.lower():
+            issued = [one for one in each.certificates if one.issued is not None]
+            if issued and _has_serial(issued[-1], serial):
                 return each
         return None
 
@@ -370,18 +373,29 @@ class FakeDigicert(FakeCa):
         return Answer(status=204)
 
     def revoke(self, asked: Asked, name: str) -> Answer:
-        order = self._by_serial(name) or next((each for each in self.placed if str(each.current.id) == name), None)
-        if order is None:
+        """One certificate, by its id or serial, a reissued one too. The order stays active, and can be reissued."""
+        pairs = [(order, each) for order in self.placed for each in order.certificates]
+        order, found = next((pair for pair in pairs if _is(pair[1], name)), (None, None))
+        if order is None or found is None:
             return error(404, "not_found", "The certificate does not exist.")
         if order.status == "reissue_pending":
-            return error(400, "reissue_pending", "A reissue is pending.")
-        if order.current.revoked:
+            return error(400, "reissue_pending", "Certificates with a pending reissue order cannot be revoked.")
+        if found.revoked:
             return error(400, "already_revoked", "The certificate is revoked already.")
         if self.rights and asked.json().get("skip_approval"):
-            order.current.revoked, order.status = True, "revoked"
+            found.revoked = True
             return Answer(status=204)
+        order.revoking = found
         order.revocation = {"id": next(self._next.requests), "type": "revoke", "status": "pending"}
         return as_json({**order.revocation, "comments": asked.json().get("comments")}, 201)
+
+
+def _is(certificate: Certificate, name: str) -> bool:
+    return certificate.issued is not None and (str(certificate.id) == name or _has_serial(certificate, name))
+
+
+def _has_serial(certificate: Certificate, serial: str) -> bool:
+    return certificate.issued is not None and f"{certificate.issued.serial_number:x}" == serial.lower()
 
 
 if __name__ == "__main__":

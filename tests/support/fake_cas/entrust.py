@@ -79,6 +79,7 @@ class FakeEntrust(FakeCa):
         self.shows_ids = True  # of those; any field may be missing
         self.shows_chain = True
         self.rejects_actions = False
+        self.action_word = "COMPLETED"  # anything else: it is taken, and not done yet
         self.errors_with_200 = False
         self.page = 50
         self._numbers = count(1)
@@ -280,7 +281,7 @@ class FakeEntrust(FakeCa):
             return error(404, "cagw-4043", "There is no such certificate.")
         if action["type"] != "RevokeAction":
             return error(400, "cagw-4009", "The action is not known.")
-        status = "REJECTED" if self.rejects_actions else "COMPLETED"
+        status = "REJECTED" if self.rejects_actions else self.action_word
         if status == "COMPLETED":
             found.revoked = found.revoked or action["reason"]
         done = {"type": "RevokeAction", "id": "1", "status": status, "reason": action["reason"]}

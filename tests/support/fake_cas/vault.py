@@ -49,6 +49,8 @@ class FakeVault(FakeCa):
         self.token = VAULT_TOKEN
         self.namespace: str | None = None
         self.sealed = False
+        self.no_store = False
+        self.revocations_pend = False  # another cluster has the certificate
         self.max_ttl_days = 30.0
         self.lone_root = False  # the mount's CA is a root: there is no chain
         self.token_ttl, self.token_life = 3600, 3600
@@ -125,10 +127,16 @@ class FakeVault(FakeCa):
         return error(404) if found is None else as_json({"data": {"certificate": pem(found.certificate).decode()}})
 
     def revoke(self, asked: Asked) -> Answer:
-        found = next((each for each in self.signed if each.serial == asked.json()["serial_number"]), None)
-        if found is None:
-            return error(400, f"certificate with serial {asked.json()['serial_number']} not found")
-        found.revoked = True
+        """By its serial, unless the role keeps nothing (no_store); or by the certificate itself."""
+        serial, shown = asked.json().get("serial_number"), asked.json().get("certificate", "").strip()
+        known = [each for each in self.signed if shown == pem(each.certificate).decode().strip()]
+        if serial is not None and not self.no_store:
+            known = [each for each in self.signed if each.serial == serial]
+        if not known:
+            return error(400, f"certificate with serial {serial} not found or was already revoked")
+        if self.revocations_pend:
+            return as_json({"data": {"revocation_time": 0, "state": "pending"}})
+        known[0].revoked = True
         return as_json({"data": {"revocation_time": 1, "state": "revoked"}})
 
     def token_info(self, asked: Asked) -> Answer:

@@ -1,0 +1,211 @@
+"""What CAs are to be told, of revocations and of orders that nobody wants, while they are away or take their time."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.later import Days, LaterCa, a_still_house
+from tests.support.later_office import HOUR, Office, an_office
+from tests.support.lifecycle import DAY, House, TruthfulCa, a_house
+
+from holdfast.core import backoff
+from holdfast.core.issuance import State
+from holdfast.engine import outages
+from holdfast.errors import Refused, TryLater
+from holdfast.operations import certificates, revocation
+from holdfast.store import issuances, jobs, versions
+from holdfast.store.database import Database
+
+pytestmark = pytest.mark.anyio
+NAME = "www.example.com"
+WIDE = {"limits": {"requests": [1000, 0.001], "orders": None}}
+FOR_EVER = 10**9
+
+
+async def told(house: House) -> list[tuple[str, str]]:
+    rows = await house.db.read(lambda tx: tx.rows("SELECT event, title FROM notices ORDER BY created_at, id"))
+    return [(row["event"], row["title"]) for row in rows]
+
+
+async def held(office: Office) -> str:
+    """The id of the version in use."""
+    await office.house.ask(NAME, issuers=["later"])
+    await office.pass_by(HOUR)
+    current = (await office.house.view(NAME)).current
+    assert current is not None
+    return current.id
+
+
+async def revoked(house: House, version: str) -> bool:
+    found = await house.db.read(lambda tx: versions.get(tx, version))
+    return found is not None and found.revoked_at is not None
+
+
+# ── Revocations ──
+
+
+async def test_a_revocation_is_waited_for_over_a_weekend_and_told_of_once(tmp_path: Path) -> None:
+    async with an_office(tmp_path, "digicert") as office:
+        version = await held(office)
+        office.ca.rights = False
+        await certificates.revoke(office.house.keeper, NAME, reason=1, actor="local:alice")
+        before = len(office.ca.asked)
+        await office.pass_by(60 * HOUR)
+        [job] = await office.house.db.read(lambda tx: tx.rows("SELECT * FROM jobs WHERE kind = 'revoke'"))
+        assert (job["state"], job["attempts"], job["reason"]) == ("ready", 0, "CA_STILL_PENDING")
+        assert "an administrator must approve it" in job["last_error"]
+        assert len(office.ca.lines("PUT /services/v2/certificate")) <= 1
+        assert len(office.ca.asked) - before < 100
+        office.ca.approve()
+        await office.pass_by(2 * HOUR)
+        assert await revoked(office.house, version)
+        await outages.watch(office.house.db, HOUR)
+        assert await told(office.house) == [
+            ("revocation.waits", f"{NAME} is not revoked yet at its CA"),
+            ("revocation.settled", f"{NAME} is revoked at its CA"),
+        ]
+
+
+@pytest.mark.parametrize("status", [503, 429])
+async def test_a_ca_that_is_away_for_hours_hears_of_a_revocation_when_it_is_back(tmp_path: Path, status: int) -> None:
+    async with an_office(tmp_path, "sectigo") as office:
+        version = await held(office)
+        office.ca.fail(status=status, times=FOR_EVER)
+        await certificates.revoke(office.house.keeper, NAME, reason=1, actor="local:alice")
+        await office.pass_by(8 * HOUR)
+        assert not await revoked(office.house, version)
+        office.ca.calm()
+        await office.pass_by(HOUR)
+        assert await revoked(office.house, version)
+
+
+async def test_what_ended_before_its_ca_revoked_it_is_asked_for_no_more(tmp_path: Path) -> None:
+    async with a_still_house(tmp_path) as (house, clock):
+        ca = TruthfulCa(life=2 * DAY)
+        ca.now = clock.now
+        ca.always["revoke"] = TryLater("no answer", reason="CA_DOWN")
+        await house.add("own", ca, **WIDE)
+        await house.ask(NAME, issuers=["own"])
+        days = Days(house, clock)
+        await days.go_on(clock.now() + HOUR)
+        await certificates.revoke(house.keeper, NAME, reason=1, actor="local:alice")
+        await days.go_on(clock.now() + 3 * DAY)
+        assert [title for event, title in await told(house) if event == "job.dead"] == [
+            f"The revocation of {NAME} was given up"
+        ]
+
+
+async def test_each_revocation_that_is_given_up_is_told_by_name_and_asking_again_takes_it_up(
+    db: Database, tmp_path: Path
+) -> None:
+    house = await a_house(db, tmp_path)
+    ca = TruthfulCa()
+    ca.always["revoke"] = Refused("not yours", reason="CA_REFUSED")
+    await house.add("own", ca, **WIDE)
+    held: dict[str, Any] = {}
+    async with house.working():
+        for name in ("a.example", "b.example"):
+            await house.ask(name, issuers=["own"])
+            held[name] = (await house.settled(name)).current
+            await certificates.revoke(house.keeper, name, reason=4, actor="local:alice")
+
+        async def dead() -> bool:
+            found = [await db.read(lambda tx, v=v: jobs.dead(tx, "revoke", v.id)) for v in held.values()]
+            return None not in found
+
+        await house.until(dead)
+        given_up = [title for event, title in await told(house) if event == "job.dead"]
+        assert sorted(given_up) == [f"The revocation of {name} was given up" for name in held]
+        rows = await db.read(lambda tx: tx.rows("SELECT body, next FROM notices WHERE event = 'job.dead'"))
+        assert all("not yours" in row["body"] and row["next"].startswith("holdfast retry job") for row in rows)
+        del ca.always["revoke"]
+        version = held["a.example"]
+        asked = await certificates.revoke(house.keeper, "a.example", reason=1, actor="local:bob", version=version.id)
+
+        async def done() -> bool:
+            return await revoked(house, version.id)
+
+        await house.until(done)
+    assert ca.revoked[-1][1] == 1, "the reason of the last wish"
+    assert asked.revoke_asked_at is not None
+    names = [each.name for each in await certificates.timeline(house.keeper, "a.example")]
+    assert names.count("revocation.asked_again") == 1
+    await outages.watch(db, HOUR)
+    assert ("jobs.well", "a.example: what was given up is settled") in await told(house)
+    note = await db.read(lambda tx: revocation.note(tx, versions.get(tx, version.id)))  # type: ignore[arg-type]
+    assert note == "It is revoked already."
+
+
+async def test_whoever_asks_again_hears_what_became_of_it(tmp_path: Path) -> None:
+    async with a_still_house(tmp_path) as (house, clock):
+        ca = TruthfulCa()
+        ca.now = clock.now
+        ca.always["revoke"] = TryLater("an administrator must approve it", reason="CA_STILL_PENDING")
+        await house.add("own", ca, **WIDE)
+        await house.ask(NAME, issuers=["own"])
+        days = Days(house, clock)
+        await days.go_on(clock.now() + HOUR)
+        first = await certificates.revoke(house.keeper, NAME, reason=1, actor="local:alice")
+        assert await house.db.read(lambda tx: revocation.note(tx, first)) is None
+        await days.go_on(clock.now() + HOUR)
+        wish: dict[str, Any] = {"reason": 1, "actor": "local:alice", "version": first.id}
+        again = await certificates.revoke(house.keeper, NAME, **wish)
+        note = await house.db.read(lambda tx: revocation.note(tx, again))
+        assert note is not None
+        assert "asked for before" in note
+        assert "an administrator must approve it" in note
+        await house.db.write(lambda tx: tx.run("UPDATE jobs SET state = 'dead' WHERE kind = 'revoke'"))
+        again = await certificates.revoke(house.keeper, NAME, **wish)
+        note = await house.db.read(lambda tx: revocation.note(tx, again))
+        assert note == "Its revocation had been given up, and is taken up again."
+
+
+# ── Orders ──
+
+
+async def test_a_ca_that_is_away_for_hours_hears_of_an_order_that_was_given_up(tmp_path: Path) -> None:
+    async with an_office(tmp_path, "digicert") as office:
+        office.ca.approval = True
+        await office.house.ask(NAME, issuers=["later"])
+        await office.pass_by(HOUR)
+        office.ca.fail(status=503, times=FOR_EVER)
+        await certificates.cancel(office.house.keeper, NAME, actor="local:alice", why="a mistake")
+        await office.pass_by(8 * HOUR)
+        office.ca.calm()
+        await office.pass_by(2 * HOUR)
+        assert [each.status for each in office.ca.orders] == ["rejected"]
+
+
+async def test_an_order_that_cannot_be_withdrawn_for_a_month_is_told_by_the_name_of_its_certificate(
+    tmp_path: Path,
+) -> None:
+    async with a_still_house(tmp_path) as (house, clock):
+        ca = LaterCa()
+        ca.now = clock.now
+
+        async def cancel(ref: object) -> None:
+            raise TryLater("no answer", reason="CA_DOWN", after=DAY)
+
+        ca.cancel = cancel  # type: ignore[method-assign]
+        await house.add("later", ca, **WIDE)
+        view = await house.ask(NAME, issuers=["later"])
+        days = Days(house, clock)
+        await days.go_on(clock.now() + HOUR)
+        await certificates.cancel(house.keeper, NAME, actor="local:alice", why="a mistake")
+        await certificates.set_state(house.keeper, NAME, "paused", actor="local:alice")
+        await days.go_on(clock.now() + 31 * DAY)
+        assert ("order.withdrawn", f"An order of {NAME} could not be withdrawn") in await told(house)
+        assert view.issuance is not None
+        attempt = await house.db.read(lambda tx: issuances.get(tx, view.issuance.id))  # type: ignore[union-attr]
+        assert attempt is not None
+        assert (attempt.state, attempt.withdrawal) == (State.CANCELLED, "refused")
+
+
+def test_the_wait_doubles_with_the_time_that_was_waited_and_is_an_hour_at_most() -> None:
+    minute = timedelta(minutes=1)
+    waits = [backoff.insisting_wait(n * minute, None, key="x") / minute for n in (0, 1, 10, 60, 6000)]
+    assert waits[0] == pytest.approx(0.5, rel=0.11)
+    assert waits[1:3] == [pytest.approx(1, rel=0.11), pytest.approx(10, rel=0.11)]
+    assert all(54 <= each <= 60 for each in waits[3:])
+    assert backoff.insisting_wait(minute, timedelta(hours=3), key="x") == timedelta(hours=3)

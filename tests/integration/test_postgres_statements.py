@@ -1,0 +1,126 @@
+"""Statements over libpq: values arrive as they were, what comes often is prepared, and what fails says why."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from tests.support.postgres import Cluster
+from tests.support.stores import open_store
+
+from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.secret import Secret
+from holdfast.store.libpq import MOST_KNOWN, PREPARE_AFTER, Failed, Statements, translate
+from holdfast.store.marks import apart, brief
+from holdfast.store.postgres import PostgresEngine
+from holdfast.store.tx import Tx
+
+PREPARED = "SELECT count(*) AS number FROM pg_prepared_statements"
+
+
+@pytest.fixture
+def url(postgres: Cluster) -> Iterator[str]:
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+def line(url: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture
+def statements(line: psycopg.Connection[Any]) -> Statements:
+    statements = Statements(line)
+    statements.execute("CREATE TABLE things (word TEXT, number BIGINT, yes BOOLEAN, part FLOAT8, raw BYTEA)", {})
+    return statements
+
+
+INSERT = "INSERT INTO things (word, number, yes, part, raw) VALUES (:word, :number, :yes, :part, :raw)"
+FULL = {"word": "Größe 'x' \\ %s :y", "number": -(2**62), "yes": True, "part": 0.1, "raw": bytes(range(256))}
+EMPTY = {"word": "", "number": 0, "yes": False, "part": -0.0, "raw": b""}
+NOTHING = dict.fromkeys(FULL)
+
+
+@pytest.mark.parametrize("values", [FULL, EMPTY, NOTHING], ids=["full", "empty", "nothing"])
+def test_values_come_back_as_they_went_however_often(statements: Statements, values: dict[str, Any]) -> None:
+    for _ in range(PREPARE_AFTER + 2):
+        assert statements.execute(INSERT, values) == 1
+        assert statements.query("DELETE FROM things RETURNING word, number, yes, part, raw", {}) == [values]
+
+
+def test_a_text_with_nul_is_refused_and_not_cut_off(statements: Statements) -> None:
+    with pytest.raises(Failed, match="NUL"):
+        statements.execute(INSERT, {**FULL, "word": "one\0two"})
+    assert statements.query("SELECT word FROM things", {}) == []
+
+
+def test_what_comes_often_is_prepared_and_what_comes_no_more_is_forgotten(statements: Statements) -> None:
+    for _ in range(2 * PREPARE_AFTER):
+        assert statements.query("SELECT :n + 1 AS n", {"n": 2**40}) == [{"n": 2**40 + 1}]
+    assert statements.query(PREPARED, {}) == [{"number": 1}]
+    for other in range(MOST_KNOWN):
+        statements.query(f"SELECT {other} AS other", {})
+    assert statements.query(PREPARED, {}) == [{"number": 0}]
+    assert statements.query("SELECT :n + 1 AS n", {"n": 1}) == [{"n": 2}]
+
+
+def test_a_failure_has_the_servers_words_and_its_state(statements: Statements) -> None:
+    with pytest.raises(Failed, match='relation "nowhere" does not exist') as told:
+        statements.query("SELECT 1 FROM nowhere", {})
+    assert told.value.state == "42P01"
+
+
+def test_a_line_that_is_gone_is_told_from_a_refusal(line: psycopg.Connection[Any], statements: Statements) -> None:
+    with psycopg.connect(line.info.dsn, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [line.info.backend_pid])
+    for _ in range(2):  # when it is noticed, and ever after
+        with pytest.raises(Failed) as told:
+            statements.command(b"BEGIN")
+        assert told.value.state in ("", "57P01")
+    assert line.closed
+
+
+@pytest.mark.parametrize(
+    ("sql", "text", "names"),
+    [
+        ("SELECT :b + :a + :b", b"SELECT $1 + $2 + $1", ("b", "a")),
+        ("SELECT '1'::text, :a::text", b"SELECT '1'::text, $1::text", ("a",)),
+        ("SELECT 1 /* FOR UPDATE SKIP LOCKED */", b"SELECT 1 FOR UPDATE SKIP LOCKED", ()),
+        ("SELECT 1 LIKE '%'", b"SELECT 1 LIKE '%'", ()),
+    ],
+    ids=["a name twice", "casts", "locks", "per cent"],
+)
+def test_our_sql_is_written_as_the_server_reads_it(sql: str, text: bytes, names: tuple[str, ...]) -> None:
+    assert translate(sql) == (text, names)
+
+
+@pytest.mark.anyio
+async def test_statements_that_stand_apart_need_no_transaction(url: str) -> None:
+    def add_and_fail(tx: Tx) -> None:
+        tx.run("INSERT INTO seen (id) VALUES (1)")
+        tx.run("INSERT INTO seen (id) VALUES (1)")
+
+    store = open_store(PostgresEngine(Secret(url), connections=1))
+    try:
+        await store.write(lambda tx: tx.run("CREATE TABLE seen (id BIGINT PRIMARY KEY)"))
+        with pytest.raises(StoreError):
+            await store.write(add_and_fail)
+        assert await store.read(lambda tx: tx.rows("SELECT id FROM seen")) == []
+        with pytest.raises(StoreError):
+            await store.write(apart(add_and_fail))
+        assert await store.read(lambda tx: tx.rows("SELECT id FROM seen")) == [{"id": 1}]
+    finally:
+        await store.close()
+
+
+@pytest.mark.anyio
+async def test_a_brief_look_that_takes_too_long_has_changed_nothing_and_says_so(url: str) -> None:
+    store = open_store(PostgresEngine(Secret(url), connections=1), deadline=0.2)
+    try:
+        with pytest.raises(StoreUnavailable):
+            await store.read(brief(lambda tx: tx.rows("SELECT pg_sleep(60)")))
+    finally:
+        await store.close()
