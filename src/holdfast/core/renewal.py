@@ -6,10 +6,10 @@ Everything that decides comes in as values, and every spread is derived from an 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.core.backoff import issuance_ladder, issuance_next_at, issuance_wait, spread
 from holdfast.core.certificate import Ari, Certificate, Failing, State, Version, Window
@@ -37,6 +37,13 @@ class Check:
     blocks: bool = False
 
 
+class Note(NamedTuple):
+    """A check that was made. Its words are asked for by `explain` alone, and lists decide about every row."""
+
+    rule: str
+    words: Callable[[], tuple[str, str]]  # what it saw, and its verdict
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """Act when `at` has come; None: not before somebody changes something."""
@@ -45,7 +52,15 @@ class Decision:
     cause: Reason  # what makes it due
     waits_for: Reason | None = None  # what decides about `at`, if it is not the cause itself
     urgent: bool = False
-    checks: tuple[Check, ...] = ()
+    blocker: str = ""  # the rule that holds things up
+    notes: tuple[Note, ...] = field(default=(), compare=False)
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        found = ((note.rule, *note.words()) for note in self.notes)
+        return tuple(
+            Check(rule=rule, saw=saw, verdict=verdict, blocks=rule == self.blocker) for rule, saw, verdict in found
+        )
 
     def due(self, now: datetime) -> bool:
         return self.at is not None and self.at <= now
@@ -63,56 +78,53 @@ def decide(certificate: Certificate, current: Version | None, now: datetime) -> 
     """Say when to get a new certificate next, and why then. A wish to renew now is not asked here: it is just done."""
     if certificate.state is not State.ACTIVE:
         reason = Reason.PAUSED if certificate.state is State.PAUSED else Reason.ARCHIVED
-        check = Check(rule="state", saw=certificate.state, verdict="nothing is done", blocks=True)
-        return Decision(at=None, cause=reason, waits_for=reason, checks=(check,))
-    checks = [Check(rule="state", saw="active", verdict="go on")]
-    due = _due(certificate, current, now, checks)
-    at, by = due.at, checks[-1].rule
+        note = Note("state", lambda: (certificate.state, "nothing is done"))
+        return Decision(at=None, cause=reason, waits_for=reason, blocker="state", notes=(note,))
+    notes = [Note("state", lambda: ("active", "go on"))]
+    due = _due(certificate, current, now, notes)
+    at, by = due.at, notes[-1].rule
     waits_for: Reason | None = None
     if certificate.failing is not None:
-        again = _after_failure(certificate.failing, current, checks)
+        again = _after_failure(certificate.failing, current, notes)
         if again > max(at, now):
             at, waits_for = again, Reason.BACKOFF
     if certificate.wanted.windows and current is not None and not due.any_time:
-        opens = _in_window(certificate.wanted.windows, max(at, now), current, checks)
+        opens = _in_window(certificate.wanted.windows, max(at, now), current, notes)
         if opens > max(at, now):
             at, waits_for = opens, Reason.WINDOW
     blocker = (_BLOCKERS[waits_for] if waits_for else by) if at > now else ""
-    trace = tuple(_blocking(each) if each.rule == blocker else each for each in checks)
-    return Decision(at=at, cause=due.cause, waits_for=waits_for, urgent=due.urgent, checks=trace)
+    return Decision(at=at, cause=due.cause, waits_for=waits_for, urgent=due.urgent, blocker=blocker, notes=tuple(notes))
 
 
 _BLOCKERS: Final = {Reason.BACKOFF: "back-off", Reason.WINDOW: "windows"}
 
 
-def _blocking(check: Check) -> Check:
-    """As `replace` would make it, which is slow, and asked for with each status."""
-    return Check(rule=check.rule, saw=check.saw, verdict=check.verdict, blocks=True)
-
-
 # ── Why it is due ──
 
 
-def _due(certificate: Certificate, current: Version | None, now: datetime, checks: list[Check]) -> _Due:
+def _due(certificate: Certificate, current: Version | None, now: datetime, notes: list[Note]) -> _Due:
     if current is None:
-        checks.append(Check(rule="certificate", saw="none yet", verdict="due at once"))
+        notes.append(Note("certificate", lambda: ("none yet", "due at once")))
         return _Due(certificate.created_at, Reason.FIRST, any_time=True)
     if current.revoked:
         at = current.revoked_at or current.revoke_asked_at or now
-        saw = _shown(at) if current.revocation_done else f"asked for at {_shown(at)}, not yet done by the CA"
-        checks.append(Check(rule="revoked", saw=saw, verdict="due at once, urgent"))
+        notes.append(Note("revoked", lambda: (_revocation_shown(current, at), "due at once, urgent")))
         return _Due(at, Reason.REVOKED, urgent=True, any_time=True)
     if current.generation < certificate.generation:
         saw = f"version is of generation {current.generation}, wanted is {certificate.generation}"
-        checks.append(Check(rule="inputs", saw=saw, verdict="due at once"))
+        notes.append(Note("inputs", lambda: (saw, "due at once")))
         return _Due(now, Reason.INPUT_CHANGED, any_time=True)
     emergency = emergency_at(current)
-    planned = _by_ari(certificate, current, now, checks) or _by_lifetime(certificate, current, checks)
+    planned = _by_ari(certificate, current, now, notes) or _by_lifetime(certificate, current, notes)
     if max(planned.at, now) >= emergency:
         verdict = "due at once, urgent" if now >= emergency else "due then, urgent"
-        checks.append(Check(rule="emergency", saw=f"a twentieth is left at {_shown(emergency)}", verdict=verdict))
+        notes.append(Note("emergency", lambda: (f"a twentieth is left at {_shown(emergency)}", verdict)))
         return _Due(min(planned.at, emergency), Reason.EMERGENCY, urgent=True, any_time=True)
     return planned
+
+
+def _revocation_shown(current: Version, at: datetime) -> str:
+    return _shown(at) if current.revocation_done else f"asked for at {_shown(at)}, not yet done by the CA"
 
 
 def emergency_at(current: Version) -> datetime:
@@ -138,9 +150,9 @@ def patience_at_the_end(current: Version, now: datetime) -> timedelta:
     return (current.not_after - now) * PATIENT_SHARE if now >= emergency_at(current) else timedelta.max
 
 
-def _by_lifetime(certificate: Certificate, current: Version, checks: list[Check]) -> _Due:
+def _by_lifetime(certificate: Certificate, current: Version, notes: list[Note]) -> _Due:
     at = lifetime_due(certificate, current)
-    checks.append(Check(rule="lifetime", saw=_rule_shown(certificate, current), verdict=f"due at {_shown(at)}"))
+    notes.append(Note("lifetime", lambda: (_rule_shown(certificate, current), f"due at {_shown(at)}")))
     return _Due(at, Reason.DUE_LIFETIME)
 
 
@@ -173,19 +185,23 @@ def pick(start: datetime, end: datetime, version: str) -> datetime:
     return start + (end - start) * spread(f"{version}:{start.timestamp()}:{end.timestamp()}")
 
 
-def _by_ari(certificate: Certificate, current: Version, now: datetime, checks: list[Check]) -> _Due | None:
+def _by_ari(certificate: Certificate, current: Version, now: datetime, notes: list[Note]) -> _Due | None:
     ari = certificate.ari
     if ari is None or not certificate.wanted.rule.ari:
-        checks.append(Check(rule="ari", saw="no window" if ari is None else "switched off", verdict="not used"))
+        notes.append(Note("ari", lambda: ("no window" if ari is None else "switched off", "not used")))
         return None
-    saw = f"{_shown(ari.start)} to {_shown(ari.end)}" + (f", see {ari.explanation}" if ari.explanation else "")
     early = ari_is_early(certificate, ari, current)
     free_from = _guarded_until(certificate, current) if early else None
     if free_from is not None and free_from > ari.pick:
-        checks.append(Check(rule="ari", saw=saw, verdict=f"early again so soon: not before {_shown(free_from)}"))
+        notes.append(Note("ari", lambda: (_window_shown(ari), f"early again so soon: not before {_shown(free_from)}")))
         return _Due(min(free_from, lifetime_due(certificate, current)), Reason.DUE_ARI, urgent=True)
-    checks.append(Check(rule="ari", saw=saw, verdict=f"due at {_shown(ari.pick)}{', urgent' if early else ''}"))
+    urgent = ", urgent" if early else ""
+    notes.append(Note("ari", lambda: (_window_shown(ari), f"due at {_shown(ari.pick)}{urgent}")))
     return _Due(ari.pick, Reason.DUE_ARI, urgent=early and ari.pick <= now, any_time=early)
+
+
+def _window_shown(ari: Ari) -> str:
+    return f"{_shown(ari.start)} to {_shown(ari.end)}" + (f", see {ari.explanation}" if ari.explanation else "")
 
 
 def ari_is_early(certificate: Certificate, ari: Ari, current: Version) -> bool:
@@ -210,16 +226,16 @@ def time_left(failing: Failing, current: Version | None) -> timedelta | None:
     return None if current is None else current.not_after - (failing.first_at or failing.last_at)
 
 
-def _after_failure(failing: Failing, current: Version | None, checks: list[Check]) -> datetime:
+def _after_failure(failing: Failing, current: Version | None, notes: list[Note]) -> datetime:
     left, over = time_left(failing, current), None if current is None else failing.last_at - current.not_after
     again = issuance_next_at(failing.last_at, _rung(failing), left_at_first_failure=left, over_for=over)
     wait = issuance_wait(_rung(failing), left_at_first_failure=left, over_for=over)
     saw = f"failure {failing.attempts or 'of an unknown number'} at {_shown(failing.last_at)}: {failing.reason}"
     last_chance = None if current is None else safe_until(current)
     if last_chance is not None and failing.last_at < last_chance < again:
-        checks.append(Check(rule="back-off", saw=saw, verdict=f"at {_shown(last_chance)}, the last safe moment"))
+        notes.append(Note("back-off", lambda: (saw, f"at {_shown(last_chance)}, the last safe moment")))
         return last_chance
-    checks.append(Check(rule="back-off", saw=saw, verdict=f"{wait} after it: {_shown(again)}"))
+    notes.append(Note("back-off", lambda: (saw, f"{wait} after it: {_shown(again)}")))
     return again
 
 
@@ -258,19 +274,19 @@ def last_moment(begins: datetime, ends: datetime) -> datetime:
     return ends - min(ATTEMPT_FOR, (ends - begins) * EMERGENCY)
 
 
-def _in_window(windows: Sequence[Window], at: datetime, current: Version, checks: list[Check]) -> datetime:
+def _in_window(windows: Sequence[Window], at: datetime, current: Version, notes: list[Note]) -> datetime:
     """The first moment from `at` on that lies in a window, unless waiting for it would be unsafe."""
     ignored_from = current.not_after - current.life * WINDOWS_END
     if at >= ignored_from:
-        checks.append(Check(rule="windows", saw=f"ignored from {_shown(ignored_from)} on", verdict="not waited for"))
+        notes.append(Note("windows", lambda: (f"ignored from {_shown(ignored_from)} on", "not waited for")))
         return at
     opens = first_opening(windows, at)
     if opens > ignored_from:
-        verdict = f"the next opens at {_shown(opens)}, too late: waits until {_shown(ignored_from)} only"
-        checks.append(Check(rule="windows", saw=f"{len(windows)} windows", verdict=verdict))
+        late = f"the next opens at {_shown(opens)}, too late: waits until {_shown(ignored_from)} only"
+        notes.append(Note("windows", lambda: (f"{len(windows)} windows", late)))
         return ignored_from
     verdict = "open" if opens == at else f"opens at {_shown(opens)}"
-    checks.append(Check(rule="windows", saw=f"{len(windows)} windows", verdict=verdict))
+    notes.append(Note("windows", lambda: (f"{len(windows)} windows", verdict)))
     return opens
 
 
