@@ -72,6 +72,7 @@ class MortalCalls:
     def __init__(self, issuer: Any, fate: Fate) -> None:
         self._issuer, self._fate = issuer, fate
         self.kind, self.binding = issuer.kind, issuer.binding
+        self.account_url = getattr(issuer, "account_url", None)
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._issuer, name)

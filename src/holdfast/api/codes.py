@@ -54,6 +54,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "ca-exists": "There is an own CA of this name already.",
     "ca-key-taken": "Another own CA signs with this issuer's key already.",
     "ca-refused": "The own CA cannot be made or changed like this.",
+    "root-list-refused": "The list of a root cannot be signed here, or not like this.",
     "already-so": "It is so already.",
     "half-a-limit": "A forecast under another limit needs the CA, the burst and the time, all three.",
     # notices

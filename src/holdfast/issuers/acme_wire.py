@@ -20,7 +20,7 @@ from holdfast.pki.keys import PrivateKey
 from holdfast.ports import Clock, Request, Response, Transport
 
 MAX_BODY: Final = 256 * 1024
-BAD_NONCES: Final = 12  # that are answered by trying again with a new one; it is protocol (§6.5), not policy
+BAD_NONCES: Final = 24  # that are answered by trying again with a new one; it is protocol (§6.5), not policy
 _DIRECTORY_FOR: Final = 900.0  # seconds
 _NONCE_FOR: Final = 600.0
 _MOST_PLACES, _MOST_NONCES = 64, 32
