@@ -48,10 +48,11 @@ MAY_IMPORT: Final = {
     "ca_server": "acme config core engine network operations pki ports store telemetry validators web",
     "certificate_keeper": "ca_server config core engine network operations ports secret "
     "solvers store telemetry traced world",
+    "stores": "config ports store",
     "app": "api ca_server certificate_keeper config core engine operations ports secret "
-    "sinks store telemetry tracing web world",
+    "sinks store stores telemetry tracing web world",
     "cli": "api app config core importing mcp network operations pki ports secret "
-    "setting_kinds solvers store system_clock validators web world",
+    "setting_kinds solvers store stores system_clock validators web world",
     "simulation": "config core engine issuers keyring operations pki ports secret solvers store telemetry world",
 }
 
@@ -212,7 +213,8 @@ DOORS: Final = {
     "store/database.py": Door("threading asyncio.to_thread", "Connections are blocking: each has a thread."),
     "store/migrate.py": Door(".iterdir .read_text", "The schema steps are files of this package."),
     "tracing.py": Door("asyncio.to_thread", "Sending what is left at the end waits for a remote."),
-    "app.py": Door("signal platform .mkdir", "It turns signals into a stop, and makes the data folder."),
+    "stores.py": Door(".mkdir", "It makes the data folder."),
+    "app.py": Door("signal platform", "It turns signals into a stop, and knows the name of the machine."),
     "web/serve.py": Door(
         "socket ssl os uvicorn .mkdir .unlink", "It listens, with TLS or without: there is no port for being asked."
     ),

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from starlette.routing import Mount
@@ -36,12 +35,11 @@ from holdfast.operations.gauges import Inventory
 from holdfast.operations.policy import policy
 from holdfast.operations.publishing import Published
 from holdfast.operations.vault import Vault
-from holdfast.ports import Clock, Points, Sink, no_points
+from holdfast.ports import Points, Sink, no_points
 from holdfast.sinks import FileSink, SyslogSink
 from holdfast.store import migrate
-from holdfast.store.database import Database, Engine
-from holdfast.store.sqlite import SqliteEngine
-from holdfast.store.tx import Tx
+from holdfast.store.database import Database
+from holdfast.stores import open_store
 from holdfast.telemetry import Metrics, Phase, Telemetry, Traces, make_log
 from holdfast.web import challenges, local, publish
 from holdfast.web.health import site
@@ -54,32 +52,6 @@ FIRST_TOKEN_EVERY: Final = timedelta(seconds=2)  # to look whether its file is o
 BY_COMMAND: Final = "on this machine: holdfast token create NAME --role admin"
 Started = Callable[[], Coroutine[Any, Any, None]]  # what to do once all is up, beside it
 Step = Callable[[Database], Awaitable[None]]  # of the start; one that was cut off may be done again
-
-
-def open_store(
-    settings: Settings, clock: Clock, points: Points, *, committed: Callable[[Tx], None] = lambda tx: None
-) -> Database:
-    """The store the settings name. Refuses at once what must not be used; connects only when first asked."""
-    deadline = settings.store.deadline
-    return Database(_engine(settings, clock), clock=clock, points=points, deadline=deadline, committed=committed)
-
-
-def _engine(settings: Settings, clock: Clock) -> Engine:
-    file = settings.store.sqlite_file
-    if file is None:
-        from holdfast.store.postgres import PostgresEngine
-
-        return PostgresEngine(settings.store.url, connections=settings.store.connections)
-    _make_folder(file.parent, "store.url" if settings.store.url else "store.data_dir")
-    return SqliteEngine(file, clock)
-
-
-def _make_folder(path: Path, setting: str) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as why:
-        hint = "Name a folder that can be made and written to by whoever runs Holdfast."
-        raise SettingRefused(setting, f"the folder {path} cannot be made: {why.strerror}", hint) from None
 
 
 class App:

@@ -21,7 +21,6 @@ from tests.support.reaper import PATIENCE, until
 from tests.support.secrets_planted import KEPT_BY_COMMAND
 
 from holdfast import keyfile
-from holdfast.app import open_store
 from holdfast.config import Settings, Store
 from holdfast.keyring import SCRYPT
 from holdfast.operations import keys
@@ -30,6 +29,7 @@ from holdfast.secret import Secret
 from holdfast.store import migrate, secrets
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
+from holdfast.stores import open_store
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
 FILES, RANDOM, CLOCK = LocalFiles(), SystemRandom(), SystemClock()

@@ -11,12 +11,12 @@ from tests.support.api import a_desk
 from tests.support.terminal import a_terminal
 
 from holdfast.api import app, mistakes, shapes
-from holdfast.app import open_store
 from holdfast.config import load
 from holdfast.errors import SettingRefused, StoreRefused
 from holdfast.ports import no_points
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
+from holdfast.stores import open_store
 from holdfast.telemetry import SilentLog
 from holdfast.world import SystemClock
 

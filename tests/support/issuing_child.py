@@ -20,7 +20,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.app import open_store
 from holdfast.ca_server import CaServer
 from holdfast.certificate_keeper import OWN, CertificateKeeper
 from holdfast.config import KEY_NAME, Acme, Keeping, Keys, Settings, Store
@@ -41,6 +40,7 @@ from holdfast.secret import Secret
 from holdfast.store import migrate
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
+from holdfast.stores import open_store
 from holdfast.telemetry import Metrics, Telemetry, make_log
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 from tests.support.child import LOOK_EVERY, Passages, Report, Strike, die_with_parent

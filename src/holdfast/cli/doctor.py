@@ -99,8 +99,8 @@ def _begun(chosen: Settings) -> bool:
 @asynccontextmanager
 async def _opened(chosen: Settings) -> AsyncIterator[Database | None]:
     """On PostgreSQL, beside the server. A SQLite file is the server's alone: it is asked about it instead."""
-    from holdfast.app import open_store
     from holdfast.ports import no_points
+    from holdfast.stores import open_store
     from holdfast.world import SystemClock
 
     if chosen.store.sqlite_file is not None:

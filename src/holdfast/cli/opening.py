@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from holdfast.app import open_store
 from holdfast.config import Settings
 from holdfast.errors import StoreError, StoreRefused, StoreUnfit
 from holdfast.ports import no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database
+from holdfast.stores import open_store
 from holdfast.world import SystemClock
 
 
