@@ -44,7 +44,7 @@ MAY_IMPORT: Final = {
     "acme": "core operations pki ports secret telemetry",
     "api": "core operations pki secret telemetry",
     "web": "core operations secret telemetry",
-    "mcp": "",
+    "mcp": "core",
     "ca_server": "acme config core engine network operations pki ports store telemetry validators web",
     "certificate_keeper": "ca_server config core engine network operations ports secret "
     "solvers store telemetry traced world",

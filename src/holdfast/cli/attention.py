@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.cli import showing_certificates as shown
+from holdfast.core.attention import SOON, all_drained, needs_somebody, troubled
 
 if TYPE_CHECKING:
     from holdfast.cli.client import Client
 
-SOON: Final = timedelta(days=7)
-PEOPLE: Final = ("you", "operator", "approver")
 SOURCES: Final = ("attention", "approvals", "dead_jobs", "dead_notifications", "cas", "drained")
 Found = Mapping[str, Any]
 
@@ -27,31 +25,14 @@ def of_all(client: Client, now: datetime) -> dict[str, Any]:
         "approvals": _items(client.maybe("/approvals", limit=500)),
         "dead_jobs": _items(client.maybe("/jobs", state="dead", limit=100)),
         "dead_notifications": _items(client.maybe("/notifications", state="dead", limit=100)),
-        "cas": _troubled(_items(client.maybe("/issuers", limit=500))),
-        "drained": _all_drained(client.maybe("/cluster")),
+        "cas": troubled(_items(client.maybe("/issuers", limit=500))),
+        "drained": all_drained(client.maybe("/cluster")),
     }
     return found | {"not_shown": [name for name, each in found.items() if each is None]}
 
 
-def needs_somebody(row: Found) -> bool:
-    return row["status"]["phase"] in shown.BAD or row["status"]["acts_next"] in PEOPLE
-
-
 def _items(page: Any) -> Any:
     return None if page is None else page["items"]
-
-
-def _troubled(issuers: Any) -> Any:
-    if issuers is None:
-        return None
-    return [row for row in issuers if row["breaker_open"] or row["state"] != "active"]
-
-
-def _all_drained(cluster: Any) -> Any:
-    """The replicas, if none of them takes work."""
-    if cluster is None:
-        return None
-    return cluster["replicas"] if all(row["draining"] for row in cluster["replicas"]) else []
 
 
 def anything(found: Found) -> bool:

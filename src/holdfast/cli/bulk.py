@@ -11,6 +11,7 @@ from holdfast.cli import given
 from holdfast.cli import showing_certificates as shown
 from holdfast.cli.following import DETACHED, IN_PROGRESS
 from holdfast.cli.terminal import Format, Row, asked_for, duration, emit, instant, progress, say
+from holdfast.core.attention import BAD
 from holdfast.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Manner:
 def is_due(row: Mapping[str, Any], now: datetime) -> bool:
     """Its time has come, or its last attempt failed."""
     at = row["status"]["next_attempt_at"]
-    return row["status"]["phase"] in shown.BAD or (at is not None and instant(at) <= now)
+    return row["status"]["phase"] in BAD or (at is not None and instant(at) <= now)
 
 
 def renew(client: Client, labels: Sequence[str], manner: Manner, output: Format, clock: Clock) -> int:

@@ -14,6 +14,7 @@ from holdfast.cli.config import ConfigOption
 from holdfast.cli.given import filtered
 from holdfast.cli.spans import moment, span
 from holdfast.cli.terminal import ColumnsOption, FormatOption, emit, emit_one, exact, pairs, say
+from holdfast.core.attention import needs_somebody
 
 app = typer.Typer()
 FINDINGS = 10  # exit code
@@ -82,7 +83,7 @@ def status(
             row = client.get(f"/certificates/{certificate}")
             left = client.maybe(f"/issuers/{row['issuers'][0]}/budget") if output in ("table", "wide") else None
             emit_one(row, output, text=lambda each: shown.block(each, now, left or ()))
-            bad = attention.needs_somebody(row)
+            bad = needs_somebody(row)
         else:
             summary = client.get("/stats/summary")
             found = attention.of_all(client, now)

@@ -9,7 +9,6 @@ from typing import Any, Final
 from holdfast.cli.terminal import Column, duration, instant, painted, pairs, when
 from holdfast.cli.windows import window_shown
 
-BAD: Final = ("failing", "expired", "revoked")
 PROOFS: Final = (
     "DNS_TXT_NOT_VISIBLE", "PROOF_NOT_VISIBLE", "VALIDATION_FAILED", "CAA_FORBIDS", "SOLVER_FAILED",
 )  # fmt: skip

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from holdfast.core.attention import SOON, all_drained, needs_somebody, troubled
 from holdfast.mcp.line import Caller, Line, segment
 
-BAD: Final = ("failing", "expired", "revoked")
-PEOPLE: Final = ("you", "operator", "approver")
-SOON: Final = timedelta(days=7)
 Ref = Annotated[str, Field(max_length=300, description="Name or id of a certificate, or a unique prefix of the id.")]
 Limit = Annotated[int, Field(ge=1, le=500)]
 
@@ -26,29 +24,18 @@ async def needs_attention(line: Caller) -> dict[str, Any]:
     failing = await line.get("/certificates", failing=True, limit=500)
     soon = (line.now() + SOON).isoformat()
     ending = await line.get("/certificates", expires_before=soon, limit=500)
-    rows = {row["id"]: row for row in [*failing["items"], *ending["items"]] if _needs_somebody(row)}
+    rows = {row["id"]: row for row in [*failing["items"], *ending["items"]] if needs_somebody(row)}
     found: dict[str, Any] = {"certificates": sorted(map(brief, rows.values()), key=_pressing)}
     others = {
         "approvals": _items(await line.maybe("/approvals", limit=500)),
         "dead_jobs": _items(await line.maybe("/jobs", state="dead", limit=100)),
         "dead_notifications": _items(await line.maybe("/notifications", state="dead", limit=100)),
         "cas": _troubled(_items(await line.maybe("/issuers", limit=500))),
-        "drained_replicas": _all_drained(await line.maybe("/cluster")),
+        "drained_replicas": all_drained(await line.maybe("/cluster")),
     }
     found |= {name: each for name, each in others.items() if each is not None}
     found["not_shown"] = [name for name, each in others.items() if each is None]  # not for this token, or not there
     return {**found, "count": sum(len(each) for name, each in found.items() if name != "not_shown")}
-
-
-def _needs_somebody(row: Mapping[str, Any]) -> bool:
-    return row["status"]["phase"] in BAD or row["status"]["acts_next"] in PEOPLE
-
-
-def _all_drained(cluster: Any) -> Any:
-    """Then nothing is renewed."""
-    if cluster is None:
-        return None
-    return cluster["replicas"] if all(row["draining"] for row in cluster["replicas"]) else []
 
 
 def _pressing(row: Mapping[str, Any]) -> str:
@@ -60,9 +47,8 @@ def _items(page: Any) -> Any:
 
 
 def _troubled(issuers: Any) -> Any:
-    if issuers is None:
-        return None
-    return [_ca(row) for row in issuers if row["breaker_open"] or row["state"] != "active"]
+    found = troubled(issuers)
+    return None if found is None else list(map(_ca, found))
 
 
 # ── Certificates ──
