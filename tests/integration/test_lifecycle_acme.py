@@ -6,13 +6,11 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from tests.support.acme_face import open_front
 from tests.support.challenge_server import WebServer, page
 from tests.support.lifecycle import a_house
 from tests.support.pebble import Pebble
-from tests.support.upstream import Site, Through, a_site, add, ask
+from tests.support.upstream import Site, a_site, add, ask, our_site
 
-from holdfast.core.ca import CaOptions
 from holdfast.core.status import Phase
 from holdfast.engine import ari
 from holdfast.operations import certificates, proofs
@@ -29,13 +27,7 @@ LOCAL = "127.0.0.1"
 
 @pytest.fixture
 async def ours(db: Database, tmp_path: Path) -> AsyncIterator[Site]:
-    house = await a_house(db, tmp_path)
-    async with (
-        open_front(db, tmp_path, options=CaOptions(permitted=(LOCAL,))) as front,
-        front.office.working(),
-    ):
-        site = a_site(house, Through(front), front.office.proofs)
-        await add(site, directory=front.directory)
+    async with our_site(db, tmp_path) as site:
         yield site
 
 

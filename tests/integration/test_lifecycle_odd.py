@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.acme_face import open_front
 from tests.support.lifecycle import House, a_house
-from tests.support.upstream import Site, Through, a_site, add, ask
+from tests.support.upstream import Site, ask, our_site
 
-from holdfast.core.ca import CaOptions
 from holdfast.core.job import Priority
 from holdfast.errors import Refused, TryLater
 from holdfast.operations import approvals, certificates, issuers, issuing, new_accounts
@@ -168,13 +166,7 @@ async def test_an_account_that_is_gone_while_an_order_is_placed_is_no_failure_un
 
 @pytest.fixture
 async def ours(db: Database, tmp_path: Path) -> AsyncIterator[Site]:
-    house = await a_house(db, tmp_path)
-    async with (
-        open_front(db, tmp_path, options=CaOptions(permitted=(LOCAL,))) as front,
-        front.office.working(),
-    ):
-        site = a_site(house, Through(front), front.office.proofs)
-        await add(site, directory=front.directory)
+    async with our_site(db, tmp_path) as site:
         yield site
 
 

@@ -3,8 +3,10 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from holdfast.core.ca import CaOptions
 from holdfast.core.certificate import Wanted
 from holdfast.engine import lifecycle
 from holdfast.engine.issue import Tools
@@ -15,9 +17,10 @@ from holdfast.operations import certificates, issuers, proofs
 from holdfast.operations.issuing import Keeper
 from holdfast.ports import Request, Response, Transport
 from holdfast.solvers.http_store import HttpStore
+from holdfast.store.database import Database
 from holdfast.world import SystemClock
-from tests.support.acme_face import Front
-from tests.support.lifecycle import House
+from tests.support.acme_face import Front, open_front
+from tests.support.lifecycle import House, a_house
 
 
 class Through:
@@ -72,3 +75,16 @@ async def ask(site: Site, name: str, *names: str) -> None:
 async def add(site: Site, **settings: Any) -> None:
     settings["limits"] = {"requests": [1000, 0.001], "orders": [1000, 0.001]}  # these tests do not wait for times
     await issuers.add(site.house.keeper, "acme", kind="acme", kinds=KINDS, settings=settings, actor="local:op")
+
+
+@asynccontextmanager
+async def our_site(db: Database, folder: Path) -> AsyncIterator[Site]:
+    """A site whose only CA is our own server, over ACME."""
+    house = await a_house(db, folder)
+    async with (
+        open_front(db, folder, options=CaOptions(permitted=("127.0.0.1",))) as front,
+        front.office.working(),
+    ):
+        site = a_site(house, Through(front), front.office.proofs)
+        await add(site, directory=front.directory)
+        yield site
