@@ -1,0 +1,141 @@
+"""Which connections one listener holds, and which of them makes room for a newcomer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import Final
+
+from holdfast.listening.bounds import Bounds, Reason
+
+FREED_AT_ONCE: Final = 16  # connections that are ended when the process has no descriptor left
+
+
+class Tally:
+    """What a listener tells about itself; this one tells nobody."""
+
+    def refused(self, reason: Reason) -> None: ...
+
+    def held(self, connections: int) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """The place of one connection, from its acceptance to its end."""
+
+    leave: Callable[[], None]  # ends the connection
+    address: str  # that it counts for; empty: for none
+    waiting_since: float
+    only_probes: bool = False  # it is beyond the cap
+
+
+class Admission:
+    """All seats of one listener. A connection is waiting while its client owes us bytes, and at work otherwise.
+
+    A full listener ends the connection it has waited for longest, if that is long enough to be no honest client's
+    handshake. Refusing newcomers instead would let a thousand silent connections keep everybody else out.
+    """
+
+    def __init__(self, bounds: Bounds, tally: Tally) -> None:
+        self.bounds, self.tally = bounds, tally
+        self._loop = asyncio.get_running_loop()
+        self._seats: dict[Seat, None] = {}
+        self._probes: dict[Seat, None] = {}
+        self._of_address: Counter[str] = Counter()
+        self._waiting: dict[Seat, None] = {}  # of both; the longest wait first
+
+    def enter(self, host: str, leave: Callable[[], None]) -> Seat | None:
+        """Give a newcomer a seat, if need be one of somebody who keeps us waiting; None: it is to be refused."""
+        seat = Seat(leave, self._counted(host), self._loop.time())
+        reason = self._full_for(seat)
+        if reason is None:
+            self._seats[seat] = None
+            self._of_address[seat.address] += 1
+        elif self._room_for_probe():
+            seat.only_probes = True
+            self._probes[seat] = None
+        else:
+            self.tally.refused(reason)
+            return None
+        self._waiting[seat] = None
+        self.tally.held(len(self))
+        return seat
+
+    def at_work(self, seat: Seat) -> None:
+        """Its request is complete: from now on the client waits for us."""
+        self._waiting.pop(seat, None)
+
+    def waits(self, seat: Seat) -> None:
+        """Its client owes us bytes, from now on."""
+        if seat in self:
+            self._waiting.pop(seat, None)
+            seat.waiting_since = self._loop.time()
+            self._waiting[seat] = None
+
+    def release(self, seat: Seat) -> None:
+        """The connection has ended, or is about to."""
+        self._waiting.pop(seat, None)
+        if seat in self._seats:
+            del self._seats[seat]
+            self._of_address[seat.address] -= 1
+            if not self._of_address[seat.address]:
+                del self._of_address[seat.address]
+        self._probes.pop(seat, None)
+        self.tally.held(len(self))
+
+    def free_descriptors(self) -> None:
+        """The process has none left, and the engine needs some: end those that we have waited for longest."""
+        for seat in list(self._waiting)[:FREED_AT_ONCE]:
+            self._displace(seat)
+
+    def __len__(self) -> int:
+        return len(self._seats) + len(self._probes)
+
+    def __contains__(self, seat: Seat) -> bool:
+        return seat in self._seats or seat in self._probes
+
+    def _full_for(self, seat: Seat) -> Reason | None:
+        most = self.bounds.per_address if seat.address else 0
+        of_address = (other for other in self._waiting if other.address == seat.address)
+        if most and self._of_address[seat.address] >= most and not self._one_leaves(of_address):
+            return Reason.ADDRESS_FULL
+        if len(self._seats) >= self.bounds.connections and not self._one_leaves(self._waiting):
+            return Reason.LISTENER_FULL
+        return None
+
+    def _one_leaves(self, candidates: Iterable[Seat]) -> bool:
+        """They are in the order of their waits: if the first has not waited long enough, none has."""
+        first = next((seat for seat in candidates if not seat.only_probes), None)
+        if first is None or self._loop.time() - first.waiting_since < self.bounds.displaced_after:
+            return False
+        self._displace(first)
+        return True
+
+    def _room_for_probe(self) -> bool:
+        """A probe asks at once: the oldest that has not asked yet is none."""
+        if len(self._probes) >= self.bounds.probes:
+            first = next((seat for seat in self._probes if seat in self._waiting), None)
+            if first is None:
+                return False
+            self._displace(first)
+        return True
+
+    def _displace(self, seat: Seat) -> None:
+        self.tally.refused(Reason.DISPLACED)
+        self.release(seat)
+        seat.leave()
+
+    def _counted(self, host: str) -> str:
+        """The address that it counts for: of IPv6 the network that one customer has."""
+        try:
+            address = ip_address(host.partition("%")[0])
+        except ValueError:
+            return ""  # a socket in the file system
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        if any(address in network for network in self.bounds.uncounted):
+            return ""
+        return str(address) if isinstance(address, IPv4Address) else str(IPv6Network((address, 64), strict=False))
