@@ -47,9 +47,6 @@ def answer(reason: Reason) -> bytes:
     return f"{head}{later}connection: close\r\n\r\n".encode() + body
 
 
-LETS_IT_FINISH: Final = frozenset({Reason.HEAD_TIMEOUT, Reason.BODY_TIMEOUT, Reason.DISPLACED})  # it sends nothing
-
-
 class BoundedProtocol(GatheringProtocol):
     """One connection. It is `heard` for requests until it is refused; after that, what still comes is thrown away."""
 
@@ -248,7 +245,7 @@ class BoundedProtocol(GatheringProtocol):
             return
         if tell:
             self.transport.write(answer(reason))
-        if not tell or reason in LETS_IT_FINISH or self.scheme == "https":
+        if not tell or reason is Reason.DISPLACED or self.scheme == "https":
             self.transport.close()
             return
         self.transport.write_eof()

@@ -120,8 +120,8 @@ async def serving(
 ) -> AsyncIterator[None]:
     """Answer on the socket for as long as the block runs."""
     config = uvicorn.Config(
-        site, log_config=None, access_log=False, lifespan="off", http=BoundedProtocol, ws="none", server_header=False,
-        timeout_graceful_shutdown=2, proxy_headers=False,
+        site, interface="asgi3", log_config=None, access_log=False, lifespan="off", http=BoundedProtocol, ws="none",
+        server_header=False, timeout_graceful_shutdown=2, proxy_headers=False,
     )  # fmt: skip
     line.listen(BACKLOG)  # now, and not when the task comes to it: whoever connects from here on is answered
     server = _Server(config, line, Admission(bounds, tally), tls)
