@@ -417,6 +417,18 @@ async def test_an_address_beyond_its_cap_displaces_only_itself(tmp_path: Path) -
         assert await mine[4].asked(GET) == await other.asked(GET) == (200, b"hello")
 
 
+async def test_in_a_full_listener_the_address_that_holds_most_makes_room_at_once(tmp_path: Path) -> None:
+    async with serves("tcp", Bounds(connections=6, displaced_after=LONG, head_for=LONG), tmp_path) as site:
+        crowd = [await site.line("127.0.0.2") for _ in range(4)]
+        few = [await site.line(f"127.0.0.{number}") for number in (3, 4)]
+        mine = await site.line()
+        assert await crowd[0].said() == b""
+        for line in (mine, *crowd[1:], *few):
+            assert await line.asked(GET) == (200, b"hello")
+        assert _status(await (await site.line("127.0.0.2")).said()) == 503  # it may not do the same to others
+        assert site.tally.reasons == [Reason.DISPLACED, Reason.LISTENER_FULL]
+
+
 async def test_probes_are_answered_while_all_connections_are_at_work(tmp_path: Path) -> None:
     async with serves("tcp", Bounds(connections=2, probes=2, head_for=LONG), tmp_path) as site:
         await site.held(2)

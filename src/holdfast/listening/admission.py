@@ -35,8 +35,9 @@ class Seat:
 class Admission:
     """All seats of one listener. A connection is waiting while its client owes us bytes, and at work otherwise.
 
-    A full listener ends the connection it has waited for longest, if that is long enough to be no honest client's
-    handshake. Refusing newcomers instead would let a thousand silent connections keep everybody else out.
+    A full listener ends a connection that waits: one of the address that holds most, if the newcomer's holds fewer; or
+    else the one it has waited for longest, if that is too long for an honest client's handshake. If it refused the
+    newcomer instead, a thousand silent connections would keep everybody else out.
     """
 
     def __init__(self, bounds: Bounds, tally: Tally) -> None:
@@ -46,6 +47,7 @@ class Admission:
         self._probes: dict[Seat, None] = {}
         self._of_address: Counter[str] = Counter()
         self._waiting: dict[Seat, None] = {}  # of both; the longest wait first
+        self._waiting_of: dict[str, dict[Seat, None]] = {}  # by address, without probes; likewise
 
     def enter(self, host: str, leave: Callable[[], None]) -> Seat | None:
         """Give a newcomer a seat, if need be one of somebody who keeps us waiting; None: it is to be refused."""
@@ -60,24 +62,31 @@ class Admission:
         else:
             self.tally.refused(reason)
             return None
-        self._waiting[seat] = None
+        self.waits(seat)
         self.tally.held(len(self))
         return seat
 
     def at_work(self, seat: Seat) -> None:
         """Its request is complete: from now on the client waits for us."""
-        self._waiting.pop(seat, None)
+        if self._waiting.pop(seat, seat) is None and not seat.only_probes:
+            of_address = self._waiting_of[seat.address]
+            del of_address[seat]
+            if not of_address:
+                del self._waiting_of[seat.address]
 
     def waits(self, seat: Seat) -> None:
         """Its client owes us bytes, from now on."""
-        if seat in self:
-            self._waiting.pop(seat, None)
-            seat.waiting_since = self._loop.time()
-            self._waiting[seat] = None
+        if seat not in self:
+            return  # it was displaced, and has not ended yet
+        self.at_work(seat)
+        seat.waiting_since = self._loop.time()
+        self._waiting[seat] = None
+        if not seat.only_probes:
+            self._waiting_of.setdefault(seat.address, {})[seat] = None
 
     def release(self, seat: Seat) -> None:
         """The connection has ended, or is about to."""
-        self._waiting.pop(seat, None)
+        self.at_work(seat)
         if seat in self._seats:
             del self._seats[seat]
             self._of_address[seat.address] -= 1
@@ -98,13 +107,22 @@ class Admission:
         return seat in self._seats or seat in self._probes
 
     def _full_for(self, seat: Seat) -> Reason | None:
-        most = self.bounds.per_address if seat.address else 0
-        of_address = (other for other in self._waiting if other.address == seat.address)
-        if most and self._of_address[seat.address] >= most and not self._one_leaves(of_address):
+        most, mine = self.bounds.per_address if seat.address else 0, self._of_address[seat.address]
+        if most and mine >= most and not self._one_leaves(self._waiting_of.get(seat.address, ())):
             return Reason.ADDRESS_FULL
-        if len(self._seats) >= self.bounds.connections and not self._one_leaves(self._waiting):
-            return Reason.LISTENER_FULL
-        return None
+        if len(self._seats) < self.bounds.connections:
+            return None
+        if self._one_of_a_crowd_leaves(mine if seat.address else 0) or self._one_leaves(self._waiting):
+            return None
+        return Reason.LISTENER_FULL
+
+    def _one_of_a_crowd_leaves(self, mine: int) -> bool:
+        """The address that holds most, if the newcomer's would still hold fewer with one more."""
+        crowd = max(filter(None, self._waiting_of), key=self._of_address.__getitem__, default="")
+        if not crowd or self._of_address[crowd] <= mine + 1:
+            return False
+        self._displace(next(iter(self._waiting_of[crowd])))
+        return True
 
     def _one_leaves(self, candidates: Iterable[Seat]) -> bool:
         """They are in the order of their waits: if the first has not waited long enough, none has."""
