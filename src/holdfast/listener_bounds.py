@@ -5,7 +5,7 @@ from __future__ import annotations
 from ipaddress import ip_network
 
 from holdfast.config import Settings
-from holdfast.listening.bounds import PROBES_KEPT, Bounds
+from holdfast.listening.bounds import LOBBY, PROBES_KEPT, Bounds
 from holdfast.listening.descriptors import share
 from holdfast.telemetry import Log
 
@@ -13,8 +13,8 @@ from holdfast.telemetry import Log
 def bounds(settings: Settings, *, listeners: int, log: Log | None = None) -> Bounds:
     """For each of so many listeners. With too few descriptors for all, fewer connections than the settings ask for."""
     wanted = settings.listeners
-    had = share(wanted.connections + PROBES_KEPT, listeners=listeners, reserved=wanted.reserved_descriptors)
-    connections = max(1, had.connections - PROBES_KEPT)
+    had = share(wanted.connections + PROBES_KEPT + LOBBY, listeners=listeners, reserved=wanted.reserved_descriptors)
+    connections = max(1, had.connections - PROBES_KEPT - LOBBY)
     if connections < wanted.connections and log is not None:
         log.warning(
             "listeners.fewer_connections", wanted=wanted.connections, connections=connections,

@@ -55,7 +55,7 @@ def test_silent_connections_from_everywhere_leave_probes_and_descriptors(serve: 
         for number in range(300):
             stack.enter_context(connected(served.address, f"127.0.0.{2 + number % 30}"))
         assert answered(connected(served.address), LIVE).startswith(b"HTTP/1.1 200 ")
-        until(lambda: descriptors(served) <= before + 40 + 16 + 10, "refused connections to be closed")
+        until(lambda: descriptors(served) <= before + 40 + 32 + 10, "refused connections to be closed")
         assert refusals(served, "server", "displaced") > 0
     assert len(served.events("listener.refused")) <= 3  # a line for each reason, and none for each connection
 
@@ -110,7 +110,7 @@ def test_a_small_limit_of_the_system_leaves_the_engine_its_share(serve: Serve) -
     served = serve(open_files=256)
     served.wait_until_ready()
     told = served.wait_for_event("listeners.fewer_connections")
-    assert (told["descriptors"], told["connections"]) == (256, divided(256, 1016, listeners=3, reserved=512) - 16)
+    assert (told["descriptors"], told["connections"]) == (256, divided(256, 1032, listeners=3, reserved=512) - 32)
     with ExitStack() as stack:
         for number in range(600):
             stack.enter_context(connected(served.address, f"127.0.0.{2 + number % 30}"))

@@ -462,4 +462,4 @@ async def test_silent_connections_in_the_reserve_do_not_keep_probes_out(tmp_path
 )
 async def test_what_counts_as_one_address(hosts: list[str], counted: list[bool]) -> None:
     admission = Admission(Bounds(per_address=1, uncounted=(ip_network("10.0.0.0/8"),)), Tally())
-    assert [admission.enter(host, lambda: None) is not None for host in hosts] == counted
+    assert [admission.enter(host, lambda: None) is not Reason.ADDRESS_FULL for host in hosts] == counted

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
 from holdfast.listening.admission import Admission, Seat
-from holdfast.listening.bounds import Reason
+from holdfast.listening.bounds import LOBBY, PROBES, Reason
 
 AT_ONCE: Final = 64  # connections accepted in one turn of the loop, which has other things to do
 AGAIN_AFTER: Final = 0.1  # seconds; accepting without descriptors would only turn the loop
+ASKS_WITHIN: Final = 0.02  # seconds that a probe may need to send its first words after it was accepted
 CLOSING_FOR: Final = 5.0  # seconds that TLS waits for the client's good-bye
 Make = Callable[[Seat], asyncio.BaseProtocol]
 
@@ -31,6 +33,8 @@ class Accepting:
         self._loop = asyncio.get_running_loop()
         self._beginning: set[asyncio.Task[None]] = set()
         self._again: asyncio.TimerHandle | None = None
+        self._lobby: deque[tuple[socket.socket, str]] = deque()
+        self._judging: asyncio.TimerHandle | None = None
         self._loop.add_reader(line.fileno(), self._accept)
 
     def close(self) -> None:
@@ -40,6 +44,10 @@ class Accepting:
         if self._line.fileno() >= 0:
             self._loop.remove_reader(self._line.fileno())
             self._line.close()
+        if self._judging is not None:
+            self._judging.cancel()
+        for connection, _ in self._lobby:
+            connection.close()
         for each in self._beginning:
             each.cancel()
 
@@ -57,7 +65,8 @@ class Accepting:
             except OSError:
                 self._starved()
                 return
-            self._enter(connection, str(peer[0]) if isinstance(peer, tuple) else "")
+            connection.setblocking(False)
+            self._enter(connection, str(peer[0]) if isinstance(peer, tuple) else "", waits=True)
 
     def _starved(self) -> None:
         """No descriptors or no memory: who comes now waits in the backlog until there are some again."""
@@ -68,15 +77,31 @@ class Accepting:
             AGAIN_AFTER, lambda: self._loop.add_reader(self._line.fileno(), self._accept)
         )
 
-    def _enter(self, connection: socket.socket, host: str) -> None:
-        connection.setblocking(False)
-        seat = self._admission.enter(host, partial(_cut, connection))
-        if seat is None:
-            self._refuse(connection)
-            return
-        task = self._loop.create_task(self._begin(connection, seat))
-        self._beginning.add(task)
-        task.add_done_callback(self._beginning.discard)
+    def _enter(self, connection: socket.socket, host: str, *, waits: bool) -> None:
+        """`waits`: if there is no room now, it may show that it is a probe before it is refused."""
+        seat = self._admission.enter(host, partial(_cut, connection), partial(_is_probe, connection))
+        if isinstance(seat, Seat):
+            task = self._loop.create_task(self._begin(connection, seat))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+        elif waits and self._admission.bounds.probes:
+            self._let_wait(connection, host)
+        else:
+            self._refuse(connection, seat)
+
+    def _let_wait(self, connection: socket.socket, host: str) -> None:
+        """We may be quicker than its first words; in a flood, one costs us a look, and not a protocol."""
+        self._lobby.append((connection, host))
+        if len(self._lobby) > LOBBY:
+            self._enter(*self._lobby.popleft(), waits=False)
+        if self._judging is None:
+            self._judging = self._loop.call_later(ASKS_WITHIN, self._judge)
+
+    def _judge(self) -> None:
+        self._judging = None
+        waiting, self._lobby = self._lobby, deque()
+        for connection, host in waiting:
+            self._enter(connection, host, waits=False)
 
     async def _begin(self, connection: socket.socket, seat: Seat) -> None:
         """Hand it to its protocol, which releases the seat; over TLS that is after the handshake."""
@@ -97,11 +122,19 @@ class Accepting:
             self._admission.release(seat)
             raise
 
-    def _refuse(self, connection: socket.socket) -> None:
+    def _refuse(self, connection: socket.socket, reason: Reason) -> None:
+        self._admission.tally.refused(reason)
         with suppress(OSError):
             connection.send(self._refusal)
             connection.recv(64 * 1024)  # what is not read when we close makes the client lose the answer
         connection.close()
+
+
+def _is_probe(connection: socket.socket) -> bool:
+    with suppress(OSError):
+        method, _, path = connection.recv(32, socket.MSG_PEEK).partition(b" ")
+        return method in (b"GET", b"HEAD") and path.startswith(PROBES)
+    return False
 
 
 def _cut(connection: socket.socket) -> None:

@@ -6,11 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 from holdfast.listening.bounds import Bounds, Reason
 
+Asks = Callable[[], bool]  # whether what came so far asks for what probes ask for
 FREED_AT_ONCE: Final = 16  # connections that are ended when the process has no descriptor left
 
 
@@ -49,19 +51,23 @@ class Admission:
         self._waiting: dict[Seat, None] = {}  # of both; the longest wait first
         self._waiting_of: dict[str, dict[Seat, None]] = {}  # by address, without probes; likewise
 
-    def enter(self, host: str, leave: Callable[[], None]) -> Seat | None:
-        """Give a newcomer a seat, if need be one of somebody who keeps us waiting; None: it is to be refused."""
+    def enter(
+        self, host: str, leave: Callable[[], None], is_probe: Callable[[], bool] = lambda: False
+    ) -> Seat | Reason:
+        """Give a newcomer a seat, if need be one of somebody who keeps us waiting; or say why it is to be refused.
+
+        `is_probe` says whether it has already asked for what probes ask for.
+        """
         seat = Seat(leave, self._counted(host), self._loop.time())
         reason = self._full_for(seat)
         if reason is None:
             self._seats[seat] = None
             self._of_address[seat.address] += 1
-        elif self._room_for_probe():
+        elif self._room_for_probe(is_probe):
             seat.only_probes = True
             self._probes[seat] = None
         else:
-            self.tally.refused(reason)
-            return None
+            return reason
         self.waits(seat)
         self.tally.held(len(self))
         return seat
@@ -132,13 +138,14 @@ class Admission:
         self._displace(first)
         return True
 
-    def _room_for_probe(self) -> bool:
-        """A probe asks at once: the oldest that has not asked yet is none."""
-        if len(self._probes) >= self.bounds.probes:
-            first = next((seat for seat in self._probes if seat in self._waiting), None)
-            if first is None:
-                return False
-            self._displace(first)
+    def _room_for_probe(self, is_probe: Asks) -> bool:
+        """In a full reserve, one that has not asked yet makes room for one that has."""
+        if len(self._probes) < self.bounds.probes:
+            return True
+        first = next((seat for seat in self._probes if seat in self._waiting), None)
+        if first is None or not is_probe():
+            return False
+        self._displace(first)
         return True
 
     def _displace(self, seat: Seat) -> None:
@@ -147,13 +154,23 @@ class Admission:
         seat.leave()
 
     def _counted(self, host: str) -> str:
-        """The address that it counts for: of IPv6 the network that one customer has."""
-        try:
-            address = ip_address(host.partition("%")[0])
-        except ValueError:
-            return ""  # a socket in the file system
-        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        if any(address in network for network in self.bounds.uncounted):
+        """The address that it counts for; empty: a proxy's, or a socket in the file system."""
+        address = _address(host)
+        if address is None or any(address in network for network in self.bounds.uncounted):
             return ""
-        return str(address) if isinstance(address, IPv4Address) else str(IPv6Network((address, 64), strict=False))
+        return _one_customer(address)
+
+
+@lru_cache(maxsize=4096)  # a flood comes from few addresses, and must be cheap to refuse
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return address.ipv4_mapped or address if isinstance(address, IPv6Address) else address
+
+
+@lru_cache(maxsize=4096)
+def _one_customer(address: IPv4Address | IPv6Address) -> str:
+    """Of IPv6 the network that one customer has."""
+    return str(address) if isinstance(address, IPv4Address) else str(IPv6Network((address, 64), strict=False))

@@ -8,6 +8,8 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Final
 
 Network = IPv4Network | IPv6Network
+PROBES: Final = (b"/health/", b"/metrics")  # what is answered beyond the cap
+LOBBY: Final = 16  # connections beyond that, which may turn out to be probes
 PROBES_KEPT: Final = 16  # connections beyond the cap, for /health and /metrics; a probe needs one for milliseconds
 
 

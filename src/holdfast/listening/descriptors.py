@@ -6,7 +6,7 @@ import resource
 from dataclasses import dataclass
 from typing import Final
 
-LEAST: Final = 24  # connections of a listener, however few descriptors there are
+LEAST: Final = 40  # connections of a listener, however few descriptors there are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 import httptools
 
 from holdfast.listening.admission import Admission, Seat
-from holdfast.listening.bounds import Reason
+from holdfast.listening.bounds import PROBES, Reason
 from holdfast.web.gathering import GatheringProtocol
 
 PIECE: Final = 16 * 1024  # bytes that the parser gets at a time, so that a bound is met soon after it is passed
@@ -21,8 +21,8 @@ PROBE_WITHIN: Final = 2.0  # seconds; a probe sends its one line at once
 HEARD_OUT_FOR: Final = (
     2.0  # seconds that a refused client may go on sending: if we just closed, it would lose the answer
 )
+THROWN_AWAY: Final = 256 * 1024  # bytes of that, at most
 RETRY_AFTER: Final = 5  # seconds
-PROBES: Final = (b"/health/", b"/metrics")  # answered beyond the cap
 
 ANSWERS: Final = {
     Reason.HEAD_SIZE: (431, "The head of the request is larger than listeners.head_size allows."),
@@ -82,15 +82,18 @@ class BoundedProtocol(GatheringProtocol):
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
+        if not self._heard:
+            self._throw_away(len(data))
+            return
         view = memoryview(data)
         for start in range(0, len(data), PIECE):
-            if not self._heard:
+            if not self._read(view[start : start + PIECE]):
                 return
-            self._read(view[start : start + PIECE])
-        if self._heard and self._due is None:
+        if self._due is None:
             self._wait_for_the_rest()
 
-    def _read(self, piece: memoryview) -> None:
+    def _read(self, piece: memoryview) -> bool:
+        """Whether the client may go on."""
         was_in_body, body = self._in_body, self._body_bytes
         try:
             self.parser.feed_data(piece)
@@ -98,13 +101,14 @@ class BoundedProtocol(GatheringProtocol):
             pass  # to what we do not speak: its request is answered like any other
         except httptools.HttpParserError:
             self._refuse(self._refusal or Reason.BAD_REQUEST)
-            return
+            return False
         if was_in_body != self._in_body or self._body_bytes != body:
             self._fed = 0
-            return
+            return True
         self._fed += len(piece)
         if self._fed > self._bounds.head_size + PIECE:  # the first piece may hold the end of what was before
             self._refuse(Reason.HEAD_SIZE)
+        return self._heard
 
     def _wait_for_the_rest(self) -> None:
         if self._in_body:
@@ -245,11 +249,19 @@ class BoundedProtocol(GatheringProtocol):
             return
         if tell:
             self.transport.write(answer(reason))
-        if not tell or reason is Reason.DISPLACED or self.scheme == "https":
+        if not tell or reason is Reason.DISPLACED:
             self.transport.close()
             return
-        self.transport.write_eof()
+        if self.scheme == "http":
+            self.transport.write_eof()
+        self._fed = 0
         self._cut = self._cut or self.loop.call_later(HEARD_OUT_FOR, self.transport.abort)
+
+    def _throw_away(self, size: int) -> None:
+        """What a refused client still sends; from a certain point on it stays with the client."""
+        self._fed += size
+        if self._fed > THROWN_AWAY and not self.transport.is_closing():
+            self.transport.pause_reading()
 
     def _may_be_told(self, reason: Reason) -> bool:
         if self._answering():
