@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SEEDS  ?= 500
 DATA   ?= data
 
-.PHONY: run test check sim sim-year kill pending bench bench-acme bench-renew bench-notices bench-api bench-faces contract interop docs lock clean
+.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notices bench-api bench-faces contract interop docs lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -29,6 +29,10 @@ sim-year: $(VENV)/.dev
 
 kill: $(VENV)/.dev
 	$(BIN)/python -m tests.kill
+
+# What can be done to a server from outside, bounded and on loopback: its memory, its probes and other clients meanwhile.
+attack: $(VENV)/.dev
+	$(BIN)/python -m tests.attack $(ATTACK)
 
 # Orders that a CA keeps pending for days.
 pending: $(VENV)/.dev

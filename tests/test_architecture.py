@@ -31,27 +31,29 @@ MAY_IMPORT: Final = {
     "sinks": "ports",
     "keyring": "ports secret",
     "keyfile": "keyring ports secret",
+    "listening": "telemetry",
+    "listener_bounds": "config listening telemetry",
     "core": "",
     "pki": "core ports secret",
     "validators": "core pki ports",
     "importing": "core pki ports secret",
     "issuers": "core operations pki ports secret",
     "notifiers": "core ports secret",
-    "solvers": "core issuers pki ports secret validators",
+    "solvers": "core issuers listening pki ports secret validators",
     "store": "core keyring ports secret",
     "operations": "config core keyfile keyring pki ports secret store telemetry",
     "engine": "core issuers notifiers operations pki ports secret solvers store telemetry validators",
     "acme": "core operations pki ports secret telemetry",
     "api": "core operations pki secret telemetry",
-    "web": "core operations secret telemetry",
+    "web": "core listening operations secret telemetry",
     "mcp": "core",
-    "ca_server": "acme config core engine network operations pki ports store telemetry validators web",
-    "certificate_keeper": "ca_server config core engine network operations ports secret "
+    "ca_server": "acme config core engine listening network operations pki ports store telemetry validators web",
+    "certificate_keeper": "ca_server config core engine listening network operations ports secret "
     "solvers store telemetry traced world",
     "stores": "config ports store",
-    "app": "api ca_server certificate_keeper config core engine operations ports secret "
+    "app": "api ca_server certificate_keeper config core engine listener_bounds listening operations ports secret "
     "sinks store stores telemetry tracing web world",
-    "cli": "api app config core importing mcp network operations pki ports secret "
+    "cli": "api app config core importing listener_bounds mcp network operations pki ports secret "
     "setting_kinds solvers store stores system_clock validators web world",
     "simulation": "config core engine issuers keyring operations pki ports secret solvers store telemetry world",
 }
@@ -162,7 +164,7 @@ BANNED: Final = {
     "urllib.request": "Transport", "asyncio.open_connection": "Transport", "asyncio.start_server": "Transport",
     "uvicorn": "Transport", "aiosmtplib": "Transport", "apprise": "Transport",
     "os": "Files", "io.open": "Files", "shutil": "Files", "tempfile": "Files", "glob": "Files", "fcntl": "Files",
-    "subprocess": "Files", "multiprocessing": "Files", "signal": "Files", "platform": "Files",
+    "resource": "Files", "subprocess": "Files", "multiprocessing": "Files", "signal": "Files", "platform": "Files",
     "asyncio.create_subprocess_exec": "Files", "asyncio.create_subprocess_shell": "Files",
     "asyncio.subprocess": "Files", "open": "Files", "input": "Files",
     "sqlite3": "Store", "psycopg": "Store",
@@ -219,6 +221,9 @@ DOORS: Final = {
         "socket ssl os uvicorn .mkdir .unlink", "It listens, with TLS or without: there is no port for being asked."
     ),
     "web/gathering.py": Door("uvicorn", "It is the line of that listener, with fewer writes."),
+    "web/bounded.py": Door("http", "It knows the phrases of HTTP's statuses."),
+    "listening/accepting.py": Door("socket ssl", "It accepts, for all listeners: there is no port for being asked."),
+    "listening/descriptors.py": Door("resource", "It asks how many descriptors this process may have."),
     "cli/main.py": Door("importlib.import_module", "It loads only the command that is asked for."),
     "cli/config.py": Door("os", "The environment is read here, and handed on as a value."),
     "cli/reaching.py": Door(
@@ -237,7 +242,7 @@ DOORS: Final = {
     "notifiers/apprise.py": Door("apprise threading", "It asks a blocking library, on a thread of its own."),
     "solvers/tls_alpn.py": Door("ssl os", "It makes the TLS context that shows a proof, from memory."),
     "solvers/tls_alpn_listener.py": Door(
-        "ssl socket asyncio.start_server", "It listens, and shakes hands: there is no port for being asked."
+        "ssl socket", "It listens, and shakes hands: there is no port for being asked."
     ),
     "simulation/clockwork.py": Door("selectors", "It replaces the waiting of asyncio."),
     "simulation/ground.py": Door("random", "Its dice have a seed."),

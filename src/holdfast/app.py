@@ -28,6 +28,9 @@ from holdfast.engine.replica import HANDING_BACK, IN_GOOD_TIME, Every, Pace, Rep
 from holdfast.engine.spoken import Spoken
 from holdfast.engine.worker import Identity
 from holdfast.errors import OutcomeUnknown, SettingRefused, StoreError, StoreRefused, StoreUnavailable, StoreUnfit
+from holdfast.listener_bounds import bounds
+from holdfast.listening.bounds import Bounds
+from holdfast.listening.told import ToldTally
 from holdfast.operations import audit, first_token, keys, observe, publishing, tokens
 from holdfast.operations.diagnosis import IN_THE_CLEAR
 from holdfast.operations.front import Front
@@ -71,6 +74,7 @@ class App:
         self._db: Database | None = None
         self._inventory: Inventory | None = None
         self._policy = Policy()  # the settings', once the ports are known
+        self._bounds = Bounds()  # likewise
         self._ca: CaServer | None = None
         self._keeper: CertificateKeeper | None = None
         self._told_at: float | None = None  # when we were asked to stop
@@ -86,7 +90,8 @@ class App:
         self._policy = policy(self._settings, acme_port=acme_line.getsockname()[1], publish_port=line.getsockname()[1])
         more = [*publish.routes(self._published), *challenges.routes(self._proof), self._api(local=False)]
         pages = site(health, self._telemetry.metrics, look=self._look, scrape=self._scrape, more=more)
-        async with serving(pages, line):
+        self._bounds = bounds(self._settings, listeners=3 if proof_line is None else 4, log=log)
+        async with serving(pages, line, bounds=self._bounds, tally=ToldTally("server", self._telemetry)):
             health.enter("settings")
             log.info("holdfast.starting", probes=f"{where}/health/ready", holder=self._identity.holder)
             if self._settings.server.in_the_clear:
@@ -113,7 +118,7 @@ class App:
         engine = asyncio.create_task(self._engine(db, ca, keeper).run(stop), name="engine")
         draining = asyncio.create_task(self._note_stop(stop))
         try:
-            async with ca.serving(acme_line), self._answering_commands(ca):
+            async with ca.serving(acme_line, self._bounds), self._answering_commands(ca):
                 self._health.enter("engine")
                 await self._either(ca.ready(CERTIFICATE_WITHIN), engine)
                 self._health.enter("serving")
@@ -132,7 +137,7 @@ class App:
     def _showing(self, line: Line | None) -> contextlib.AbstractAsyncContextManager[None]:
         if self._keeper is None:
             raise AssertionError("the keys come before the engine")
-        return self._keeper.showing(line)
+        return self._keeper.showing(line, self._bounds)
 
     @contextlib.asynccontextmanager
     async def _answering_commands(self, ca: CaServer) -> AsyncIterator[None]:
@@ -144,7 +149,8 @@ class App:
             self._telemetry.log.warning("local.not_listening", path=str(path), error=str(error))
             yield
             return
-        async with serving(local.site(ca.do, self._telemetry.log, [self._api(local=True)]), line):
+        commands = local.site(ca.do, self._telemetry.log, [self._api(local=True)])
+        async with serving(commands, line, bounds=self._bounds, tally=ToldTally("local", self._telemetry)):
             yield
 
     def _api(self, *, local: bool) -> Mount:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,8 @@ from holdfast.engine.kind import Kind
 from holdfast.engine.replica import Every
 from holdfast.engine.sweep import Owed
 from holdfast.errors import StoreError, TryLater
+from holdfast.listening.bounds import Bounds
+from holdfast.listening.told import ToldTally
 from holdfast.network import SystemNet
 from holdfast.operations import ca as cas
 from holdfast.operations.authorities import Authorities
@@ -149,9 +152,9 @@ class CaServer:
         return await dispatch(office, verb, args, actor=actor)
 
     @contextlib.asynccontextmanager
-    async def serving(self, line: Line) -> AsyncIterator[None]:
+    async def serving(self, line: Line, bounds: Bounds) -> AsyncIterator[None]:
         """Answer ACME requests from the moment there is a certificate to answer with."""
-        task = asyncio.create_task(self._serve(line), name="acme")
+        task = asyncio.create_task(self._serve(line, bounds), name="acme")
         try:
             yield
         finally:
@@ -171,11 +174,12 @@ class CaServer:
         except TimeoutError:
             return False
 
-    async def _serve(self, line: Line) -> None:
+    async def _serve(self, line: Line, bounds: Bounds) -> None:
         try:
             await self._listener.loaded.wait()
             face = site(self.desk, self._nonces, self._clock, self._telemetry)
-            async with serving(face, line, self._tls):
+            unprobed = replace(bounds, probes=0)  # probes ask server.listen
+            async with serving(face, line, self._tls, bounds=unprobed, tally=ToldTally("acme", self._telemetry)):
                 self._telemetry.log.info("acme.serving", url=self.desk.policy.base_url)
                 await asyncio.Event().wait()  # until it is cancelled
         except Exception as error:

@@ -23,6 +23,8 @@ from holdfast.engine.senders import Senders
 from holdfast.engine.sweep import Owed
 from holdfast.engine.upstream import KINDS, Upstream, check
 from holdfast.errors import SettingRefused, StoreError
+from holdfast.listening.bounds import Bounds
+from holdfast.listening.told import ToldTally
 from holdfast.network import SystemNet
 from holdfast.operations import epochs, issuers, proofs
 from holdfast.operations.front import Front
@@ -127,12 +129,13 @@ class CertificateKeeper:
         return await proofs.http01(self.keeper.db, token)
 
     @contextlib.asynccontextmanager
-    async def showing(self, line: tls_alpn_listener.Line | None) -> AsyncIterator[None]:
+    async def showing(self, line: tls_alpn_listener.Line | None, bounds: Bounds) -> AsyncIterator[None]:
         """Answer CAs that ask for proofs of tls-alpn-01, of whichever replica made them."""
         if line is None:
             yield
             return
-        async with tls_alpn_listener.showing(line, self._tls_alpn01, self._clock):
+        tally = ToldTally("tls_alpn", self._telemetry)
+        async with tls_alpn_listener.showing(line, self._tls_alpn01, self._clock, bounds, tally):
             where = "{}:{}".format(*line.getsockname()[:2])
             self._telemetry.log.info("tls_alpn.listening", address=where)
             yield

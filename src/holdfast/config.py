@@ -84,6 +84,28 @@ class Server:
         return not _is_here(self.address[0]) and not self.trusted_proxies
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listeners:
+    """What clients may take of this process, at each of its listeners."""
+
+    connections: int = setting(1000, "Connections that one listener holds at a time, at most.", whole(8, 100_000))
+    connections_per_address: int = setting(
+        100, "Of these, connections from one address (IPv6: one /64), proxies aside; 0: no limit.", COUNT
+    )
+    head_size: int = setting(65_536, "Bytes of a request before its body, at most.", whole(4_096, 1_048_576))
+    head_fields: int = setting(100, "Header fields of a request, at most.", whole(20, 1_000))
+    head_timeout: timedelta = setting(
+        "10s", "How long a client may take over a TLS handshake, and over the head of a request.", duration("1s", "5m")
+    )
+    body_timeout: timedelta = setting(
+        "30s", "How long a body slower than 64 KiB/s may take, or an answer wait to be read.", duration("1s", "1h")
+    )
+    idle_timeout: timedelta = setting("30s", "How long a connection waits for another request.", duration("1s", "1h"))
+    reserved_descriptors: int = setting(
+        512, "File descriptors that connections leave to the engine: store, CAs, DNS.", whole(64, 100_000)
+    )
+
+
 def _is_here(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -257,6 +279,7 @@ class Otel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     server: Server = field(default_factory=Server)
+    listeners: Listeners = field(default_factory=Listeners)
     replica: Replica = field(default_factory=Replica)
     store: Store = field(default_factory=Store)
     keys: Keys = field(default_factory=Keys)

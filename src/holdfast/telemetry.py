@@ -158,6 +158,10 @@ class Metrics:
         self.store_up = self._gauge("store_up", "1 while the store takes our heartbeats.")
         self.crl_expires = self._gauge("crl_expires_timestamp_seconds", "When the first of a CA's lists ends.", "ca")
         self.self_check_ok = self._gauge("self_check_ok", "1 if the last self-check of this name passed.", "name")
+        self.connections = self._gauge("connections", "Connections that a listener holds.", "listener")
+        self.connections_refused = self._counter(
+            "connections_refused_total", "Connections that a listener refused or ended.", "listener", "reason"
+        )
         self._of_lifecycle()
         self._of_notices()
 

@@ -45,8 +45,10 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     """Starts `holdfast serve` with these settings; whatever is still running at the end of the test is killed."""
     with ExitStack() as stack:
 
-        def start(folder: Path | None = None, *, room: int | None = None, **settings: str) -> Served:
-            return stack.enter_context(Served(folder or tmp_path / "data", settings, room=room))
+        def start(
+            folder: Path | None = None, *, room: int | None = None, open_files: int | None = None, **settings: str
+        ) -> Served:
+            return stack.enter_context(Served(folder or tmp_path / "data", settings, room=room, open_files=open_files))
 
         yield start
 

@@ -12,9 +12,10 @@ from tests.support.dns_server import DnsServer
 from tests.support.engine import PATIENCE, eventually
 
 from holdfast.core.acme import Identifier
+from holdfast.listening.bounds import Bounds
 from holdfast.operations import proofs
 from holdfast.solvers.tls_alpn import ALPN, identifier_of, server_name
-from holdfast.solvers.tls_alpn_listener import MOST_ASKED, Find, Limits, showing
+from holdfast.solvers.tls_alpn_listener import MOST_ASKED, Find, showing
 from holdfast.store import challenge_responses
 from holdfast.store.database import Database
 from holdfast.validators.verdict import Invalid, Valid, Verdict
@@ -27,9 +28,9 @@ ADDRESS_6 = "2001:db8::a"
 
 
 @asynccontextmanager
-async def a_listener(find: Find, limits: Limits = Limits()) -> AsyncIterator[int]:  # noqa: B008
+async def a_listener(find: Find, bounds: Bounds = Bounds()) -> AsyncIterator[int]:  # noqa: B008
     line = bind(HOST, 0, setting="keeping.tls_alpn_listen")
-    async with showing(line, find, SystemClock(), limits):
+    async with showing(line, find, SystemClock(), bounds):
         yield line.getsockname()[1]
 
 
@@ -179,7 +180,7 @@ async def test_what_is_no_tls_or_too_long_is_left_alone() -> None:
     record = b"\x16\x03\x01\x40\x00"  # each of 16 KiB
     endless = record + b"\x01\x01\xff\xfc" + bytes(16380) + 2 * (record + bytes(16384))  # of a message of 128 KiB
     assert len(endless) > MOST_ASKED
-    async with a_listener(always, Limits(handshake_for=2 * PATIENCE)) as port:
+    async with a_listener(always, Bounds(head_for=2 * PATIENCE)) as port:
         for words in (b"GET / HTTP/1.1\r\n\r\n", endless):
             reader, writer = await asyncio.open_connection(HOST, port)
             writer.write(words)
@@ -189,14 +190,14 @@ async def test_what_is_no_tls_or_too_long_is_left_alone() -> None:
 
 
 async def test_a_line_that_says_nothing_is_cut_in_time() -> None:
-    async with a_listener(always, Limits(handshake_for=0.1)) as port:
+    async with a_listener(always, Bounds(head_for=0.1)) as port:
         reader, writer = await asyncio.open_connection(HOST, port)
         assert await left_alone(reader) == b""
         writer.close()
 
 
 async def test_too_many_lines_push_out_the_oldest_and_a_ca_gets_through() -> None:
-    async with a_listener(always, Limits(handshake_for=2 * PATIENCE, lines=3)) as port:
+    async with a_listener(always, Bounds(head_for=2 * PATIENCE, connections=3)) as port:
         idle = [await asyncio.open_connection(HOST, port) for _ in range(3)]
         assert await shaken(port) == (ALPN, b"")
         assert await left_alone(idle[0][0]) == b""
@@ -206,7 +207,7 @@ async def test_too_many_lines_push_out_the_oldest_and_a_ca_gets_through() -> Non
 
 async def test_nothing_is_left_running_when_it_stops() -> None:
     before = asyncio.all_tasks()
-    async with a_listener(always, Limits(handshake_for=2 * PATIENCE)) as port:
+    async with a_listener(always, Bounds(head_for=2 * PATIENCE)) as port:
         reader, writer = await asyncio.open_connection(HOST, port)
         await eventually(lambda: asyncio.all_tasks() > before)
     assert asyncio.all_tasks() == before

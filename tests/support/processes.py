@@ -146,14 +146,18 @@ class Child:
 class Served:
     """`holdfast serve` with these settings, as an operator would start it."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str], *, room: int | None = None) -> None:
-        """`room` is how many KiB a file may have, until somebody allows more."""
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str], *, room: int | None = None, open_files: int | None = None
+    ) -> None:
+        """`room` is how many KiB a file may have, until somebody allows more; `open_files` how many may be open."""
         folder.mkdir(exist_ok=True)
         number = next(_numbers)
         self._err, self._out = folder / f"stderr{number}", folder / f"stdout{number}"
         command = [sys.executable, "-m", "holdfast.cli.main", "serve", f"--stop-after={STOPS_AFTER}"]
         if room is not None:
             command = ["sh", "-c", 'ulimit -S -f "$0" && exec "$@"', str(2 * room), *command]  # in blocks of 512 bytes
+        if open_files is not None:
+            command = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(open_files), *command]
         with self._err.open("ab") as err, self._out.open("ab") as out:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment(folder, settings)

@@ -113,6 +113,14 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "replica.name": ('"böse \\"katze\\""', 'böse "katze"', 'böse "katze"'),
     "store.data_dir": ('"/var/lib/holdfast"', "/var/lib/holdfast", Path("/var/lib/holdfast")),
     "store.deadline": ("2.5", "2.5", timedelta(seconds=2.5)),
+    "listeners.connections": ("8", "8", 8),
+    "listeners.connections_per_address": ("0", "0", 0),
+    "listeners.head_size": ("4096", "4096", 4096),
+    "listeners.head_fields": ("20", "20", 20),
+    "listeners.head_timeout": ('"1s"', "1", timedelta(seconds=1)),
+    "listeners.body_timeout": ('"1m"', "60", timedelta(minutes=1)),
+    "listeners.idle_timeout": ('"1h"', "1h", timedelta(hours=1)),
+    "listeners.reserved_descriptors": ("64", "64", 64),
     "store.connections": ("64", "64", 64),
     "keys.file": ('"/etc/holdfast.key"', "/etc/holdfast.key", Path("/etc/holdfast.key")),
     "scheduler.retry_interval": ("1", "1", timedelta(seconds=1)),
@@ -210,6 +218,9 @@ def test_every_key_can_be_set_by_its_variable_which_wins_over_the_file(key: str)
         else other
     )
     other = '"5d"' if key == "engine.history_for" else other
+    other = {"listeners.head_size": "9000", "listeners.head_fields": "99", "listeners.reserved_descriptors": "99"}.get(
+        key, other
+    )
     settings = read(f"[{section}]\n{name} = {other}\n", {variable(key): text})
     assert value_of(settings, key) == value
     assert shown(settings)[key].source == "environment"
@@ -419,6 +430,10 @@ BAD_IN_FILE = [  # (key, as TOML, the problem)
     ("engine.slots", "0", "0 is not between 1 and 256"),
     ("engine.slots", "257", "257 is not between 1 and 256"),
     ("store.connections", "65", "65 is not between 1 and 64"),
+    ("listeners.connections", "7", "7 is not between 8 and 100000"),
+    ("listeners.head_size", "100", "100 is not between 4096 and 1048576"),
+    ("listeners.head_fields", "5000", "5000 is not between 20 and 1000"),
+    ("listeners.reserved_descriptors", "0", "0 is not between 64 and 100000"),
     ("server.listen", "8630", "expected host:port, such as 127.0.0.1:8630"),
     ("keeping.tls_alpn_listen", '":443"', "expected host:port, such as 0.0.0.0:443 or [::]:443, or nothing"),
     ("keeping.tls_alpn_listen", "443", "expected host:port"),
@@ -458,6 +473,8 @@ BAD_IN_VARIABLE = [  # (key, as text, the problem)
     ("engine.slots", "1_0", "expected a whole number"),
     ("engine.slots", "9" * 5000, "expected a whole number"),
     ("store.connections", "-1", "-1 is not between 1 and 64"),
+    ("listeners.head_timeout", "0", "0s is below the minimum of 1 second"),
+    ("listeners.idle_timeout", "2h", "2h is above the maximum of 1 hour"),
     ("store.data_dir", "a\0b", "expected a path"),
     ("store.data_dir", "\udcff", "expected a path"),
     ("store.deadline", "1e3", "expected a duration"),

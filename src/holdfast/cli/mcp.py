@@ -153,6 +153,9 @@ def _token(server: str, token_file: Path | None) -> str:
 
 
 async def _on_http(chosen: Settings, listen: str, server: str | None) -> None:
+    from dataclasses import replace
+
+    from holdfast.listener_bounds import bounds
     from holdfast.mcp.line import Office
     from holdfast.mcp.server import WithToken, build, token_of
     from holdfast.web.serve import bind, serving
@@ -170,7 +173,8 @@ async def _on_http(chosen: Settings, listen: str, server: str | None) -> None:
         tools = build(Office(line_for=line_for))
         pages = tools.streamable_http_app(stateless_http=True, json_response=True, host=host.strip("[]"))
         line = bind(host.strip("[]"), int(port), setting="--http")
-        async with pages.router.lifespan_context(pages), serving(WithToken(pages), line):
+        site = serving(WithToken(pages), line, bounds=replace(bounds(chosen, listeners=1), probes=0))
+        async with pages.router.lifespan_context(pages), site:
             say("Tools for assistants: http://{}:{}/mcp".format(*line.getsockname()[:2]))
             await _until_told()
 

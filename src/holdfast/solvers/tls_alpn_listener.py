@@ -11,42 +11,64 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.core.acme import Identifier
+from holdfast.listening.accepting import Accepting
+from holdfast.listening.admission import Admission, Seat, Tally
+from holdfast.listening.bounds import Bounds
 from holdfast.ports import Clock
 from holdfast.solvers.tls_alpn import Shown, certificate_for, identifier_of, plain_context, showing_context
 
 Find = Callable[[Identifier], Awaitable[str | None]]  # the key authorization to show for a name; None: nobody proves it
 Line = socket.socket  # bound, and ours
+Begin = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
 
 BACKLOG: Final = 256
 PIECE: Final = 4096
+MOST_HELD: Final = 256  # connections, whatever the settings allow
 MOST_ASKED: Final = 32 * 1024  # bytes before we know which name is meant: no honest client needs a tenth of it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """The port is open to everybody: no line may last, and too many of them push out the oldest."""
-
-    handshake_for: float = 10.0  # seconds, from the first byte to the last
-    lines: int = 256
-
-
 @asynccontextmanager
-async def showing(line: Line, find: Find, clock: Clock, limits: Limits = Limits()) -> AsyncIterator[None]:  # noqa: B008
-    """Answer on the socket for as long as the block runs."""
-    listener = _Listener(find, clock, limits)
-    server = await asyncio.start_server(listener.accept, sock=line, limit=PIECE, backlog=BACKLOG)
+async def showing(
+    line: Line,
+    find: Find,
+    clock: Clock,
+    bounds: Bounds = Bounds(),  # noqa: B008  (a frozen value)
+    tally: Tally = Tally(),  # noqa: B008  (it has no state)
+) -> AsyncIterator[None]:
+    """Answer on the socket for as long as the block runs.
+
+    The port is open to everybody. A CA is done in a moment, so too many connections push out the oldest at once.
+    """
+    at_most = min(bounds.connections, MOST_HELD)
+    admission = Admission(replace(bounds, connections=at_most, probes=0, displaced_after=0.0), tally)
+    listener = _Listener(find, clock, admission)
+    line.listen(BACKLOG)
+    accepting = Accepting(line, listener.protocol, admission, tls=None, refusal=b"")
     try:
         yield
     finally:
-        server.close()
+        accepting.close()
         await listener.close()
-        await server.wait_closed()
+        await accepting.wait_closed()
+
+
+class _Line(asyncio.StreamReaderProtocol):
+    """A connection with streams, and with a seat that is free when it ends."""
+
+    def __init__(self, begin: Begin, release: Callable[[], None]) -> None:
+        super().__init__(asyncio.StreamReader(limit=PIECE), begin)
+        self._release = release
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._release()
+        super().connection_lost(exc)
 
 
 class _Asking(ssl.SSLObject):
@@ -62,22 +84,22 @@ def _hear(line: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> int:
 
 
 class _Listener:
-    def __init__(self, find: Find, clock: Clock, limits: Limits) -> None:
-        self._find, self._clock, self._limits = find, clock, limits
+    def __init__(self, find: Find, clock: Clock, admission: Admission) -> None:
+        self._find, self._clock, self._admission = find, clock, admission
         self._key = ec.generate_private_key(ec.SECP256R1())  # of this process; it proves nothing, the digest does
         self._asking = plain_context()
         self._asking.sslobject_class = _Asking
         self._asking.sni_callback = _hear
-        self._lines: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._lines: set[asyncio.Task[None]] = set()
 
-    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._lines) >= self._limits.lines:
-            oldest = next(iter(self._lines))
-            del self._lines[oldest]
-            oldest.cancel()  # a CA is done in a moment: whoever lingers makes room
+    def protocol(self, seat: Seat) -> asyncio.Protocol:
+        return _Line(partial(self._begin, seat), lambda: self._admission.release(seat))
+
+    def _begin(self, seat: Seat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.ensure_future(self._serve(_Talk(reader, writer)))
-        self._lines[task] = None
-        task.add_done_callback(lambda ended: self._lines.pop(ended, None))
+        seat.leave = partial(_cancel, task)
+        self._lines.add(task)
+        task.add_done_callback(self._lines.discard)
 
     async def close(self) -> None:
         lines = list(self._lines)
@@ -88,7 +110,7 @@ class _Listener:
     async def _serve(self, talk: _Talk) -> None:
         """Whatever goes wrong on a line is the client's affair: it hears an alert, or nothing."""
         with suppress(TimeoutError, OSError, EOFError), talk:
-            async with asyncio.timeout(self._limits.handshake_for):
+            async with asyncio.timeout(self._admission.bounds.head_for):
                 await self._shake_hands(talk)
 
     async def _shake_hands(self, talk: _Talk) -> None:
@@ -123,6 +145,10 @@ class _Listener:
         if proof is None:
             return None
         return showing_context(certificate_for(Shown(identifier, proof), self._key, self._clock.now()), self._key)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
 
 
 class _Talk:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+TAKEN_WITHIN: Final = 10.0  # seconds, for what a closed connection still has to send
 
 
 class GatheringProtocol(HttpToolsProtocol):
@@ -29,8 +31,15 @@ class _Gathering:
         self._pieces.append(data)
 
     def close(self) -> None:
+        """A client that does not read what is left must not keep the connection for ever."""
         self._flush()
+        if not self._inner.is_closing() and self._inner.get_write_buffer_size():
+            self._loop.call_later(TAKEN_WITHIN, self._inner.abort)
         self._inner.close()
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._inner.write_eof()
 
     def _flush(self) -> None:
         if self._pieces and not self._inner.is_closing():

@@ -15,8 +15,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from holdfast.errors import UserError
+from holdfast.listening.accepting import Accepting
+from holdfast.listening.admission import Admission, Seat, Tally
+from holdfast.listening.bounds import Bounds, Reason
 from holdfast.secret import Secret
-from holdfast.web.gathering import GatheringProtocol
+from holdfast.web.bounded import BoundedProtocol, answer
 
 Line = socket.socket  # bound, and ours
 BACKLOG = 2048
@@ -27,9 +30,27 @@ class AddressTaken(UserError):
 
 
 class _Server(uvicorn.Server):
+    """uvicorn, with our way to accept: it counts connections before it reads from them."""
+
+    def __init__(self, config: uvicorn.Config, line: Line, admission: Admission, tls: Tls | None) -> None:
+        super().__init__(config)
+        self._line, self._admission, self._tls = line, admission, tls
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield  # the signals are the app's: it drains first, then stops us
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        context = None if self._tls is None else self._tls.context
+        refusal = answer(Reason.LISTENER_FULL)
+        accepting = Accepting(self._line, self._protocol, self._admission, tls=context, refusal=refusal)
+        self.servers = [accepting]  # type: ignore[list-item]
+        self.started = True
+
+    def _protocol(self, seat: Seat) -> BoundedProtocol:
+        return BoundedProtocol(
+            config=self.config, server_state=self.server_state, app_state={}, admission=self._admission, seat=seat
+        )
 
 
 class Tls:
@@ -89,16 +110,22 @@ def bind_local(path: Path) -> Line:
 
 
 @contextlib.asynccontextmanager
-async def serving(site: ASGIApp, line: Line, tls: Tls | None = None) -> AsyncIterator[None]:
+async def serving(
+    site: ASGIApp,
+    line: Line,
+    tls: Tls | None = None,
+    *,
+    bounds: Bounds = Bounds(),  # noqa: B008  (a frozen value)
+    tally: Tally = Tally(),  # noqa: B008  (it has no state)
+) -> AsyncIterator[None]:
     """Answer on the socket for as long as the block runs."""
     config = uvicorn.Config(
-        site, log_config=None, access_log=False, lifespan="off", http=GatheringProtocol, ws="none", server_header=False,
-        timeout_graceful_shutdown=2, timeout_keep_alive=30, proxy_headers=False,
-        ssl_context_factory=None if tls is None else lambda *_: tls.context,
+        site, interface="asgi3", log_config=None, access_log=False, lifespan="off", http=BoundedProtocol, ws="none",
+        server_header=False, timeout_graceful_shutdown=2, proxy_headers=False,
     )  # fmt: skip
     line.listen(BACKLOG)  # now, and not when the task comes to it: whoever connects from here on is answered
-    server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[line]), name="http")
+    server = _Server(config, line, Admission(bounds, tally), tls)
+    task = asyncio.create_task(server.serve(), name="http")
     try:
         yield
     finally:

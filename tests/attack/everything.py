@@ -1,0 +1,8 @@
+"""All attacks there are; a module with more of them adds its table here."""
+
+from typing import Final
+
+from tests.attack import connections
+from tests.attack.attack import Attack
+
+ATTACKS: Final[dict[str, Attack]] = {attack.name: attack for attack in (*connections.ATTACKS,)}
