@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from holdfast.core.acme import ChallengeState
-from holdfast.core.backoff import Ladder
+from holdfast.core.backoff import VALIDATION
 from holdfast.core.job import Again, Claim, Done, Outcome, Spec
 from holdfast.core.problem import AcmeError
 from holdfast.engine.kind import Kind, Work
@@ -19,8 +19,6 @@ from holdfast.store import acme_accounts, acme_authzs
 from holdfast.store.marks import brief
 from holdfast.store.tx import Tx
 from holdfast.validators import check, verdict
-
-TRIES: Final = Ladder(first=timedelta(seconds=2), factor=2.5, cap=timedelta(seconds=15))
 
 
 def kind(desk: Desk, validator: check.Validator) -> Kind:
@@ -69,7 +67,7 @@ def _outcome(desk: Desk, facts: Answered, answer: verdict.Verdict) -> Outcome:
         return Done(write=lambda tx: verbs.proved(tx, desk, challenge, authz, seen))
     seen = [*before, {**answer.evidence, "problem": answer.problem.type, "error": answer.problem.detail}]
     if answer.retryable and len(seen) < desk.policy.tries:
-        wait = TRIES.rung(len(seen))
+        wait = VALIDATION.rung(len(seen))
         return Again(
             after=wait, reason="VALIDATION_RETRY", write=lambda tx: verbs.tried(tx, challenge, seen, tx.now() + wait)
         )

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from holdfast.core import breaker, ca_limits, reasons, renewal
-from holdfast.core.backoff import POLL, FailureClass, Ladder, next_poll, spread
+from holdfast.core.backoff import BREAKER_DOWN, PASSING, PASSING_TRIES, POLL, FailureClass, next_poll, spread
 from holdfast.core.ca_limits import Used
 from holdfast.core.certificate import Certificate, Version
 from holdfast.core.issuance import Event, Issuance, State, move
@@ -30,9 +30,6 @@ from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Telemetry
 
-# Passing failures within one attempt: the order stays, so trying again soon costs nobody anything.
-PASSING: Final = Ladder(first=timedelta(seconds=30), factor=2, cap=timedelta(minutes=10), jitter=0.2)
-PASSING_TRIES: Final = 5
 LIMITED_FOR: Final = timedelta(minutes=15)  # where a CA says "too many" and names no time
 SOONEST, LATEST = timedelta(milliseconds=50), timedelta(days=1)  # of a wait that a CA asks for
 MOMENT: Final = timedelta(minutes=1)
@@ -363,7 +360,7 @@ class Attempt:
         if not self._row.breaker.barred:
             return await self.failed(FailureClass.REFUSED, reason, why, barred=True)
         until = breaker.barred(self._row.breaker, self.facts.now, why).until or self.facts.now
-        wait = until - self.facts.now + breaker.LADDER.first * spread(self.issuance.id)
+        wait = until - self.facts.now + BREAKER_DOWN.first * spread(self.issuance.id)
         before = self.facts.issuance.asked_at
         again = self._again(wait, reason.value, reason=reason.value, error=why, asked_at=before)
 
