@@ -6,56 +6,24 @@ the step; so every rule about limits, waits, other issuers, doubtful and paid or
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
-from holdfast.core import breaker, ca_limits, reasons, renewal
+from holdfast.core import attempt_facts as heard
+from holdfast.core import attempt_steps as steps
+from holdfast.core import backoff, breaker, ca_limits, reasons, renewal
 from holdfast.core.attempt_budget import pays_for_lookup
-from holdfast.core.attempt_facts import (
-    AccountGone,
-    AllTold,
-    Answer,
-    Call,
-    Facts,
-    Failed,
-    Fine,
-    Issued,
-    Later,
-    NoSolver,
-    NotVisible,
-    OrderNotKept,
-    OurFault,
-    Pending,
-    Ready,
-    Refusal,
-    SharedOrder,
-    Shut,
-    Told,
-    Uncertain,
-    Unfinished,
-    WrongCertificate,
-)
-from holdfast.core.backoff import (
-    BREAKER_DOWN,
-    PASSING,
-    PASSING_TRIES,
-    POLL,
-    POLL_WINDOW,
-    FailureClass,
-    next_poll,
-    spread,
-)
+from holdfast.core.attempt_facts import Answer, Call, Facts, Later, Refusal
+from holdfast.core.attempt_steps import Ask, Effect, GiveUp, Place, StartOver, Step, Wait
+from holdfast.core.backoff import PASSING, PASSING_TRIES, POLL, POLL_WINDOW, FailureClass
 from holdfast.core.ca_limits import Used
-from holdfast.core.certificate import Version
-from holdfast.core.issuance import Event, State, is_impatient, left_of, may_leave, sooner
+from holdfast.core.issuance import State, is_impatient, left_of, may_leave, sooner
 from holdfast.core.reasons import Reason
 
 LIMITED_FOR: Final = timedelta(minutes=15)  # where a CA says "too many" and names no time
 SOONEST, LATEST = timedelta(milliseconds=50), timedelta(days=1)  # of a wait that a CA asks for
 MOMENT: Final = timedelta(minutes=1)
-SHARED_FOR: Final = timedelta(minutes=1)
 PATIENT_FOR: Final = timedelta(days=30)  # with a CA that has a binding order and does not answer
 DOUBT_FOR: Final = timedelta(days=1)  # how long an order is looked for, by us and by people, before it is placed again
 VISIBLE_WITHIN: Final = timedelta(minutes=30)  # a response that is not to be seen by then will not be
@@ -63,205 +31,42 @@ PUBLISHED_AGAIN: Final = 4  # looks after which a response that is not to be see
 VALIDATION: Final = frozenset(
     {Reason.VALIDATION_FAILED, Reason.CAA_FORBIDS, Reason.DNS_TXT_NOT_VISIBLE, Reason.PROOF_NOT_VISIBLE}
 )
-LOOKED_AT: Final = frozenset({Reason.VALIDATION_FAILED, Reason.CAA_FORBIDS})  # by the CA, which counts these
 DOWN: Final = frozenset({Reason.CA_DOWN, Reason.CA_TLS_FAILED, Reason.ANSWER_MALFORMED})  # what a breaker counts
 BARRED: Final = frozenset({Reason.ACCOUNT_REFUSED, Reason.EAB_REQUIRED})  # what is wrong is wrong for all certificates
-
-
-# ── Steps that go on within the claim ──
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Make this call."""
-
-    call: Call
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Place the order; `doubted_since`: once more, although one may be there."""
-
-    doubted_since: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveOn:
-    """Commit that the issuance moved; then make a call, or decide about an answer again."""
-
-    event: Event
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    then: Call | Answer
-
-
-@dataclass(frozen=True, slots=True)
-class EndAccount:
-    """Put away the account that the CA does not know any more; then decide as for `AccountGone`."""
-
-    why: str
-
-
-# ── Steps that end the claim ──
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """Come back later, as the same attempt."""
-
-    after: timedelta
-    reason: Reason
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    hold: Hold | None = None
-    for_a_person: bool = False  # what is in doubt is not ordered again by itself
-    also: tuple[Effect, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GiveUp:
-    """The attempt failed; the certificate climbs its ladder."""
-
-    failure: FailureClass
-    reason: Reason
-    error: str
-    hold: Hold | None = None
-    hurt: bool = False  # the breaker of the issuer counts it
-    barred: bool = False  # the breaker bars the issuer; only the first certificate that is refused counts it
-    withdraw: bool = False  # the CA may still be at work, and is told that nobody waits for the order
-    also: tuple[Effect, ...] = ()
-
-    @property
-    def validated(self) -> bool:
-        """Whether the CA counts it as a failed validation of these names."""
-        return self.reason in LOOKED_AT
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartOver:
-    """End the attempt without counting it, and begin another at this issuer."""
-
-    at: str
-    reason: Reason
-    error: str
-    also: tuple[Effect, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
-    """Put the certificate in use."""
-
-    version: Version
-    added_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class KeepOrder:
-    """Store the reference of a placed order with the outcome of the job, which waits for the store."""
-
-    ref: Mapping[str, Any]
-
-
-End = Wait | GiveUp | StartOver | Keep | KeepOrder
-Step = Ask | Place | MoveOn | EndAccount | End
-
-
-# ── What is written beside a step ──
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
-    """The CA said "too many": nobody uses this budget before `until`."""
-
-    key: str
-    until: datetime
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Hurt:
-    """One more failure for the breaker of the issuer."""
-
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """The CA does not let our account in; the first to hear so tells people."""
-
-    reason: Reason
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """An event with an alert."""
-
-    event: str
-    facts: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class TellWord:
-    """A word of a CA that we do not know: an event, once for each word."""
-
-    word: str
-
-
-@dataclass(frozen=True, slots=True)
-class TellApproval:
-    """Tell that a person must approve the order at the CA, or that the order goes on; each once."""
-
-    needed: bool
-    word: str
-    why: str
-
-
-Effect = Hold | Hurt | Bar | Tell | TellWord | TellApproval
-
-
-# ── The decision ──
 
 
 def decide(facts: Facts, answer: Answer) -> Step:
     """Say what follows from this answer; the engine does it."""
     match answer:
-        case Fine():
+        case heard.Fine():
             return _next(facts, answer.at)
-        case Ready():
+        case heard.Ready():
             return _hand_in(facts)
-        case Pending():
+        case heard.Pending():
             return _pending(facts, answer)
-        case Issued():
-            return Keep(version=answer.version, added_names=answer.added_names)
-        case AllTold():
-            return _poll(facts, None, Reason.UNDER_WAY)
-        case Told():
+        case heard.Issued():
+            return steps.Keep(answer)
+        case heard.Told():
             return _poll(facts, None, Reason.UNDER_WAY, proofs=answer.responses)
-        case Unfinished():
-            return _goes_on(facts, answer)
-        case NotVisible():
+        case heard.Unfinished():
+            return _unfinished(facts, answer)
+        case heard.NotVisible():
             return _not_visible(facts, answer)
-        case NoSolver():
-            why = f"None of the proofs that the CA accepts for {answer.name} can be published here."
-            return GiveUp(failure=FailureClass.LOCAL, reason=Reason.NO_SOLVER, error=why)
-        case SharedOrder():
-            return _wait(facts, SHARED_FOR, Reason.UNDER_WAY)
-        case OrderNotKept():
-            return KeepOrder(answer.ref)
-        case Uncertain():
+        case heard.OrderNotKept():
+            return steps.KeepOrder(answer.ref)
+        case heard.Uncertain():
             return _doubted(facts, answer)
-        case Failed():
+        case heard.Failed():
             return _failed(facts, answer)
-        case WrongCertificate():
-            return _wrong(facts, answer.why)
-        case Shut():
+        case heard.Shut():
             return _shut(facts, answer.until)
         case Later():
             return _later(facts, answer)
         case Refusal():
             return _refused(facts, answer)
-        case OurFault():
-            return GiveUp(failure=FailureClass.LOCAL, reason=_reason(answer.reason), error=answer.why)
-        case AccountGone():
+        case heard.OurFault():
+            return GiveUp(FailureClass.LOCAL, _reason(answer.reason), answer.why)
+        case heard.AccountGone():
             return _by_another_account(facts, answer.why)
 
 
@@ -270,9 +75,9 @@ def _next(facts: Facts, made: Call) -> Step:
     match made:
         case "begin":
             return _begin(facts)
-        case "admit":
-            return Ask("store key" if facts.issuance.state is State.REQUESTED else "open")
-        case "store key":
+        case "admit" if facts.issuance.state is State.REQUESTED:
+            return Ask("store key")
+        case "admit" | "store key":
             return Ask("open")
         case "open" if facts.issuance.state is State.KEY_STORED:
             return _look_before_placing(facts)
@@ -287,33 +92,22 @@ def _next(facts: Facts, made: Call) -> Step:
 def _begin(facts: Facts) -> Step:
     if not facts.issuer.known:
         why = f"There is no CA named {facts.issuance.issuer!r} any more."
-        return GiveUp(failure=FailureClass.LOCAL, reason=Reason.UNKNOWN_ISSUER, error=why)
+        return GiveUp(FailureClass.LOCAL, Reason.UNKNOWN_ISSUER, why)
     shut = facts.issuer.breaker
     if shut.until is None or (shut.limited and facts.issuance.ref is not None):
         return _next(facts, "admit")  # a limit is about new orders: those that are placed go on
     return Ask("admit")
 
 
+# ── Placing ──
+
+
 def _look_before_placing(facts: Facts) -> Step:
     """A claim that resumes looks first for the order that a worker may have placed before it died."""
-    if not may_be_placed(facts):
+    known_none = facts.issuance.asked_at is None if facts.binding else facts.fresh
+    if known_none and not facts.claim.recheck:
         return Place()
     return Ask("find") if pays_for_lookup(facts) else _wait(facts, SOONEST, Reason.UNDER_WAY)
-
-
-def may_be_placed(facts: Facts) -> bool:
-    if facts.claim.recheck:
-        return True
-    return facts.issuance.asked_at is not None if facts.binding else not facts.fresh
-
-
-def _hand_in(facts: Facts) -> Step:
-    if facts.handed_in:
-        return _poll(facts, None, Reason.UNDER_WAY)  # the CA took the CSR and does not show it yet
-    return Ask("finalize") if facts.proved else MoveOn(event="proved", then="finalize")
-
-
-# ── Placing ──
 
 
 def used_by_placing(answer: Answer) -> Used:
@@ -346,7 +140,7 @@ def left_out(facts: Facts, answer: Answer) -> Literal["replaces", "lifetime"] | 
     return "lifetime" if answer.reason == Reason.LIFETIME_REJECTED and not facts.any_lifetime else None
 
 
-def _doubted(facts: Facts, found: Uncertain) -> Step:
+def _doubted(facts: Facts, found: heard.Uncertain) -> Step:
     """Wait, or order once more: the doubt has lasted long enough, or there is no time left for it."""
     since, current = facts.issuance.uncertain_since or facts.now, facts.current
     if found.for_a_person or facts.issuance.maybe_twice:
@@ -354,88 +148,93 @@ def _doubted(facts: Facts, found: Uncertain) -> Step:
     end = since + DOUBT_FOR if current is None else min(since + DOUBT_FOR, renewal.emergency_at(current))
     if facts.now < end:
         return _poll(facts, None, Reason.ORDER_UNCERTAIN, found.why, uncertain_since=since)
-    return Place(doubted_since=since)
+    return Place(since)
 
 
 def _left_to_a_person(facts: Facts, why: str, since: datetime) -> Step:
     if facts.no_time_left and facts.has_others:
-        error = f"{why} There is no time left to wait for a word, and there are other CAs."
-        failure, reason = FailureClass.TRANSIENT, Reason.ORDER_UNCERTAIN
-        return GiveUp(failure=failure, reason=reason, error=error, withdraw=True)
+        why = f"{why} There is no time left to wait for a word, and there are other CAs."
+        return GiveUp(FailureClass.TRANSIENT, Reason.ORDER_UNCERTAIN, why, withdraw=True)
     return replace(_poll(facts, None, Reason.ORDER_UNCERTAIN, why, uncertain_since=since), for_a_person=True)
 
 
 # ── Challenge responses ──
 
 
-def _goes_on(facts: Facts, answer: Unfinished) -> Wait:
+def _unfinished(facts: Facts, answer: heard.Unfinished) -> Wait:
     """At once, in a claim with time of its own. How long responses may take to be seen counts from the last one."""
-    well: dict[str, Any] = {"failures": 0, "reason": None, "error": None}
-    return _wait(facts, SOONEST, Reason.UNDER_WAY, proofs=answer.responses, polls=0, polled_since=facts.now, **well)
+    anew: dict[str, Any] = {"polls": 0, "polled_since": facts.now, "failures": 0, "reason": None, "error": None}
+    return _wait(facts, SOONEST, Reason.UNDER_WAY, proofs=answer.responses, **anew)
 
 
-def _not_visible(facts: Facts, answer: NotVisible) -> Step:
+def _not_visible(facts: Facts, answer: heard.NotVisible) -> Step:
     reason = Reason.DNS_TXT_NOT_VISIBLE if answer.by_dns else Reason.PROOF_NOT_VISIBLE
     why = f"Not yet to be seen for {', '.join(answer.names[:3])}."
     if facts.waited > VISIBLE_WITHIN:
-        return GiveUp(failure=FailureClass.VALIDATION, reason=reason, error=why)
+        return GiveUp(FailureClass.VALIDATION, reason, why)
     again = (facts.issuance.polls + 1) % PUBLISHED_AGAIN == 0
-    return _poll(facts, None, reason, why, proofs=answer.without_missing if again else answer.responses)
+    return _poll(facts, None, reason, why, proofs=answer.to_publish_again if again else answer.responses)
 
 
-# ── An order that goes on, or ended ──
+# ── An order that goes on, or is over ──
 
 
-def _pending(facts: Facts, look: Pending) -> Step:
+def _hand_in(facts: Facts) -> Step:
+    if facts.handed_in:
+        return _poll(facts, None, Reason.UNDER_WAY)  # the CA took the CSR and does not show it yet
+    return Ask("finalize") if facts.proved else steps.MoveOn("proved", "finalize")
+
+
+def _pending(facts: Facts, look: heard.Pending) -> Step:
     if facts.issuance.state is State.FINALIZING:
-        return MoveOn(event="csr handed in", changes={"polls": 0, "polled_since": facts.now}, then=look)
+        return steps.MoveOn("csr handed in", look, {"polls": 0, "polled_since": facts.now})
     current, others = facts.current, facts.has_others
     if others and current is not None and facts.waited > renewal.patience_at_the_end(current, facts.now):
         why = f"{look.why} There is no time left to wait for it, and there are other CAs."
-        failure, reason = FailureClass.TRANSIENT, Reason.CA_STILL_PENDING
-        return GiveUp(failure=failure, reason=reason, error=why, withdraw=True)
-    also: list[Effect] = []
-    # Told once it lasts: many an order is approved in moments. What was told is cleared when the order goes on.
-    moments = min(facts.issuer.poll_window or POLL_WINDOW, POLL_WINDOW)
-    if facts.binding and (not look.person or facts.waited >= moments):
-        also.append(TellApproval(look.person, look.word, look.why if look.person else ""))
-    if look.unknown:
-        also.append(TellWord(look.word))
+        return GiveUp(FailureClass.TRANSIENT, Reason.CA_STILL_PENDING, why, withdraw=True)
     again = _poll(facts, look.after_s, Reason.UNDER_WAY, look.why if facts.binding else None)
-    return replace(again, also=tuple(also))
+    return replace(again, also=(*_approval(facts, look), *([steps.TellWord(look.word)] if look.unknown else [])))
 
 
-def _failed(facts: Facts, look: Failed) -> Step:
+def _approval(facts: Facts, look: heard.Pending) -> list[Effect]:
+    """Told once it lasts: many an order is approved in moments. What was told is cleared when the order goes on."""
+    moments = min(facts.issuer.poll_window or POLL_WINDOW, POLL_WINDOW)
+    if not facts.binding or (look.person and facts.waited < moments):
+        return []
+    return [steps.TellApproval(look.person, look.word, look.why if look.person else "")]
+
+
+def _failed(facts: Facts, look: heard.Failed) -> Step:
     reason = _reason(look.reason)
     if reason is Reason.WRONG_CERTIFICATE:
         return _wrong(facts, look.why)
     if reason is Reason.ORDER_EXPIRED:
         return _unknown_there(facts, look.why)
     failure = FailureClass.TRANSIENT if look.retryable else FailureClass.REFUSED
-    return GiveUp(failure=FailureClass.VALIDATION if reason in VALIDATION else failure, reason=reason, error=look.why)
+    return GiveUp(FailureClass.VALIDATION if reason in VALIDATION else failure, reason, look.why)
 
 
 def _wrong(facts: Facts, why: str) -> Step:
     """The CA issued something else. Where that is paid for, another order is for a person to decide."""
-    given_up = GiveUp(failure=FailureClass.REFUSED, reason=Reason.WRONG_CERTIFICATE, error=why)
+    given_up = GiveUp(FailureClass.REFUSED, Reason.WRONG_CERTIFICATE, why)
     if not facts.binding:
         return given_up
     current, others = facts.current, facts.has_others
     if not renewal.leaves_wrong(current, facts.now, others=others) and not _may_order_anew(facts):
         by = None if current is None or not others else renewal.short_from(current)
         return _kept(facts, Reason.WRONG_CERTIFICATE, why, "issuance.not_as_asked", by=by)
-    return given_up if others else replace(given_up, also=(Tell("issuance.ordered_again", {"error": why}),))
+    return given_up if others else replace(given_up, also=(steps.Tell("issuance.ordered_again", {"error": why}),))
 
 
 def _unknown_there(facts: Facts, why: str) -> Step:
     """The CA does not know an order that it took. It is placed again, once; then a person looks into it."""
     if facts.binding and facts.beside.ordered_before:
         return _kept(facts, Reason.ORDER_UNCERTAIN, why, "issuance.barred")
-    return GiveUp(failure=FailureClass.TRANSIENT, reason=Reason.ORDER_EXPIRED, error=why)
+    return GiveUp(FailureClass.TRANSIENT, Reason.ORDER_EXPIRED, why)
 
 
 def _may_order_anew(facts: Facts) -> bool:
-    """With a certificate about to end: at another issuer, or once more at this one, if that was not done already."""
+    """With a certificate about to expire: at another issuer, or once more at this one, if that was not done before."""
     return facts.no_time_left and (facts.has_others or not facts.beside.ordered_before)
 
 
@@ -444,7 +243,7 @@ def _kept(facts: Facts, reason: Reason, why: str, event: str, *, by: datetime | 
     wait = max(_next_poll(facts, None)[0], POLL.cap)
     if by is not None:
         wait = min(wait, max(by + MOMENT - facts.now, MOMENT))
-    also = () if facts.issuance.reason == reason else (Tell(event, {"why": reason.value, "error": why}),)
+    also = () if facts.issuance.reason == reason else (steps.Tell(event, {"why": reason.value, "error": why}),)
     return _wait(facts, wait, reason, also=also, **_polled(facts), reason=reason.value, error=why)
 
 
@@ -455,17 +254,16 @@ def _later(facts: Facts, why: Later) -> Step:
     """A rate limit is the budget's; anything else is tried again a few times, then the attempt failed."""
     if why.reason == Reason.CA_RATE_LIMITED:
         return _limited(facts, why)
-    if why.reason == Reason.UNDER_WAY:  # a look-up that was more than one claim pays for
+    if why.reason == Reason.UNDER_WAY:  # as a look-up that is more than one claim pays for
         return _wait(facts, why.after or POLL.first, Reason.UNDER_WAY)
     reason = reasons.of(why.reason)  # one that we do not know is ours, and says nothing about the CA
     failures, hurt = facts.issuance.failures + 1, reason in DOWN
-    also = (Hurt(why.why),) if hurt else ()
+    also = (steps.Hurt(why.why),) if hurt else ()
     enough = failures >= PASSING_TRIES or (hurt and _is_pressing(facts))
     if enough and not _worth_waiting_for(facts) and not _is_the_last(facts):
         if hurt and (moved := _elsewhere(facts, reason, why.why, wait=LATEST, also=also)):
             return moved
-        failure = FailureClass.TRANSIENT
-        return GiveUp(failure=failure, reason=reason, error=why.why, hurt=hurt, withdraw=facts.binding)
+        return GiveUp(FailureClass.TRANSIENT, reason, why.why, also=also, withdraw=facts.binding)
     wait = max(PASSING.wait(failures, facts.issuance.id), min(why.after or timedelta(0), LATEST))
     polled: dict[str, Any] = {}
     if facts.issuance.ref is not None:
@@ -495,23 +293,19 @@ def _is_the_last(facts: Facts) -> bool:
 
 
 def _limited(facts: Facts, why: Later) -> Step:
-    reason, error = Reason.CA_RATE_LIMITED, why.why
+    """Hold the budget that the CA speaks of; wait, unless another issuer is sooner, or this wait is too long."""
+    reason, error, issuance = Reason.CA_RATE_LIMITED, why.why, facts.issuance
     wait = min(max(why.after or LIMITED_FOR, timedelta(seconds=5)), LATEST)
-    hold = Hold(key=_limited_key(facts, error), until=facts.now + wait, error=error)
+    key = ca_limits.refused_key(facts.issuer.limits, issuance.issuer, issuance.identifiers, error, facts.claim.budgets)
+    hold = steps.Hold(key, facts.now + wait, error)
     if moved := _elsewhere(facts, reason, error, wait=wait, also=(hold,)):
         return moved
     current = facts.current
     if facts.has_others and current is not None and facts.now + wait >= renewal.safe_until(current):
-        return GiveUp(failure=FailureClass.RATE_LIMITED, reason=reason, error=error, hold=hold)
-    again = _wait(
-        facts, max(wait, _next_poll(facts, None)[0]), reason, **_polled(facts), reason=reason.value, error=error
-    )
-    return replace(again, hold=replace(hold, until=facts.now + again.after))
-
-
-def _limited_key(facts: Facts, why: str) -> str:
-    issuance = facts.issuance
-    return ca_limits.refused_key(facts.issuer.limits, issuance.issuer, issuance.identifiers, why, facts.claim.budgets)
+        return GiveUp(FailureClass.RATE_LIMITED, reason, error, also=(hold,))
+    wait = max(wait, _next_poll(facts, None)[0])
+    again = _wait(facts, wait, reason, **_polled(facts), reason=reason.value, error=error)
+    return replace(again, also=(replace(hold, until=facts.now + again.after),))
 
 
 def _shut(facts: Facts, until: datetime) -> Step:
@@ -541,7 +335,7 @@ def _elsewhere(
     if not is_impatient(left, waited=facts.now - issuance.started_at, wait=wait, in_line=False):
         return None
     to = sooner(facts.beside.others, left=left, wait=wait, now=facts.now)
-    return None if to is None else StartOver(at=to.name, reason=reason, error=why, also=also)
+    return None if to is None else StartOver(to.name, reason, why, also)
 
 
 # ── No ──
@@ -552,14 +346,14 @@ def _refused(facts: Facts, why: Refusal) -> Step:
     if why.at in ("find", "look") and _keeps_order(facts):
         return _kept(facts, reason, error, "issuance.barred")
     if reason is Reason.ACCOUNT_GONE:
-        return EndAccount(error)
+        return steps.EndAccount(error)
     if reason is Reason.NAME_PAUSED_AT_CA and (moved := _elsewhere(facts, reason, error, wait=LATEST)):
         return moved
     if reason in BARRED and facts.issuance.ref is None and facts.asked_before is None:
         return _not_let_in(facts, reason, error)
     failure = FailureClass.VALIDATION if reason in VALIDATION else FailureClass.REFUSED
     placed = facts.binding and facts.issuance.ref is not None  # we may not look at it, but it may go on
-    return GiveUp(failure=failure, reason=reason, error=error, withdraw=placed)
+    return GiveUp(failure, reason, error, withdraw=placed)
 
 
 def _keeps_order(facts: Facts) -> bool:
@@ -572,13 +366,13 @@ def _keeps_order(facts: Facts) -> bool:
 
 def _not_let_in(facts: Facts, reason: Reason, why: str) -> Step:
     """The account is stopped, once, and not one certificate after the other: the first that is told counts it."""
-    bar, shut = Bar(reason, why), facts.issuer.breaker
+    bar, shut = steps.Bar(reason, why), facts.issuer.breaker
     if moved := _elsewhere(facts, reason, why, wait=LATEST, also=(bar,)):
         return moved
     if not shut.barred:
-        return GiveUp(failure=FailureClass.REFUSED, reason=reason, error=why, barred=True)
+        return GiveUp(FailureClass.REFUSED, reason, why, barred=True)
     until = breaker.barred(shut, facts.now, why).until or facts.now
-    wait = until - facts.now + BREAKER_DOWN.first * spread(facts.issuance.id)
+    wait = until - facts.now + backoff.BREAKER_DOWN.first * backoff.spread(facts.issuance.id)
     return _wait(facts, wait, reason, also=(bar,), reason=reason.value, error=why, asked_at=facts.asked_before)
 
 
@@ -587,8 +381,8 @@ def _by_another_account(facts: Facts, why: str) -> Step:
     if facts.issuance.ref is None:
         return _later(facts, Later(at="open", reason=Reason.ACCOUNT_GONE, why=why))
     if facts.beside.begun_anew:
-        return GiveUp(failure=FailureClass.REFUSED, reason=Reason.ACCOUNT_GONE, error=why)
-    return StartOver(at=facts.issuance.issuer, reason=Reason.ACCOUNT_GONE, error=why)
+        return GiveUp(FailureClass.REFUSED, Reason.ACCOUNT_GONE, why)
+    return StartOver(facts.issuance.issuer, Reason.ACCOUNT_GONE, why)
 
 
 def _reason(code: str) -> Reason:
@@ -612,15 +406,9 @@ def _poll(facts: Facts, after_s: float | None, reason: Reason, why: str | None =
 
 def _next_poll(facts: Facts, asked: timedelta | None) -> tuple[timedelta, bool]:
     issuance, now, current = facts.issuance, facts.now, facts.current
-    polls = issuance.polls + 1
-    wait, rests = next_poll(
-        polls,
-        waited=facts.waited,
-        window=facts.issuer.poll_window,
-        age=now - issuance.started_at,
-        asked=asked,
-        key=f"{issuance.id}:{polls}",
-    )
+    polls, window, age = issuance.polls + 1, facts.issuer.poll_window, now - issuance.started_at
+    key = f"{issuance.id}:{polls}"
+    wait, rests = backoff.next_poll(polls, waited=facts.waited, window=window, age=age, asked=asked, key=key)
     if rests and asked is None and current is not None and now < renewal.emergency_at(current):
         wait = min(wait, max(renewal.emergency_at(current) - now, POLL.cap))  # it may be left, or tried anew, then
     return wait, rests
@@ -631,7 +419,7 @@ def _polled(facts: Facts) -> dict[str, Any]:
 
 
 def _wait(facts: Facts, after: timedelta, why: Reason, *, also: tuple[Effect, ...] = (), **changes: Any) -> Wait:
-    return Wait(after=_in_time(facts, after), reason=why, changes=changes, also=also)
+    return Wait(_in_time(facts, after), why, changes, also)
 
 
 def _in_time(facts: Facts, after: timedelta) -> timedelta:

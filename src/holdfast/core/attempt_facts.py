@@ -114,11 +114,6 @@ class Uncertain:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedOrder:
-    """The CA gave us the order of another certificate with the same names."""
-
-
-@dataclass(frozen=True, slots=True)
 class OrderNotKept:
     """The order is placed, and its reference could not be stored: the store is away, or the issuance was changed."""
 
@@ -149,16 +144,9 @@ class Issued:
     added_names: tuple[str, ...] = ()  # beside those that were asked for
 
 
-@dataclass(frozen=True, slots=True)
-class WrongCertificate:
-    """The CA issued something else than was asked for."""
-
-    why: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
-    """The order is over without a certificate."""
+    """The order is over without a certificate that can be used."""
 
     why: str
     reason: str
@@ -171,20 +159,8 @@ Marked = tuple[Mapping[str, Any], ...]  # the challenge responses of an issuance
 
 
 @dataclass(frozen=True, slots=True)
-class NoSolver:
-    """None of the challenges that the CA offers for this name can be answered here."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class AllTold:
-    """The CA was told of every response before, and has not looked yet."""
-
-
-@dataclass(frozen=True, slots=True)
 class Told:
-    """The CA was told of the last response."""
+    """The CA was told of every response."""
 
     responses: Marked
 
@@ -203,7 +179,7 @@ class NotVisible:
     names: tuple[str, ...]
     by_dns: bool
     responses: Marked
-    without_missing: Marked  # the same, with the missing ones to be published once more
+    to_publish_again: Marked  # the same, without the mark of being published at those that are missing
 
 
 # ── What goes wrong ──
@@ -231,7 +207,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OurFault:
-    """A secret that cannot be opened, or a request that cannot be built: no CA is to blame."""
+    """No solver for a name, a secret that cannot be opened, a CSR that cannot be built: no CA is to blame."""
 
     reason: str
     why: str
@@ -244,8 +220,7 @@ class AccountGone:
     why: str
 
 
-Setback = Shut | WrongCertificate | Failed | Later | Refusal | AccountGone  # decided with `Facts.beside`
+Setback = Shut | Failed | Later | Refusal | AccountGone  # decided with `Facts.beside`
 Answer = (
-    Fine | Uncertain | SharedOrder | OrderNotKept | Ready | Pending | Issued
-    | NoSolver | AllTold | Told | Unfinished | NotVisible | OurFault | Setback
-)  # fmt: skip
+    Fine | Ready | Pending | Issued | Told | Unfinished | NotVisible | OrderNotKept | Uncertain | OurFault | Setback
+)

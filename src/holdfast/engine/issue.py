@@ -9,24 +9,25 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 from math import isfinite
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core import attempt
-from holdfast.core.attempt import Ask, End, EndAccount, GiveUp, Keep, KeepOrder, MoveOn, Place, StartOver, Wait, decide
+from holdfast.core.attempt import decide
 from holdfast.core.attempt_budget import refund
 from holdfast.core.attempt_facts import (
     AccountGone,
     Answer,
     Call,
     Facts,
+    Failed,
     Fine,
     Issued,
+    Later,
     OrderNotKept,
     Setback,
-    SharedOrder,
     Shut,
-    WrongCertificate,
 )
+from holdfast.core.attempt_steps import Ask, End, EndAccount, GiveUp, Keep, KeepOrder, MoveOn, Place, StartOver, Wait
 from holdfast.core.issuance import Event, Issuance
 from holdfast.core.job import Again, Done, Outcome, also
 from holdfast.core.reasons import Reason
@@ -39,7 +40,7 @@ from holdfast.engine.proving import Kept
 from holdfast.engine.publish import Prover, Room
 from holdfast.engine.settle import PASSING as STORE_AWAY
 from holdfast.engine.tools import Tools as Tools
-from holdfast.errors import Duplicate
+from holdfast.errors import Duplicate, IllegalMove
 from holdfast.issuers import base
 from holdfast.issuers.base import Issuer, NeedsProof, Placed, Wish
 from holdfast.issuers.kind import WANT_COMMON_NAME
@@ -52,6 +53,8 @@ from holdfast.pki.keys import KeyKind, PrivateKey
 from holdfast.store import budgets, issuances, versions
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
+
+SHARED_FOR: Final = timedelta(minutes=1)
 
 
 def kind(tools: Tools) -> Kind:
@@ -185,7 +188,7 @@ class Run:
         now = self._now(facts)
         found = received.looked_at(facts.issuance, pem, now)
         if isinstance(found, str):
-            return WrongCertificate(found)
+            return Failed(why=found, reason=Reason.WRONG_CERTIFICATE)
         version = received.version(self._tools.keeper.random.new_id("version"), facts.issuance, found, now)
         return Issued(version=version, added_names=tuple(received.added_names(found, facts.issuance)))
 
@@ -307,8 +310,9 @@ class Run:
         kept = issue_writes.placed(facts, placed.ref)
         try:
             facts = await self._commit(facts, issue_writes.placed_by(facts), then=then, **kept)
-        except Duplicate:  # the CA gave us the order of another certificate with the same names: it goes first
-            return facts, SharedOrder()
+        except Duplicate:  # the other one goes first
+            shared = "The CA gave us the order of another certificate with the same names."
+            return facts, Later(at="place", reason=Reason.UNDER_WAY, why=shared, after=SHARED_FOR)
         except (*STORE_AWAY, Overtaken):
             return facts, OrderNotKept(placed.ref)
         return replace(facts, proved=then is not None), Fine("place")
@@ -360,12 +364,14 @@ class Run:
 
     @property
     def _row(self) -> IssuerRow:
-        assert self._known_row is not None, "an issuance whose issuer is gone is given up at once"
+        if self._known_row is None:
+            raise IllegalMove("an issuance whose issuer is gone asks nobody")
         return self._known_row
 
     @property
     def _issuer(self) -> Issuer:
-        assert self._opened is not None, "the issuer is opened first"
+        if self._opened is None:
+            raise IllegalMove("an issuer is opened before it is asked")
         return self._opened
 
 

@@ -78,7 +78,7 @@ def beside_of(tx: Tx, facts: Facts) -> Beside:
 
 
 def _was_ordered(earlier: list[Issuance], issuance: Issuance) -> bool:
-    """Whether an earlier attempt at this issuer ended with its order placed, and no person has decided anything since."""
+    """Whether an earlier attempt at this issuer ended with its order placed, and no person has acted since."""
     for each in earlier:
         if each.state is not State.FAILED or each.generation != issuance.generation:
             return False

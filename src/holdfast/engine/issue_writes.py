@@ -1,21 +1,34 @@
 """How the steps of an issuance are written: each in one transaction, with its events, budgets and breaker.
 
 Plain functions of an open transaction. Each looks first whether the issuance is still under way: a person may have
-stopped it while a CA was asked.
+stopped it while a CA was asked. What the CA said about itself (`Effect`) counts all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from holdfast.core import telling
-from holdfast.core.attempt import Bar, Effect, GiveUp, Hold, Hurt, Keep, StartOver, Tell, TellApproval, TellWord, Wait
 from holdfast.core.attempt_budget import next_budgets, remembered
 from holdfast.core.attempt_facts import Facts
+from holdfast.core.attempt_steps import (
+    Bar,
+    Effect,
+    GiveUp,
+    Hold,
+    Hurt,
+    Keep,
+    StartOver,
+    Tell,
+    TellApproval,
+    TellWord,
+    Wait,
+)
 from holdfast.core.backoff import POLL, FailureClass
 from holdfast.core.issuance import Event, Issuance, move
+from holdfast.core.reasons import Reason
 from holdfast.engine import ca_breaker
 from holdfast.errors import LeaseLost, TxConflict
 from holdfast.operations import issuing
@@ -23,6 +36,8 @@ from holdfast.operations.issuing import Ids, Proofs
 from holdfast.store import budgets, issuances, issuer_accounts, jobs, journal, outages
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
+
+LOOKED_AT: Final = frozenset({Reason.VALIDATION_FAILED, Reason.CAA_FORBIDS})  # by the CA, which counts these
 
 
 class Overtaken(Exception):
@@ -84,38 +99,30 @@ def _wait(tx: Tx, facts: Facts, step: Wait, issuance: Issuance) -> None:
         tell(tx, facts, "issuance.waits", why=step.reason.value, until=until.isoformat(), error=after.error or "")
     if (next_claim := next_budgets(facts, after)) != [*facts.claim.budgets]:
         budgets.charge(tx, facts.claim.id, next_claim, remembered(facts))
-    if step.hold is not None:
-        _effect(tx, facts, step.hold)
 
 
 def give_up(tx: Tx, facts: Facts, row: IssuerRow | None, step: GiveUp, left: Proofs) -> None:
     """`left`: challenge responses that are still to be taken away."""
     issuance = still(tx, facts)
     if issuance is not None:
-        if step.hold is not None:
-            _effect(tx, facts, step.hold)
-        if step.validated and row is not None:
+        if step.reason in LOOKED_AT and row is not None:
             issuing.count_validation(tx, issuance, row)
         counts = ca_breaker.barred(tx, issuance.issuer, step.error) if step.barred else True
         told: dict[str, Any] = {"failure": step.failure, "reason": step.reason.value, "error": step.error}
         issuing.give_up(tx, issuance, **told, count=counts, withdraw=step.withdraw, proofs=left)
-        if step.hurt:
-            ca_breaker.failed(tx, issuance.issuer, step.error)
     _effects(tx, facts, step.also)
 
 
 def start_over(tx: Tx, facts: Facts, step: StartOver, ids: Ids) -> None:
     issuance = still(tx, facts)
-    if issuance is None:
-        return
-    if not issuing.move_on(tx, issuance, ids, step.at, reason=step.reason, why=step.error):
+    if issuance is not None and not issuing.move_on(tx, issuance, ids, step.at, reason=step.reason, why=step.error):
         failure = FailureClass.TRANSIENT
         issuing.give_up(tx, issuance, failure=failure, reason=step.reason.value, error=step.error, count=False)
     _effects(tx, facts, step.also)
 
 
 def keep(tx: Tx, facts: Facts, row: IssuerRow, step: Keep, left: Proofs) -> None:
-    issuance, version = still(tx, facts), step.version
+    issuance, version = still(tx, facts), step.issued.version
     if issuance is None:
         journal.event(tx, "certificate.discarded", version.certificate, serial=version.serial)
         return
@@ -123,8 +130,8 @@ def keep(tx: Tx, facts: Facts, row: IssuerRow, step: Keep, left: Proofs) -> None
     known = None if account is None else account.url
     new = version if known is None else replace(version, account=known)
     issuing.activate(tx, issuance, new, known=facts.certificate, proofs=left)
-    if step.added_names:
-        told = {"version": version.id, "issuer": version.issuer, "names": [*step.added_names]}
+    if step.issued.added_names:
+        told = {"version": version.id, "issuer": version.issuer, "names": [*step.issued.added_names]}
         tell(tx, facts, "certificate.extra_names", **told)
     ca_breaker.succeeded(tx, row)
 

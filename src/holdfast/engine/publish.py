@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from holdfast.core.attempt_facts import AllTold, Answer, Facts, NoSolver, NotVisible, Told, Unfinished
+from holdfast.core.attempt_facts import Answer, Facts, NotVisible, OurFault, Told, Unfinished
 from holdfast.core.issuance import Event
+from holdfast.core.reasons import Reason
 from holdfast.engine import proving
 from holdfast.engine.issue_answers import heard, trouble
 from holdfast.engine.issue_writes import Overtaken
@@ -57,11 +58,12 @@ class Prover:
     async def prove(self, facts: Facts, needs: NeedsProof) -> tuple[Facts, Answer]:
         chosen = proving.choose(needs.choices, self.tools.solver_for)
         if isinstance(chosen, str):
-            return facts, NoSolver(chosen)
+            why = f"None of the proofs that the CA accepts for {chosen} can be published here."
+            return facts, OurFault(reason=Reason.NO_SOLVER, why=why)
         known = facts.issuance.proofs
         todo = [each for each in chosen if not proving.has("answered", each.proof, known)]
         if not todo:  # telling the CA again would be no news
-            return facts, AllTold()
+            return facts, Told(tuple(known))
         new = [proving.to_json(each.proof) for each in todo if not proving.is_known(each.proof, known)]
         if new:  # beside those that were told before: all of them are to be taken away again
             told = {"proofs": [f"{each.proof.type} for {each.proof.identifier.value}" for each in todo]}
@@ -130,5 +132,5 @@ def _not_visible(missing: Sequence[Chosen], kept: Kept) -> NotVisible:
         names=tuple(each.proof.identifier.value for each in missing),
         by_dns=missing[0].proof.type.startswith("dns-"),
         responses=kept,
-        without_missing=proving.marked("published", (each.proof for each in missing), kept, value=False),
+        to_publish_again=proving.marked("published", (each.proof for each in missing), kept, value=False),
     )
