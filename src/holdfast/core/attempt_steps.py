@@ -124,6 +124,11 @@ class GiveUp:
     barred: bool = field(default=False, kw_only=True)  # the account is: only the first certificate counts it
     withdraw: bool = field(default=False, kw_only=True)  # the CA may be at work: it is told that nobody waits
 
+    @property
+    def validated(self) -> bool:
+        """Whether the CA looked at a response and did not accept it: it counts these by name."""
+        return self.reason in (Reason.VALIDATION_FAILED, Reason.CAA_FORBIDS)
+
 
 @dataclass(frozen=True, slots=True)
 class StartOver:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from holdfast.core import telling
 from holdfast.core.attempt_budget import next_budgets, remembered
@@ -28,7 +28,6 @@ from holdfast.core.attempt_steps import (
 )
 from holdfast.core.backoff import POLL, FailureClass
 from holdfast.core.issuance import Event, Issuance, move
-from holdfast.core.reasons import Reason
 from holdfast.engine import ca_breaker
 from holdfast.errors import LeaseLost, TxConflict
 from holdfast.operations import issuing
@@ -36,8 +35,6 @@ from holdfast.operations.issuing import Ids, Proofs
 from holdfast.store import budgets, issuances, issuer_accounts, jobs, journal, outages
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
-
-LOOKED_AT: Final = frozenset({Reason.VALIDATION_FAILED, Reason.CAA_FORBIDS})  # by the CA, which counts these
 
 
 class Overtaken(Exception):
@@ -105,7 +102,7 @@ def give_up(tx: Tx, facts: Facts, row: IssuerRow | None, step: GiveUp, left: Pro
     """`left`: challenge responses that are still to be taken away."""
     issuance = still(tx, facts)
     if issuance is not None:
-        if step.reason in LOOKED_AT and row is not None:
+        if step.validated and row is not None:
             issuing.count_validation(tx, issuance, row)
         counts = ca_breaker.barred(tx, issuance.issuer, step.error) if step.barred else True
         told: dict[str, Any] = {"failure": step.failure, "reason": step.reason.value, "error": step.error}
