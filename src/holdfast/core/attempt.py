@@ -14,7 +14,7 @@ from holdfast.core import attempt_facts as heard
 from holdfast.core import attempt_steps as steps
 from holdfast.core import backoff, breaker, ca_limits, reasons, renewal
 from holdfast.core.attempt_budget import pays_for_lookup
-from holdfast.core.attempt_facts import Answer, Call, Facts, Later, Refusal
+from holdfast.core.attempt_facts import Answer, At, Facts, Later, Refusal
 from holdfast.core.attempt_steps import Ask, Effect, GiveUp, Place, StartOver, Step, Wait
 from holdfast.core.backoff import PASSING, PASSING_TRIES, POLL, POLL_WINDOW, FailureClass
 from holdfast.core.ca_limits import Used
@@ -70,7 +70,7 @@ def decide(facts: Facts, answer: Answer) -> Step:
             return _by_another_account(facts, answer.why)
 
 
-def _next(facts: Facts, made: Call) -> Step:
+def _next(facts: Facts, made: At) -> Step:
     """What follows a call that went well."""
     match made:
         case "begin":

@@ -88,14 +88,15 @@ class Facts:
 
 # ── What can be asked, and answered ──
 
-Call = Literal["begin", "admit", "store key", "open", "find", "place", "look", "prove", "finalize"]
+Call = Literal["admit", "store key", "open", "find", "look", "finalize"]
+At = Literal["begin", "place", "prove"] | Call  # where a claim was when it got an answer
 
 
 @dataclass(frozen=True, slots=True)
 class Fine:
     """The call was made and there is no more to say: `find` found no order, `place` left one in the store."""
 
-    at: Call
+    at: At
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class NotVisible:
 class Later:
     """A remote could not answer now."""
 
-    at: Call
+    at: At
     reason: str
     why: str
     after: timedelta | None = None  # its own wish (Retry-After)
@@ -200,7 +201,7 @@ class Later:
 class Refusal:
     """A remote said no."""
 
-    at: Call
+    at: At
     reason: str
     why: str
 

@@ -6,7 +6,6 @@ CA or a solver is asked.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from math import isfinite
 from typing import Any, Final
@@ -28,6 +27,7 @@ from holdfast.core.attempt_facts import (
     Shut,
 )
 from holdfast.core.attempt_steps import Ask, End, EndAccount, GiveUp, Keep, KeepOrder, MoveOn, Place, StartOver, Wait
+from holdfast.core.changed import changed
 from holdfast.core.issuance import Event, Issuance
 from holdfast.core.job import Again, Done, Outcome, also
 from holdfast.core.reasons import Reason
@@ -92,7 +92,7 @@ class Run:
         answer: Answer = Fine("begin")
         while True:
             if isinstance(answer, Setback):
-                facts = replace(facts, beside=await self._db.read(lambda tx, facts=facts: beside_of(tx, facts)))  # type: ignore[misc]
+                facts = await self._looked_around(facts)
             match decide(facts, answer):
                 case Ask() as step:
                     facts, answer = await self._call(facts, step.call)
@@ -111,8 +111,8 @@ class Run:
         """The outcome of the job, which commits what the step changes together with it."""
         match step:
             case Wait():
-                write = lambda tx: issue_writes.wait(tx, facts, step)  # noqa: E731
-                return Again(after=step.after, reason=step.reason.value, write=write)
+                why = step.reason.value
+                return Again(after=step.after, reason=why, write=lambda tx: issue_writes.wait(tx, facts, step))
             case GiveUp():
                 row, left = self._known_row, await self._clean(facts)
                 return Done(write=lambda tx: issue_writes.give_up(tx, facts, row, step, left))
@@ -141,19 +141,22 @@ class Run:
                 return await self._look(facts)
             case "finalize":
                 return await self._finalize(facts)
-        raise AssertionError(f"{call} is not a call of its own")
+
+    async def _looked_around(self, facts: Facts) -> Facts:
+        """After a setback: with what happened before, and how the other issuers stand."""
+        return changed(facts, beside=await self._db.read(lambda tx: beside_of(tx, facts)))
 
     async def _admit(self, facts: Facts) -> Answer:
         until = await self._db.write(lambda tx: ca_breaker.admit(tx, self._row.name, facts.issuance.id))
         return Fine("admit") if until is None else Shut(until)
 
     async def _open(self, facts: Facts) -> tuple[Facts, Answer]:
-        facts = replace(facts, used="requests")
+        facts = changed(facts, used="requests")
         issuer = await heard("open", self._tools.make_issuer(self._row))
         if isinstance(issuer, Trouble):
             return facts, issuer
         self._opened = issuer
-        facts = replace(facts, binding=issuer.binding, account=account_of(issuer))
+        facts = changed(facts, binding=issuer.binding, account=account_of(issuer))
         if account_gone.is_anothers(facts.issuance.ref, facts.account):
             return facts, AccountGone("The order was placed by an account that is not in use any more.")
         return facts, Fine("open")
@@ -181,7 +184,7 @@ class Run:
             return facts, told
         self._work.point("job.effect-done")
         # Many CAs have the certificate by now: then there is nothing to be written before the end.
-        return replace(facts, handed_in=True), Fine("finalize")
+        return changed(facts, handed_in=True), Fine("finalize")
 
     def _received(self, facts: Facts, pem: bytes) -> Answer:
         """Nothing is put in use that was not looked at: its key, its names, its chain, its dates."""
@@ -207,7 +210,7 @@ class Run:
         stored = await heard("store key", self._sealed(facts))
         if not isinstance(stored, Issuance):
             return facts, stored
-        return replace(facts, issuance=stored, fresh=True), Fine("store key")
+        return changed(facts, issuance=stored, fresh=True), Fine("store key")
 
     async def _sealed(self, facts: Facts) -> Issuance:
         """The key is sealed, with the CSR made of it, before anything leaves."""
@@ -258,15 +261,15 @@ class Run:
             facts = await self._about_to_place(facts, step)
             while True:
                 self._work.check()
-                facts = replace(facts, used="an order")
+                facts = changed(facts, used="an order")
                 answer = await heard("place", self._issuer.place(self._wish(facts)))
                 if isinstance(answer, Placed):
                     return await self._keep_ref(facts, answer)
-                facts = replace(facts, used=attempt.used_by_placing(answer))
+                facts = changed(facts, used=attempt.used_by_placing(answer))
                 match attempt.left_out(facts, answer):
                     case "replaces":
                         facts = await self._commit(facts, None, replaces=None)
-                        await self._db.write(lambda tx, facts=facts: self._pay_in_full(tx, facts))  # type: ignore[misc]
+                        await self._pay_in_full(facts)
                     case "lifetime":
                         facts = await self._any_lifetime(facts, answer.why)
                     case None:
@@ -276,7 +279,7 @@ class Run:
 
     async def _about_to_place(self, facts: Facts, step: Place) -> Facts:
         if step.doubted_since is not None:
-            facts = replace(facts, issuance=replace(facts.issuance, uncertain_since=step.doubted_since))
+            facts = changed(facts, issuance=changed(facts.issuance, uncertain_since=step.doubted_since))
         if facts.binding:  # committed first, so that a claim after this one knows that there may be an order
             again: dict[str, Any] = {"maybe_twice": True} if facts.issuance.uncertain_since is not None else {}
             facts = await self._commit(facts, None, asked_at=facts.now, **again)
@@ -296,12 +299,16 @@ class Run:
             issue_writes.tell(tx, facts, "issuance.any_lifetime", **told)
 
         await self._db.write(write)
-        return replace(facts, any_lifetime=True)
+        return changed(facts, any_lifetime=True)
 
-    def _pay_in_full(self, tx: Tx, facts: Facts) -> None:
+    async def _pay_in_full(self, facts: Facts) -> None:
         """Without a word of what it replaces an order is none that a CA exempts from its limits."""
-        keys_of = paying.for_order(tx, facts.issuance, self._row, facts.certificate, facts.current)
-        budgets.count(tx, {*keys_of} - {*facts.claim.budgets})
+
+        def write(tx: Tx) -> None:
+            due = paying.for_order(tx, facts.issuance, self._row, facts.certificate, facts.current)
+            budgets.count(tx, {*due} - {*facts.claim.budgets})
+
+        await self._db.write(write)
 
     async def _keep_ref(self, facts: Facts, placed: Placed) -> tuple[Facts, Answer]:
         """Also while the store is away: then the settling of the job waits for it."""
@@ -315,7 +322,7 @@ class Run:
             return facts, Later(at="place", reason=Reason.UNDER_WAY, why=shared, after=SHARED_FOR)
         except (*STORE_AWAY, Overtaken):
             return facts, OrderNotKept(placed.ref)
-        return replace(facts, proved=then is not None), Fine("place")
+        return changed(facts, proved=then is not None), Fine("place")
 
     def _wish(self, facts: Facts) -> Wish:
         issuance, wanted = facts.issuance, facts.certificate.wanted
@@ -349,7 +356,7 @@ class Run:
     ) -> Facts:
         """A step within the claim; the facts after it."""
         after = await self._db.write(lambda tx: issue_writes.save(tx, facts, self._row, event, told, **changes))
-        return replace(facts, issuance=after)
+        return changed(facts, issuance=after)
 
     async def _clean(self, facts: Facts) -> Kept:
         """What is done in a moment is done before the attempt ends. What is left comes back, and is owed by a job."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from holdfast.core.attempt_facts import Call, Failed, Later, OurFault, Pending, Ready, Refusal, Uncertain
+from holdfast.core.attempt_facts import At, Failed, Later, OurFault, Pending, Ready, Refusal, Uncertain
 from holdfast.core.reasons import Reason
 from holdfast.errors import KeyMissing, KeyUnusable, Refused, TryLater
 from holdfast.issuers import base
@@ -16,7 +16,7 @@ T = TypeVar("T")
 Trouble = Later | Refusal | OurFault
 
 
-async def heard(at: Call, asked: Awaitable[T]) -> T | Trouble:
+async def heard(at: At, asked: Awaitable[T]) -> T | Trouble:
     """What was returned; or what was raised, as a value. A bug of ours, or a lost lease, is still raised."""
     try:
         return await asked
@@ -30,7 +30,7 @@ async def heard(at: Call, asked: Awaitable[T]) -> T | Trouble:
         return OurFault(reason=Reason.INTERNAL, why=str(why))
 
 
-def trouble(at: Call, why: TryLater | Refused) -> Later | Refusal:
+def trouble(at: At, why: TryLater | Refused) -> Later | Refusal:
     if isinstance(why, Refused):
         return Refusal(at=at, reason=why.reason, why=str(why))
     return Later(at=at, reason=why.reason, why=str(why), after=why.after, sent=why.sent)
