@@ -257,6 +257,10 @@ ENDS: dict[str, tuple[Facts, Answer, Step]] = {
         facts(**PLACED), Failed(why="gone", reason=Reason.ORDER_EXPIRED),
         GiveUp(FailureClass.TRANSIENT, Reason.ORDER_EXPIRED, "gone"),
     ),
+    "one that cost nothing is placed again as often as that": (
+        facts(**PLACED, ordered_before=True), Failed(why="gone", reason=Reason.ORDER_EXPIRED),
+        GiveUp(FailureClass.TRANSIENT, Reason.ORDER_EXPIRED, "gone"),
+    ),
     "a binding one is placed again, once": (
         facts(**BINDING), Failed(why="gone", reason=Reason.ORDER_EXPIRED),
         GiveUp(FailureClass.TRANSIENT, Reason.ORDER_EXPIRED, "gone"),
@@ -443,6 +447,13 @@ WAITS: dict[str, tuple[Facts, Answer, Reason, timedelta, timedelta]] = {
         facts(**WAITING, polled_since=NOW - DAY, polls=9, started_at=NOW - 9 * DAY, left=4.5 * DAY + 10 * MINUTE),
         Pending(why=""), Reason.CA_STILL_PENDING, 10 * MINUTE, 10 * MINUTE,
     ),
+    "pending in an emergency, with another issuer, for a moment": (
+        facts(**WAITING, left=DAY, others=(SECOND_CA,)), Pending(why=""), Reason.UNDER_WAY, 4 * SECOND, 6 * SECOND,
+    ),
+    "pending for long in an emergency, without another issuer": (
+        facts(**WAITING, left=DAY, polled_since=NOW - 3 * HOUR), Pending(why=""), Reason.CA_STILL_PENDING,
+        POLL.cap, REST_CAP,
+    ),
     "the CA took the CSR and does not show it yet": (
         facts(**PLACED, handed_in=True), Ready(), Reason.UNDER_WAY, 4 * SECOND, 6 * SECOND,
     ),
@@ -473,6 +484,10 @@ WAITS: dict[str, tuple[Facts, Answer, Reason, timedelta, timedelta]] = {
     "the last order that may be placed by itself is waited for without end": (
         facts(**BINDING, failures=99, started_at=NOW - 99 * DAY, ordered_before=True), later(Reason.CA_DOWN),
         Reason.CA_DOWN, 8 * MINUTE, HOUR,
+    ),
+    "a failure that is not the CA's, in an emergency with another issuer": (
+        facts(**PLACED, left=DAY, others=(SECOND_CA,)), later(Reason.SOLVER_FAILED, at="prove"), Reason.SOLVER_FAILED,
+        24 * SECOND, 36 * SECOND,
     ),
     "a key that another replica may hold": (
         facts(), later(Reason.KEY_MISSING), Reason.KEY_MISSING, 24 * SECOND, 36 * SECOND,
@@ -508,6 +523,14 @@ WAITS: dict[str, tuple[Facts, Answer, Reason, timedelta, timedelta]] = {
     ),
     "a doubt after a second order": (
         facts(binding=True, asked_at=NOW, maybe_twice=True, uncertain_since=NOW - 9 * DAY), Uncertain(why="perhaps"),
+        Reason.ORDER_UNCERTAIN, 4 * SECOND, 6 * SECOND,
+    ),
+    "a doubt that a person must end, with another issuer and time": (
+        facts(binding=True, asked_at=NOW, left=40 * DAY, others=(SECOND_CA,)),
+        Uncertain(why="perhaps", for_a_person=True), Reason.ORDER_UNCERTAIN, 4 * SECOND, 6 * SECOND,
+    ),
+    "a doubt that a person must end, with no time left and no other issuer": (
+        facts(binding=True, asked_at=NOW, left=DAY), Uncertain(why="perhaps", for_a_person=True),
         Reason.ORDER_UNCERTAIN, 4 * SECOND, 6 * SECOND,
     ),
     "a binding order that we may not look at": (
@@ -662,6 +685,8 @@ def test_an_approval_at_the_ca_is_told_once_it_lasts_and_cleared_when_the_order_
         TellApproval(False, "issuing", ""),
     )
     assert waits(facts(**WAITING), asked).also == ()
+    assert len(waits(facts(**BINDING, poll_window=MINUTE, polled_since=NOW - MINUTE), asked).also) == 1
+    assert len(waits(facts(**BINDING, poll_window=HOUR, polled_since=NOW - POLL_WINDOW), asked).also) == 1
 
 
 def test_a_word_that_we_do_not_know_is_told() -> None:

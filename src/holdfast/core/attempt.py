@@ -234,8 +234,8 @@ def _unknown_there(facts: Facts, why: str) -> Step:
 
 
 def _may_order_anew(facts: Facts) -> bool:
-    """With a certificate about to expire: at another issuer, or once more at this one, if that was not done before."""
-    return facts.no_time_left and (facts.has_others or not facts.beside.ordered_before)
+    """At this issuer: with a certificate about to expire, if that was not done before."""
+    return facts.no_time_left and not facts.beside.ordered_before
 
 
 def _kept(facts: Facts, reason: Reason, why: str, event: str, *, by: datetime | None = None) -> Wait:
