@@ -324,6 +324,23 @@ ENDS: dict[str, tuple[Facts, Answer, Step]] = {
         facts(**BINDING, failures=PASSING_TRIES - 1, started_at=NOW - PATIENT_FOR), later(Reason.CA_DOWN),
         GiveUp(FailureClass.TRANSIENT, Reason.CA_DOWN, "not now", also=(Hurt("not now"),), withdraw=True),
     ),
+    "with another issuer after a day already": (
+        facts(**BINDING, failures=PASSING_TRIES - 1, started_at=NOW - LATEST, others=(SECOND_CA,), ordered_before=True),
+        later(Reason.CA_DOWN),
+        GiveUp(FailureClass.TRANSIENT, Reason.CA_DOWN, "not now", also=(Hurt("not now"),), withdraw=True),
+    ),
+    "nothing was ordered at a CA whose orders bind": (
+        facts(binding=True, failures=PASSING_TRIES - 1, ordered_before=True), later(Reason.CA_DOWN),
+        GiveUp(FailureClass.TRANSIENT, Reason.CA_DOWN, "not now", also=(Hurt("not now"),), withdraw=True),
+    ),
+    "an order that costs nothing may be placed for a third time": (
+        facts(**PLACED, failures=PASSING_TRIES - 1, ordered_before=True), later(Reason.CA_DOWN),
+        GiveUp(FailureClass.TRANSIENT, Reason.CA_DOWN, "not now", also=(Hurt("not now"),)),
+    ),
+    "a failure that is not the CA's sends no attempt to another issuer": (
+        facts(failures=PASSING_TRIES - 1, others=(SECOND_CA,)), later(Reason.NONCES_REFUSED),
+        GiveUp(FailureClass.TRANSIENT, Reason.NONCES_REFUSED, "not now"),
+    ),
     "a limit that lasts too long, where another issuer can help": (
         facts(others=(SECOND_CA,)), later(Reason.CA_RATE_LIMITED, "too many", after=2 * HOUR),
         StartOver("second", Reason.CA_RATE_LIMITED, "too many", (Hold(REQUESTS, NOW + 2 * HOUR, "too many"),)),
@@ -487,6 +504,14 @@ WAITS: dict[str, tuple[Facts, Answer, Reason, timedelta, timedelta]] = {
     ),
     "a failure that is not the CA's, in an emergency with another issuer": (
         facts(**PLACED, left=DAY, others=(SECOND_CA,)), later(Reason.SOLVER_FAILED, at="prove"), Reason.SOLVER_FAILED,
+        24 * SECOND, 36 * SECOND,
+    ),
+    "in an emergency a CA without our order gets its tries": (
+        facts(left=DAY, others=(SECOND_CA,)), later(Reason.CA_DOWN), Reason.CA_DOWN, 24 * SECOND, 36 * SECOND,
+    ),
+    "also the only one": (facts(**PLACED, left=DAY), later(Reason.CA_DOWN), Reason.CA_DOWN, 24 * SECOND, 36 * SECOND),
+    "also one with our order, while there is time": (
+        facts(**PLACED, left=40 * DAY, others=(SECOND_CA,)), later(Reason.CA_DOWN), Reason.CA_DOWN,
         24 * SECOND, 36 * SECOND,
     ),
     "a key that another replica may hold": (
