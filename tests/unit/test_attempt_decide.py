@@ -533,6 +533,14 @@ WAITS: dict[str, tuple[Facts, Answer, Reason, timedelta, timedelta]] = {
         facts(others=(SECOND_CA,)), later(Reason.CA_RATE_LIMITED, after=5 * MINUTE), Reason.CA_RATE_LIMITED,
         5 * MINUTE, 5 * MINUTE,
     ),
+    "a limit on a placed order, with another issuer and time": (
+        facts(**PLACED, left=40 * DAY, others=(SECOND_CA,)), later(Reason.CA_RATE_LIMITED, after=2 * HOUR),
+        Reason.CA_RATE_LIMITED, 2 * HOUR, 2 * HOUR,
+    ),
+    "a limit beyond the last safe moment, without another issuer": (
+        facts(**PLACED, left=3 * HOUR), later(Reason.CA_RATE_LIMITED, after=2 * HOUR), Reason.CA_RATE_LIMITED,
+        2 * HOUR, 2 * HOUR,
+    ),
     "a breaker that is open": (facts(breaker=OPEN), Shut(NOW + MINUTE), Reason.CA_DOWN, MINUTE, MINUTE),
     "a breaker that opens in this moment": (facts(breaker=OPEN), Shut(NOW), Reason.CA_DOWN, SOONEST, SOONEST),
     "a breaker by a limit": (facts(breaker=LIMITED), Shut(NOW + MINUTE), Reason.CA_RATE_LIMITED, MINUTE, MINUTE),
@@ -696,6 +704,9 @@ def test_an_order_that_may_be_placed_is_not_left_for_another_issuer() -> None:
     assert isinstance(decide(perhaps, limited), Wait)
     assert isinstance(decide(facts(**PLACED, others=(SECOND_CA,)), limited), Wait)
     assert isinstance(decide(nothing, limited), StartOver)  # this claim began it, and was told that nothing is placed
+    assert isinstance(
+        decide(facts(others=(SECOND_CA,), used="an order perhaps"), limited), StartOver
+    )  # it binds nobody
 
 
 # ── Approvals and words ──
