@@ -408,6 +408,22 @@ ENDS: dict[str, tuple[Facts, Answer, Step]] = {
         facts(**BINDING, left=DAY, others=(SECOND_CA,)), refusal(Reason.ACCOUNT_REFUSED, "look"),
         GiveUp(FailureClass.REFUSED, Reason.ACCOUNT_REFUSED, "no", withdraw=True),
     ),
+    "a refused account, where an order may have been placed before, is a refusal": (
+        facts(binding=True, asked_at=NOW - MINUTE), refusal(Reason.ACCOUNT_REFUSED),
+        GiveUp(FailureClass.REFUSED, Reason.ACCOUNT_REFUSED, "no"),
+    ),
+    "a binding order that we may not look at, in an emergency, is given up once": (
+        facts(**BINDING, left=DAY), refusal(Reason.CA_REFUSED, "look"),
+        GiveUp(FailureClass.REFUSED, Reason.CA_REFUSED, "no", withdraw=True),
+    ),
+    "and after a day, where another issuer can be asked": (
+        facts(**BINDING, started_at=NOW - LATEST, others=(SECOND_CA,)), refusal(Reason.CA_REFUSED, "look"),
+        GiveUp(FailureClass.REFUSED, Reason.CA_REFUSED, "no", withdraw=True),
+    ),
+    "a look-up that is refused where nothing was ordered": (
+        facts(binding=True, recheck=True), refusal(Reason.CA_REFUSED, "find"),
+        GiveUp(FailureClass.REFUSED, Reason.CA_REFUSED, "no"),
+    ),
     "an account that is gone is put away": (facts(), refusal(Reason.ACCOUNT_GONE), EndAccount("no")),
     "its order is begun anew by another account": (
         facts(**PLACED), AccountGone("no"), StartOver("first", Reason.ACCOUNT_GONE, "no"),
@@ -569,6 +585,22 @@ WAITS: dict[str, tuple[Facts, Answer, Reason, timedelta, timedelta]] = {
     "a binding order that we may not look at": (
         facts(**BINDING), refusal(Reason.ACCOUNT_REFUSED, "look"), Reason.ACCOUNT_REFUSED, POLL.cap, REST_CAP,
     ),
+    "also after any time, without another issuer": (
+        facts(**BINDING, started_at=NOW - 99 * DAY), refusal(Reason.CA_REFUSED, "look"), Reason.CA_REFUSED,
+        POLL.cap, REST_CAP,
+    ),
+    "a doubt that rests is still a doubt": (
+        facts(binding=True, asked_at=NOW, polls=9, polled_since=NOW - HOUR), Uncertain(why="perhaps"),
+        Reason.ORDER_UNCERTAIN, POLL.cap, REST_CAP,
+    ),
+    "one that rests is not looked at more often because an ACME server names a short time": (
+        facts(**WAITING, polls=9, polled_since=NOW - DAY), Pending(why="", after_s=1), Reason.CA_STILL_PENDING,
+        POLL.cap, REST_CAP,
+    ),
+    "the CA's own time counts also for one that rests shortly before the emergency": (
+        facts(**WAITING, polls=9, polled_since=NOW - DAY, left=4.5 * DAY + 10 * MINUTE), Pending(why="", after_s=3600),
+        Reason.CA_STILL_PENDING, HOUR, HOUR,
+    ),
     "one that the CA has forgotten twice": (
         facts(**BINDING, ordered_before=True), Failed(why="gone", reason=Reason.ORDER_EXPIRED), Reason.ORDER_UNCERTAIN,
         POLL.cap, REST_CAP,
@@ -584,6 +616,9 @@ WAITS: dict[str, tuple[Facts, Answer, Reason, timedelta, timedelta]] = {
     "with another issuer no wait goes past the emergency": (
         facts(others=(replace(SECOND_CA, down=True),), left=4.5 * DAY + 3 * MINUTE, breaker=OPEN), Shut(NOW + HOUR),
         Reason.CA_DOWN, 3 * MINUTE, 3 * MINUTE,
+    ),
+    "without another issuer the emergency changes nothing": (
+        facts(left=4.5 * DAY + 3 * MINUTE, breaker=OPEN), Shut(NOW + HOUR), Reason.CA_DOWN, HOUR, HOUR,
     ),
     "in the emergency, no longer than a tenth of what is left": (
         facts(others=(replace(SECOND_CA, down=True),), left=5 * HOUR, breaker=OPEN), Shut(NOW + HOUR),
@@ -612,6 +647,10 @@ def test_a_poll_is_counted_and_heals_what_failed_before() -> None:
     given = facts(**WAITING, polls=2, polled_since=NOW - MINUTE, failures=3, error="away", reason="CA_DOWN")
     healed = {"polls": 3, "polled_since": NOW - MINUTE, "failures": 0, "reason": None, "error": None}
     assert waits(given, Pending(why="At work.")).changes == healed
+
+
+def test_the_window_of_polls_begins_with_the_first() -> None:
+    assert waits(facts(**WAITING), Pending(why="")).changes["polled_since"] == NOW
 
 
 def test_people_can_read_what_a_binding_order_waits_for() -> None:
