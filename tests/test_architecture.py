@@ -403,6 +403,12 @@ def test_rules_and_engine_have_no_door_at_all() -> None:
     assert [name for name in DOORS if name.startswith(("core/", "engine/", "operations/"))] == []
 
 
+def test_every_ladder_of_waits_stands_in_one_module() -> None:
+    """So that a wait can be looked up, and changed, without a search."""
+    built = {_name(path) for path in MODULES if "Ladder(" in path.read_text()}
+    assert built == {"core/backoff.py"}
+
+
 # ── sizes, and the named points ──
 
 

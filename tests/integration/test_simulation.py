@@ -71,7 +71,7 @@ BROKEN_LIVES = {
     ),
     "an order of one who died is not looked for": (
         "engine/issue.py",
-        "await issuer.find(self._wish()) if self._may_be_placed() else None",
+        'await heard("find", self._issuer.find(self._wish(facts)))',
         "None",
         "I3",
     ),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.core import backoff
 from holdfast.core.backoff import (
     CHANNEL_DOWN_AFTER,
     ISSUANCE,
@@ -36,7 +37,7 @@ from holdfast.core.backoff import (
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
-LADDERS = [POLL, ISSUANCE, NOTICE, JOB, STORE]
+LADDERS = [each for each in vars(backoff).values() if isinstance(each, Ladder)]
 
 quick = settings(max_examples=60, deadline=None)  # a loaded machine is not a failing test
 counts = st.integers(min_value=-5, max_value=10**9)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.backoff import JOB, Ladder
-from holdfast.core.job import MOVES, Claim, Event, Failed, Priority, Retry, Spec, State, move, verdict
+from holdfast.core.job import MOVES, Claim, Done, Event, Failed, Priority, Retry, Spec, State, also, move, verdict
 from holdfast.errors import IllegalMove
 
 EVENTS = get_args(Event)
@@ -104,3 +104,12 @@ def test_the_wait_is_the_same_wherever_it_is_asked_for(job_id: str, attempt: int
     wait = verdict(claim, FAILURE).wait
     assert wait == verdict(claim, FAILURE).wait
     assert abs(wait / JOB.rung(attempt) - 1) <= JOB.jitter + 1e-9
+
+
+def test_another_write_comes_after_those_that_an_outcome_has() -> None:
+    written: list[str] = []
+    outcome = also(also(Done(), lambda _: written.append("first")), lambda _: written.append("second"))
+    assert outcome.write is not None
+    outcome.write(None)
+    assert written == ["first", "second"]
+    assert also(FAILURE, written.append).error == "it broke"

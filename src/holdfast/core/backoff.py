@@ -1,4 +1,4 @@
-"""The only place where a wait is computed: four ladders, and the reading of a remote's own Retry-After.
+"""The only place where waits come from: every ladder, and the reading of a remote's own Retry-After.
 
 Nothing here draws a random number. Jitter is derived from the row and the attempt, so that every replica,
 every restart and every test finds the same instant, and asking again never re-rolls it.
@@ -58,6 +58,18 @@ JOB: Final = Ladder(first=30 * _SECOND, factor=2, cap=_HOUR, jitter=0.1)  # for 
 STORE: Final = Ladder(first=_SECOND / 2, factor=2, cap=15 * _SECOND, jitter=0.2)  # the store is unreachable
 
 
+# Transactions that got in each other's way.
+CONFLICT: Final = Ladder(first=_SECOND / 200, factor=2, cap=_SECOND, jitter=0.5)
+# Our own CA: another look at a challenge, and another try to sign a finalized order.
+VALIDATION: Final = Ladder(first=2 * _SECOND, factor=2.5, cap=15 * _SECOND)
+SIGNING: Final = Ladder(first=5 * _SECOND, factor=3, cap=5 * _MINUTE, jitter=0.2)
+
+# The breaker of a remote: while it is down, while it says "too many requests", while it refuses our account.
+BREAKER_DOWN: Final = Ladder(first=_MINUTE, factor=2, cap=15 * _MINUTE)
+BREAKER_LIMITED: Final = Ladder(first=30 * _SECOND, factor=2, cap=15 * _MINUTE)
+BREAKER_BARRED: Final = Ladder(first=5 * _MINUTE, factor=2, cap=_HOUR)
+
+
 # ── CA poll: 5, 15, 45, 135, 300, 300 … s within a window, then rest ──────────────────────────────────────
 
 POLL: Final = Ladder(first=5 * _SECOND, factor=3, cap=300 * _SECOND, jitter=0.2)
@@ -104,6 +116,13 @@ def next_poll(
     own = poll_wait(polls, waited=waited, window=window, key=key)
     rests = own is None
     return max(rest_wait(age, key=key) if own is None else own, asked or timedelta(0)), rests
+
+
+# ── Passing failures within one attempt: 30 s, 1, 2, 4 min, then the attempt failed ───────────────────────
+
+# The order stays, so trying again soon costs nobody anything.
+PASSING: Final = Ladder(first=30 * _SECOND, factor=2, cap=10 * _MINUTE, jitter=0.2)
+PASSING_TRIES: Final = 5
 
 
 # ── Issuance: 1, 2, 4, 8, 16, 32, 32 … h from the last failure ────────────────────────────────────────────

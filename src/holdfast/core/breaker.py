@@ -6,12 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast.core.backoff import Ladder, spread
+from holdfast.core.backoff import BREAKER_BARRED, BREAKER_DOWN, BREAKER_LIMITED, Ladder, spread
 
 OPENS_AFTER: Final = 5  # failures in a row, of whatever certificate
-LADDER: Final = Ladder(first=timedelta(minutes=1), factor=2, cap=timedelta(minutes=15))
-LIMITED: Final = Ladder(first=timedelta(seconds=30), factor=2, cap=timedelta(minutes=15))
-REFUSED: Final = Ladder(first=timedelta(minutes=5), factor=2, cap=timedelta(hours=1))
 PROBE_FOR: Final = timedelta(minutes=5)  # a probe that was not heard of for so long has died
 
 
@@ -47,7 +44,9 @@ class Breaker:
     def lasted(self) -> timedelta:
         """For how long it has been shut, at least: the waits that are over."""
         return (
-            _sum(LADDER, self.failures - OPENS_AFTER) + _sum(LIMITED, self.limits - 1) + _sum(REFUSED, -self.limits - 1)
+            _sum(BREAKER_DOWN, self.failures - OPENS_AFTER)
+            + _sum(BREAKER_LIMITED, self.limits - 1)
+            + _sum(BREAKER_BARRED, -self.limits - 1)
         )
 
 
@@ -61,7 +60,7 @@ def failed(breaker: Breaker, now: datetime, error: str, *, opens_after: int = OP
         return replace(breaker, failures=failures, error=error, probe=None, probe_until=None)
     if breaker.open_at(now):
         return replace(breaker, error=error)  # asked before it opened: no news
-    wait = LADDER.rung(failures - opens_after + 1)
+    wait = BREAKER_DOWN.rung(failures - opens_after + 1)
     return replace(breaker, failures=failures, until=now + wait, error=error, probe=None, probe_until=None)
 
 
@@ -72,7 +71,7 @@ def succeeded(breaker: Breaker) -> Breaker:
 def limited(breaker: Breaker, now: datetime, until: datetime, error: str) -> Breaker:
     """It named a time; when that is over, one asks for all. If it says so again and again, we come more seldom."""
     limits = max(breaker.limits, 0) + 1
-    until = max(until, now + LIMITED.rung(limits))
+    until = max(until, now + BREAKER_LIMITED.rung(limits))
     return replace(breaker, limits=limits, until=until, error=error, probe=None, probe_until=None)
 
 
@@ -81,7 +80,7 @@ def barred(breaker: Breaker, now: datetime, error: str) -> Breaker:
     if breaker.barred and breaker.open_at(now):
         return replace(breaker, error=error)  # asked before that: no news
     times = max(-breaker.limits, 0) + 1
-    until = now + REFUSED.rung(times)
+    until = now + BREAKER_BARRED.rung(times)
     return replace(breaker, limits=-times, until=until, error=error, probe=None, probe_until=None)
 
 
@@ -96,7 +95,7 @@ def admit(breaker: Breaker, who: str, now: datetime) -> tuple[Breaker, datetime 
     if breaker.until is None or breaker.probe == who:
         return breaker, None
     if now < breaker.until:
-        return breaker, breaker.until + LADDER.first * spread(who)
+        return breaker, breaker.until + BREAKER_DOWN.first * spread(who)
     if breaker.probe is not None and breaker.probe_until is not None and now < breaker.probe_until:
-        return breaker, now + LADDER.first * (1 + spread(who)) / 2
+        return breaker, now + BREAKER_DOWN.first * (1 + spread(who)) / 2
     return replace(breaker, probe=who, probe_until=now + PROBE_FOR), None

@@ -9,7 +9,8 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 
 from holdfast.core.acme import Identifier
-from holdfast.core.renewal import PATIENT_SHARE
+from holdfast.core.certificate import Certificate, Version
+from holdfast.core.renewal import PATIENT_SHARE, good_until
 from holdfast.errors import IllegalMove
 
 FALLBACK_AFTER: Final = 3  # failures in a row at one CA, before the next one is asked
@@ -34,6 +35,9 @@ class State(StrEnum):
 
 OVER: Final = frozenset({State.ISSUED, State.FAILED, State.CANCELLED})
 UNDER_WAY: Final = tuple(state for state in State if state not in OVER)
+NOT_HANDED_IN: Final = frozenset(
+    {State.KEY_STORED, State.ORDERED, State.PROVING}
+)  # the CA has no CSR, unless with the order
 
 Event = Literal[
     "approved", "key stored", "order placed", "proofs asked", "proved", "csr handed in", "certificate received",
@@ -148,6 +152,12 @@ def can_help(candidate: Candidate, *, left: timedelta | None, now: datetime) -> 
     return held <= patience(left) and turn <= patience_in_line(left)
 
 
+def sooner(others: Sequence[Candidate], *, left: timedelta | None, wait: timedelta, now: datetime) -> Candidate | None:
+    """The issuer that would take the order sooner than one that lets it wait for `wait`; None: there is no such."""
+    able = [each for each in others if can_help(each, left=left, now=now) and (each.turn_at or now) - now <= wait / 2]
+    return min(able, key=lambda each: each.doubtful, default=None)
+
+
 # ── How long one waits for it ──
 
 PATIENCE: Final = timedelta(hours=1)
@@ -163,3 +173,24 @@ def patience(left: timedelta | None) -> timedelta:
 def patience_in_line(left: timedelta | None) -> timedelta:
     """Likewise for its turn where many share what the CA allows: that the line goes on is not in doubt."""
     return PATIENCE if left is None else max(left * PATIENT_SHARE, PATIENCE_AT_LAST)
+
+
+# ── When an attempt leaves one issuer for another ──
+
+
+def left_of(current: Version | None, now: datetime) -> timedelta | None:
+    """What is left of the time in which an attempt can still be made; None if there is no certificate yet."""
+    return None if current is None else good_until(current) - now
+
+
+def is_impatient(left: timedelta | None, *, waited: timedelta, wait: timedelta, in_line: bool) -> bool:
+    """Whether an attempt without an order has waited long enough, or would have to.
+
+    `in_line`: for its turn at a budget, and not for a CA that is away.
+    """
+    return wait > patience_in_line(left) if in_line else max(wait, waited) > patience(left)
+
+
+def may_leave(issuance: Issuance, found: Certificate) -> bool:
+    """Nothing is placed at its issuer, or may be; and there are others."""
+    return issuance.ref is None and issuance.asked_at is None and len(found.wanted.issuers) > 1

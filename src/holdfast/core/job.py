@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from holdfast.core.backoff import JOB, Ladder
 from holdfast.errors import IllegalMove
@@ -137,6 +137,20 @@ class Failed:
 
 
 Outcome = Done | Again | Failed
+OutcomeT = TypeVar("OutcomeT", Done, Again, Failed, Done | Again | Failed)
+
+
+def also(outcome: OutcomeT, write: Write) -> OutcomeT:
+    """The same outcome, with one more write in its transaction, after those that it has."""
+    first = outcome.write
+    if first is None:
+        return replace(outcome, write=write)
+
+    def both(tx: Any) -> None:
+        first(tx)
+        write(tx)
+
+    return replace(outcome, write=both)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

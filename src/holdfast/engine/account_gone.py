@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.core.issuance import Issuance
-from holdfast.core.reasons import Reason
 from holdfast.store import issuances, issuer_accounts, journal
 from holdfast.store.tx import Tx
 
@@ -24,9 +22,3 @@ def is_anothers(ref: Mapping[str, Any] | None, account: str | None) -> bool:
     """Whether an order was placed by an account that is not in use any more, and can see it no longer."""
     placed_by = None if ref is None else ref.get("account")
     return placed_by is not None and account is not None and placed_by != account
-
-
-def was_begun_anew(tx: Tx, issuance: Issuance) -> bool:
-    """Whether the attempt before this one ended so, too: then it counts, or a CA could have us run in circles."""
-    others = [each for each in issuances.of(tx, issuance.certificate, limit=2) if each.id != issuance.id]
-    return bool(others) and others[0].reason == Reason.ACCOUNT_GONE

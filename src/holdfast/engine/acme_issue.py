@@ -10,7 +10,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from holdfast.core.acme import Identifier, Order, OrderState
-from holdfast.core.backoff import Ladder
+from holdfast.core.backoff import SIGNING
 from holdfast.core.job import Again, Done, Outcome, Spec
 from holdfast.core.problem import AcmeError, Problem
 from holdfast.engine.kind import Kind, Work
@@ -29,7 +29,6 @@ from holdfast.store.ca_certificates import Issued
 from holdfast.store.marks import brief
 from holdfast.store.tx import Tx
 
-LADDER: Final = Ladder(first=timedelta(seconds=5), factor=3, cap=timedelta(minutes=5), jitter=0.2)
 GIVE_UP_AFTER: Final = timedelta(hours=1)  # since the client finalized its order: by then nobody waits for it
 MOST_TRIES: Final = 30  # that are remembered
 GAVE_UP: Final = "The certificate could not be issued; the operator of this CA can see why. Place a new order."
@@ -55,7 +54,7 @@ def kind(desk: Desk, *, caa: CaaCheck, use_pkilint: bool) -> Kind:
         handler=handler,
         slots=32,
         timeout=timedelta(minutes=2),
-        ladder=LADDER,
+        ladder=SIGNING,
         settled=lambda claim: desk.changes.fire(claim.subject),
     )
 
@@ -91,7 +90,7 @@ async def _later(desk: Desk, work: Work, error: TryLater) -> Outcome:
     if now - since > GIVE_UP_AFTER:
         return _give_up(work, AcmeError.server_internal(GAVE_UP).problem, str(error))
     seen = [*before[-MOST_TRIES:], {"at": f"{now:%FT%TZ}", "error": str(error), "reason": error.reason}]
-    wait = LADDER.wait(len(seen), order)
+    wait = SIGNING.wait(len(seen), order)
     return Again(after=wait, reason=error.reason, write=lambda tx: ca_certificates.tried(tx, order, seen))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
 
+from holdfast.core import validation
 from holdfast.core.acme import ChallengeState
-from holdfast.core.backoff import Ladder
 from holdfast.core.job import Again, Claim, Done, Outcome, Spec
 from holdfast.core.problem import AcmeError
+from holdfast.core.validation import Disproved, Proved, TryAgain
 from holdfast.engine.kind import Kind, Work
 from holdfast.operations import acme_authzs as verbs
 from holdfast.operations.acme_authzs import VALIDATE, Answered
@@ -19,8 +19,6 @@ from holdfast.store import acme_accounts, acme_authzs
 from holdfast.store.marks import brief
 from holdfast.store.tx import Tx
 from holdfast.validators import check, verdict
-
-TRIES: Final = Ladder(first=timedelta(seconds=2), factor=2.5, cap=timedelta(seconds=15))
 
 
 def kind(desk: Desk, validator: check.Validator) -> Kind:
@@ -32,7 +30,7 @@ def kind(desk: Desk, validator: check.Validator) -> Kind:
             return Done()  # it was decided before, and we did not hear of it
         answer = await validator.check(_asked(desk, facts))
         work.point("job.effect-done")
-        return _outcome(desk, facts, answer)
+        return _outcome(desk, facts, _decided(facts, answer, most=desk.policy.tries))
 
     def settled(claim: Claim) -> None:
         desk.changes.fire(claim.subject)
@@ -61,19 +59,26 @@ def _asked(desk: Desk, facts: Answered) -> verdict.Challenge:
     )
 
 
-def _outcome(desk: Desk, facts: Answered, answer: verdict.Verdict) -> Outcome:
-    challenge, authz, _, before = facts
-    seen: list[Mapping[str, Any]]
+def _decided(facts: Answered, answer: verdict.Verdict, *, most: int) -> validation.Step:
     if isinstance(answer, verdict.Valid):
-        seen = [*before, answer.evidence]
-        return Done(write=lambda tx: verbs.proved(tx, desk, challenge, authz, seen))
-    seen = [*before, {**answer.evidence, "problem": answer.problem.type, "error": answer.problem.detail}]
-    if answer.retryable and len(seen) < desk.policy.tries:
-        wait = TRIES.rung(len(seen))
-        return Again(
-            after=wait, reason="VALIDATION_RETRY", write=lambda tx: verbs.tried(tx, challenge, seen, tx.now() + wait)
-        )
-    return Done(write=lambda tx: verbs.disproved(tx, desk, challenge, authz, answer.problem, seen))
+        return validation.decide(facts.seen, answer.evidence, None, retryable=False, most=most)
+    return validation.decide(facts.seen, answer.evidence, answer.problem, retryable=answer.retryable, most=most)
+
+
+def _outcome(desk: Desk, facts: Answered, step: validation.Step) -> Outcome:
+    challenge, authz = facts.challenge, facts.authz
+    match step:
+        case Proved():
+            return Done(write=lambda tx: verbs.proved(tx, desk, challenge, authz, step.tries))
+        case TryAgain():
+            wait = step.after
+            return Again(
+                after=wait,
+                reason="VALIDATION_RETRY",
+                write=lambda tx: verbs.tried(tx, challenge, step.tries, tx.now() + wait),
+            )
+        case Disproved():
+            return Done(write=lambda tx: verbs.disproved(tx, desk, challenge, authz, step.problem, step.tries))
 
 
 def owed(desk: Desk, random: Random) -> Callable[[Tx], Sequence[Spec]]:

@@ -11,9 +11,9 @@ from holdfast.core.issuance import Issuance
 from holdfast.core.job import Again, Done, Failed, Outcome
 from holdfast.core.reasons import Reason
 from holdfast.engine import proving
-from holdfast.engine.attempt import Tools
 from holdfast.engine.kind import Kind, Work
 from holdfast.engine.proving import ROOM, Chosen
+from holdfast.engine.tools import Tools
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Proof
 from holdfast.operations.issuing import CLEAN, ISSUE

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -11,7 +10,6 @@ from holdfast.core.job import Again, Claim
 from holdfast.core.reasons import Reason
 from holdfast.errors import TryLater
 from holdfast.store import job_words
-from holdfast.store.tx import Tx
 
 # The CA is away, or a person at it takes their time. Anything else is counted, as what lasts would be our own fault.
 PASSING: Final = frozenset(
@@ -25,15 +23,7 @@ def passes(why: TryLater) -> bool:
     return why.reason in PASSING
 
 
-def again(
-    why: TryLater, claim: Claim, *, since: datetime, now: datetime, also: Callable[[Tx], None] | None = None
-) -> Again:
-    """Once more later; `also` is written with it. What the CA said is kept where people look at the job."""
-
-    def write(tx: Tx) -> None:
-        job_words.keep(tx, claim.id, str(why))
-        if also is not None:
-            also(tx)
-
+def again(why: TryLater, claim: Claim, *, since: datetime, now: datetime) -> Again:
+    """Once more later. What the CA said is kept where people look at the job."""
     wait = backoff.insisting_wait(now - since, why.after, key=f"{claim.id}@{now.isoformat()}")
-    return Again(after=wait, reason=why.reason, write=write)
+    return Again(after=wait, reason=why.reason, write=lambda tx: job_words.keep(tx, claim.id, str(why)))

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.core import reasons, renewal
+from holdfast.core.issuance import is_impatient, left_of, may_leave, sooner
 from holdfast.core.reasons import Reason
 from holdfast.engine.turns import SOON
 from holdfast.operations import choosing, issuing
@@ -38,7 +39,7 @@ def _waiting(tx: Tx) -> tuple[datetime, list[Unplaced]]:
 
 def _is_impatient(waiting: Unplaced, now: datetime) -> bool:
     waited, wait = now - waiting.started_at, waiting.due_at - now
-    return choosing.is_impatient(_left(waiting, now), waited=waited, wait=wait, in_line=waiting.reason == "BUDGET")
+    return is_impatient(_left(waiting, now), waited=waited, wait=wait, in_line=waiting.reason == "BUDGET")
 
 
 def _left(waiting: Unplaced, now: datetime) -> timedelta | None:
@@ -54,10 +55,13 @@ def _leave_page(tx: Tx, page: list[Unplaced], ids: Drawn) -> int:
 
 def _leaves(tx: Tx, waiting: Unplaced, now: datetime, ids: Drawn) -> bool:
     found, issuance = certificates.get(tx, waiting.certificate), issuances.get(tx, waiting.issuance)
-    if found is None or issuance is None or issuance.state.over or not choosing.may_leave(issuance, found):
+    if found is None or issuance is None or issuance.state.over or not may_leave(issuance, found):
         return False
-    to = choosing.other(
-        tx, found, versions.get(tx, found.current_version), issuance, now, wait=waiting.due_at - waiting.started_at
+    to = sooner(
+        choosing.others(tx, found, issuance.issuer, now),
+        left=left_of(versions.get(tx, found.current_version), now),
+        wait=waiting.due_at - waiting.started_at,
+        now=now,
     )
     if to is None or not jobs.cancel(tx, waiting.job):
         return False  # there is no better place, or somebody has just taken it up

@@ -11,7 +11,7 @@ from typing import Final
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from holdfast.core.certificate import Version
-from holdfast.core.job import Claim, Done, Failed, Outcome, Priority, Spec
+from holdfast.core.job import Claim, Done, Failed, Outcome, Priority, Spec, also
 from holdfast.core.reasons import Reason
 from holdfast.core.telling_orders import revocation_key
 from holdfast.engine import insisting, revoking
@@ -70,8 +70,10 @@ def _not_yet(why: TryLater, facts: _Facts, claim: Claim) -> Outcome:
     since = version.revoke_asked_at or facts.now
     if facts.now >= version.not_after:
         return Failed(error=f"It has ended before its CA revoked it: {why}", reason=Reason.EXPIRED, final=True)
-    also = partial(_waits, version=version, why=why) if facts.now - since >= TOLD_AFTER else None
-    return insisting.again(why, claim, since=since, now=facts.now, also=also)
+    again = insisting.again(why, claim, since=since, now=facts.now)
+    if facts.now - since < TOLD_AFTER:
+        return again
+    return also(again, partial(_waits, version=version, why=why))
 
 
 def _waits(tx: Tx, *, version: Version, why: TryLater) -> None:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from holdfast.core.attempt_facts import Previous
 from holdfast.core.certificate import Version
 from holdfast.core.issuance import Issuance, Withdrawal
 from holdfast.core.job import Again, Claim, Done, Outcome, Spec
 from holdfast.core.reasons import Reason
 from holdfast.engine import insisting
-from holdfast.engine.attempt import Previous, Tools, previous_of
+from holdfast.engine.issue_facts import previous_of
 from holdfast.engine.kind import Kind, Work
+from holdfast.engine.tools import Tools
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Issuer, Uncertain, Wish
 from holdfast.operations import paying

@@ -1,4 +1,4 @@
-"""Which CA of its list a certificate is asked for at, as the CAs stand now; and when to leave one for another."""
+"""Which issuer of its list a certificate is asked for at, as the issuers stand now."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from holdfast.core import ca_limits, renewal
 from holdfast.core.certificate import Certificate, Version
-from holdfast.core.issuance import Candidate, Issuance, can_help, choose, patience, patience_in_line
+from holdfast.core.issuance import Candidate, choose, left_of
 from holdfast.operations.standing import Standing
 from holdfast.store.issuers import IssuerRow
 from holdfast.store.tx import Tx
@@ -30,21 +30,11 @@ def chosen(
     return None if best is None else rows[best.name]
 
 
-def other(
-    tx: Tx, found: Certificate, current: Version | None, issuance: Issuance, now: datetime, *, wait: timedelta
-) -> IssuerRow | None:
-    """A CA that would take the order of this attempt sooner than the one that it waits for, if there is one."""
-    names = [name for name in found.wanted.issuers if name != issuance.issuer]
+def others(tx: Tx, found: Certificate, issuer: str, now: datetime) -> list[Candidate]:
+    """The issuers of the certificate beside this one, as they stand now."""
+    names = [name for name in found.wanted.issuers if name != issuer]
     standing = Standing(tx)
-    rows = standing.named(names)
-    left = left_of(current, now)
-    able = [
-        each
-        for each in _candidates(standing, names, rows, now)
-        if can_help(each, left=left, now=now) and (each.turn_at or now) - now <= wait / 2
-    ]
-    best = min(able, key=lambda each: each.doubtful, default=None)
-    return None if best is None else rows[best.name]
+    return _candidates(standing, names, standing.named(names), now) if names else []
 
 
 def _candidates(
@@ -64,24 +54,3 @@ def _candidates(
         )
         for name in names
     ]
-
-
-# ── When to leave ──
-
-
-def left_of(current: Version | None, now: datetime) -> timedelta | None:
-    """What is left of the time in which an attempt can still be made; None if there is no certificate yet."""
-    return None if current is None else renewal.good_until(current) - now
-
-
-def is_impatient(left: timedelta | None, *, waited: timedelta, wait: timedelta, in_line: bool) -> bool:
-    """Whether an attempt without an order has waited long enough, or would have to.
-
-    `in_line`: for its turn at a budget, and not for a CA that is away.
-    """
-    return wait > patience_in_line(left) if in_line else max(wait, waited) > patience(left)
-
-
-def may_leave(issuance: Issuance, found: Certificate) -> bool:
-    """Nothing is placed there, or may be; and there are others."""
-    return issuance.ref is None and issuance.asked_at is None and len(found.wanted.issuers) > 1

@@ -16,7 +16,7 @@ from holdfast.core import ca_limits, certificate, reasons, renewal
 from holdfast.core.backoff import FailureClass, counts_against_certificate
 from holdfast.core.certificate import Certificate, Version
 from holdfast.core.changed import changed
-from holdfast.core.issuance import Event, Issuance, State, move
+from holdfast.core.issuance import NOT_HANDED_IN, Event, Issuance, State, move
 from holdfast.core.job import Priority, Spec
 from holdfast.core.reasons import Reason
 from holdfast.core.renewal import Decision
@@ -53,7 +53,6 @@ CLEAN_TRIES: Final = 10
 NO_CA_FOR: Final = timedelta(hours=1)  # how long a certificate waits whose CAs are all paused, unless one is resumed
 HEAD_START: Final = timedelta(minutes=1)
 LONG_LEFT: Final = timedelta(days=90)
-NOT_HANDED_IN: Final = frozenset({State.KEY_STORED, State.ORDERED, State.PROVING})
 
 
 Proofs = Sequence[Mapping[str, Any]]  # of an issuance

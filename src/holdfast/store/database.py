@@ -18,7 +18,7 @@ from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
-from holdfast.core.backoff import Ladder
+from holdfast.core.backoff import CONFLICT
 from holdfast.errors import Duplicate, OutcomeUnknown, StoreUnavailable, TxConflict
 from holdfast.ports import Clock, Points
 from holdfast.store import alerts, journal, owed_jobs
@@ -29,7 +29,6 @@ T = TypeVar("T")
 
 GROUP: Final = 64  # writes committed together at most
 CONFLICT_TRIES: Final = 12
-CONFLICTS: Final = Ladder(first=timedelta(milliseconds=5), factor=2, cap=timedelta(seconds=1), jitter=0.5)
 NOTIFY_AFTER: Final = 0.02  # seconds; wake-ups of other replicas are gathered, because NOTIFY serialises commits
 
 
@@ -122,7 +121,7 @@ class Retrying:
                 if unknown is not None:
                     raise unknown from error  # "nothing was changed" is only true of the later try
                 raise
-            await self._clock.sleep(CONFLICTS.wait(attempt, f"{attempt}:{self._clock.monotonic()}").total_seconds())
+            await self._clock.sleep(CONFLICT.wait(attempt, f"{attempt}:{self._clock.monotonic()}").total_seconds())
         raise AssertionError("count() never ends")
 
 

@@ -1,0 +1,87 @@
+"""Reads what an issuance is decided by (core/attempt_facts.py): its rows, its issuer, and what happened before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from holdfast.core import ca_limits
+from holdfast.core.attempt_facts import Beside, Facts, IssuerFacts, Previous
+from holdfast.core.certificate import Version
+from holdfast.core.issuance import Issuance, State
+from holdfast.core.job import Claim
+from holdfast.core.reasons import Reason
+from holdfast.operations import choosing
+from holdfast.store import certificates, issuances, issuers, versions
+from holdfast.store.issuers import IssuerRow
+from holdfast.store.tx import Tx
+
+PollWindows = Mapping[str, timedelta]
+
+
+def facts_of(tx: Tx, claim: Claim, poll_windows: PollWindows) -> tuple[Facts, IssuerRow | None] | None:
+    """What a claim begins with, and the row of its issuer; None if there is nothing to do."""
+    issuance = issuances.get(tx, claim.subject)
+    if issuance is None or issuance.state.over or issuance.state is State.AWAITING_APPROVAL:
+        return None
+    certificate = certificates.get(tx, issuance.certificate)
+    if certificate is None:
+        return None
+    current, row = versions.get(tx, certificate.current_version), issuers.get(tx, issuance.issuer)
+    facts = Facts(
+        issuance=issuance,
+        certificate=certificate,
+        current=current,
+        issuer=_issuer_of(issuance, row, poll_windows),
+        claim=claim,
+        now=tx.now(),
+        asked_before=issuance.asked_at,
+        previous=previous_of(tx, issuance, current),
+    )
+    return facts, row
+
+
+def _issuer_of(issuance: Issuance, row: IssuerRow | None, poll_windows: PollWindows) -> IssuerFacts:
+    if row is None:
+        return IssuerFacts(name=issuance.issuer, known=False)
+    own = timedelta(seconds=float(row.settings.get("poll_max_wait_seconds") or 0))
+    return IssuerFacts(
+        name=row.name,
+        limits=ca_limits.limits_of(row.kind, row.settings),
+        reckoned=ca_limits.reckoned(row.kind, row.settings, len(issuance.identifiers)),
+        poll_window=own or poll_windows.get(row.kind, timedelta(0)),
+        breaker=row.breaker,
+    )
+
+
+def previous_of(tx: Tx, issuance: Issuance, last: Version | None) -> Previous:
+    """What an attempt knows of the order of the certificate that it is to replace."""
+    known = last is not None and last.issuance is not None and last.issuer == issuance.issuer
+    found = issuances.order_of(tx, last.issuance or "") if known and last is not None else None
+    if found is None:
+        return Previous()
+    ref, names = found
+    return Previous(ref=ref, same_names={*names} == {*issuance.identifiers})
+
+
+# ── After a setback ──
+
+
+def beside_of(tx: Tx, facts: Facts) -> Beside:
+    """What a setback is decided by as well, as it is now."""
+    earlier = [each for each in issuances.of(tx, facts.certificate.id, limit=10) if each.id != facts.issuance.id]
+    return Beside(
+        ordered_before=_was_ordered(earlier, facts.issuance),
+        begun_anew=bool(earlier) and earlier[0].reason == Reason.ACCOUNT_GONE,
+        others=tuple(choosing.others(tx, facts.certificate, facts.issuance.issuer, facts.now)),
+    )
+
+
+def _was_ordered(earlier: list[Issuance], issuance: Issuance) -> bool:
+    """Whether an earlier attempt at this issuer ended with its order placed, and no person has acted since."""
+    for each in earlier:
+        if each.state is not State.FAILED or each.generation != issuance.generation:
+            return False
+        if each.issuer == issuance.issuer and each.ref is not None:
+            return True
+    return False
