@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 SEEDS  ?= 500
 DATA   ?= data
 
-.PHONY: run test check sim sim-year kill pending bench bench-acme bench-renew bench-notices bench-api bench-faces contract interop docs lock clean
+.PHONY: run test check sim sim-year kill pending bench bench-acme bench-renew bench-notices bench-api bench-faces contract interop shape docs lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -80,6 +80,10 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.run
 $(VENV)/.bench: requirements/bench.txt $(VENV)/.dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/bench.txt
 	@touch $@
+
+# Lines, modules, repeated names, files touched by a change: the figures of the source, beside their goals.
+shape: $(VENV)/.dev
+	$(BIN)/python -m scripts.shape
 
 # Writes docs/reference from the code, then all pages as a site into site/.
 docs: $(VENV)/.docs
