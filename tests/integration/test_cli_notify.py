@@ -65,7 +65,7 @@ async def test_a_channel_is_added_tried_muted_and_removed(db: Database, tmp_path
         assert PATH not in made.out
         tested = await shell.ok("test", "hook")
         assert "hook" in tested.out
-        assert well_signed(web.calls[0], secret, now=SystemClock().now().timestamp())
+        assert well_signed(web.requests[0], secret, now=SystemClock().now().timestamp())
         settings = {"host": "127.0.0.1", "port": mail.port, "security": "none", "from": "a@x.example"}
         words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         await shell.ok("channel", "add", "mail", "--kind", "email", *words, "--set", 'to=["b@x.example"]')
@@ -146,8 +146,8 @@ async def test_dead_letters_are_listed_shown_requeued_and_resolved(db: Database,
         sent = await shell.ok("requeue", "--all", "--yes")
         assert "1 message will be sent again." in sent.err
         async with draining(shell.desk):
-            await shell.desk.house.until(lambda: web.calls)
-        assert [call.headers["webhook-id"] for call in web.calls] == ["notice_1"]
+            await shell.desk.house.until(lambda: web.requests)
+        assert [call.headers["webhook-id"] for call in web.requests] == ["notice_1"]
         await shell.ok("resolve", "notice_2", "--note", "told by phone")
         settled = (await shell.ok("show", "notice_2", "-o", "json")).json
         assert (settled["state"], settled["note"]) == ("resolved", "told by phone")

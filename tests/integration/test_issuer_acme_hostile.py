@@ -14,7 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from tests.support.challenge_server import Trap
-from tests.support.hostile_ca import NAME, TOKEN, HostileCa, drip, flood, hang
+from tests.support.hostile_ca import NAME, TOKEN, HostileCa, flood
+from tests.support.http_server import drip, hang
 from tests.support.issuing import a_wish
 from tests.support.pki import a_leaf
 from tests.support.reaper import PATIENCE
@@ -500,7 +501,7 @@ async def test_a_refused_nonce_is_replaced_some_times_and_no_more(bench: Bench) 
     bench.ca.do("/order", *[bad] * BAD_NONCES, bench.ca.good("/order"))
     assert (await bench.issuer.place(WISH)).ref == bench.ref
     assert bench.ca.asked["/nonce"] == 1  # each refusal brought the next one
-    bench.ca.asked.clear()
+    bench.ca.requests.clear()
     bench.ca.do("/order", bad)
     assert await outcome(bench.issuer.place, WISH) == (Reason.NONCES_REFUSED, TryLater)
     assert bench.ca.asked["/order"] == BAD_NONCES + 1

@@ -39,14 +39,14 @@ async def refused(bench: Bench[FakeEntrust], credentials: dict[str, str] | None 
     with pytest.raises(Refused) as why:
         await bench.issuer(credentials=credentials, **settings).probe()
     assert why.value.reason == Reason.ACCOUNT_REFUSED
-    assert bench.ca.asked == []
+    assert bench.ca.requests == []
     assert "PRIVATE KEY" not in str(why.value)
     assert PASSWORD not in str(why.value)
     return str(why.value)
 
 
 def seen(bench: Bench[FakeEntrust]) -> bytes | None:
-    return bench.ca.asked[-1].client
+    return bench.ca.requests[-1].client
 
 
 def der(path: Path) -> bytes:
@@ -127,7 +127,7 @@ async def test_a_pair_that_is_half_replaced_is_used_as_it_was_for_a_while(bench:
     await bench.issuer().probe()
     assert seen(bench) == before
     bench.clock.ahead += timedelta(seconds=HALF_REPLACED_FOR + 1)
-    bench.ca.asked.clear()
+    bench.ca.requests.clear()
     assert "client_key_file" in await refused(bench)
     shutil.copy(new[1], bench.folder / "client.key")
     await bench.issuer().probe()
@@ -136,7 +136,7 @@ async def test_a_pair_that_is_half_replaced_is_used_as_it_was_for_a_while(bench:
 
 async def test_one_that_ends_while_it_is_in_use_is_refused_with_its_time(bench: Bench[FakeEntrust]) -> None:
     await bench.issuer(**named(a_pair(bench.folder, "short", days=1))).probe()
-    bench.ca.asked.clear()
+    bench.ca.requests.clear()
     bench.clock.ahead = timedelta(days=2)
     said = await refused(bench, **named((bench.folder / "short.pem", bench.folder / "short.key")))
     assert "client_certificate_file expired at" in said
@@ -192,7 +192,7 @@ async def test_a_ca_that_hangs_up_on_strangers_is_a_matter_of_the_setting(bench:
     with pytest.raises(TryLater, match="client_certificate_file") as why:
         await bench.issuer(**named(a_pair(bench.folder, "stranger", stranger=True))).place(bench.wish())
     assert not why.value.sent
-    assert bench.ca.asked == []
+    assert bench.ca.requests == []
 
 
 @pytest.mark.parametrize("pair", ["stranger", "old"])
@@ -245,4 +245,4 @@ async def test_a_proxy_that_says_no_in_place_of_the_handshake_is_a_matter_of_the
     with pytest.raises(Refused, match="client_certificate_file") as why:
         await bench.issuer().probe()
     assert why.value.reason == Reason.ACCOUNT_REFUSED
-    assert len(bench.ca.asked) == 1
+    assert len(bench.ca.requests) == 1

@@ -408,7 +408,7 @@ async def test_a_server_that_the_roots_do_not_vouch_for_is_not_talked_to(bench: 
     why = await ends_in(bench.again(roots="").probe)
     assert (type(why), why.reason) == (TryLater, Reason.CA_TLS_FAILED)
     assert "Check the setting roots" in str(why)
-    assert bench.ca.asked == []
+    assert bench.ca.requests == []
 
 
 @of(FAKES)

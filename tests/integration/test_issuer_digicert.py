@@ -71,7 +71,7 @@ async def refused(call: Any, *arguments: Any) -> Refused:
 
 
 def bodies(ca: FakeDigicert) -> list[dict[str, Any]]:
-    return [each.json() for each in ca.asked if each.method == "POST"]
+    return [each.json() for each in ca.requests if each.method == "POST"]
 
 
 # ── What is ordered ──
@@ -364,9 +364,9 @@ async def test_among_too_many_orders_nothing_is_denied(bench: Bench) -> None:
 async def test_orders_from_long_before_are_not_looked_at(bench: Bench) -> None:
     for _ in range(3):
         await bench.issuer.place(replace(a_wish(NAME), issuance="issuance_other"))
-    before = len(bench.ca.asked)
+    before = len(bench.ca.requests)
     assert await bench.issuer.find(a_wish(NAME, asked_at=datetime.now(UTC) + timedelta(days=9))) is None
-    assert len(bench.ca.asked) == before + 2
+    assert len(bench.ca.requests) == before + 2
 
 
 # ── Renewals ──
@@ -503,7 +503,7 @@ async def test_a_reissue_by_somebody_else_is_not_taken_for_ours(bench: Bench) ->
 async def test_a_revocation_is_asked_for_with_its_reason_and_without_approval(bench: Bench) -> None:
     _, leaf = await bench.issued()
     await bench.issuer.revoke(leaf.public_bytes(Encoding.DER), 1)
-    [asked] = [each.json() for each in bench.ca.asked if each.method == "PUT"]
+    [asked] = [each.json() for each in bench.ca.requests if each.method == "PUT"]
     assert (asked["revocation_reason"], asked["skip_approval"]) == ("key_compromise", True)
     assert bench.ca.orders[0].current.revoked
 
@@ -657,7 +657,7 @@ async def test_a_key_that_is_refused_is_nowhere_to_be_read(db: Database, tmp_pat
         await asked_for(house, ca, key=wrong)
         async with a_site(house, transport).working():
             await house.settled("www")
-        assert ca.asked[0].headers["x-dc-devkey"] == wrong
+        assert ca.requests[0].headers["x-dc-devkey"] == wrong
     tables = ("jobs", "job_history", "audit", "events", "issuers", "issuances", "certificates", "secrets")
     kept = [str(dict(row)) for name in tables for row in await db.read(partial(_all_rows, name=name))]
     assert any("api_key" in row and Reason.ACCOUNT_REFUSED in row for row in kept)
@@ -682,6 +682,6 @@ def test_the_server_runs_on_its_own_and_does_as_it_is_told(tmp_path: Path) -> No
         remote = Remote(base, tmp_path)
         remote.do("set", approval=True)
         remote.do("fail", status=503, times=1)
-        assert remote.do("show") == {"asked": [], "orders": []}
+        assert remote.do("show") == {"requests": [], "orders": []}
         process.terminate()
         assert process.wait(PATIENCE) == 0

@@ -72,7 +72,7 @@ async def _issued(bench: Bench[FakeEntrust], placed: Placed, wish: object) -> Is
 
 async def test_the_id_of_the_client_goes_with_each_request(bench: Bench[FakeEntrust]) -> None:
     await bench.issuer(client_id="tenant-7").probe()
-    assert {each.headers.get("ca-client-id") for each in bench.ca.asked} == {"tenant-7"}
+    assert {each.headers.get("ca-client-id") for each in bench.ca.requests} == {"tenant-7"}
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
@@ -385,5 +385,5 @@ async def test_events_are_asked_for_since_the_order_with_some_time_for_clocks_th
     bench: Bench[FakeEntrust],
 ) -> None:
     await bench.issuer().find(bench.wish(NAME, asked_at=datetime(2026, 8, 1, 12, tzinfo=UTC)))
-    [asked] = [each for each in bench.ca.asked if each.path.endswith("certificate-events")]
+    [asked] = [each for each in bench.ca.requests if each.path.endswith("certificate-events")]
     assert asked.query == {"startDate": "2026-08-01T11:55:00.00Z", "preferredPageSize": "50"}

@@ -110,7 +110,7 @@ async def test_an_order_is_cut_to_the_policy(bench: Bench[FakeGlobalSign]) -> No
     assert order.body["signature"] == {"hash_algorithm": "SHA-256"}
     assert order.body["validity"]["not_after"] == 0
     assert "extended_key_usages" not in order.body
-    assert {each.headers["content-type"] for each in bench.ca.asked if each.method == "POST"} == {
+    assert {each.headers["content-type"] for each in bench.ca.requests if each.method == "POST"} == {
         "application/json;charset=utf-8"
     }
 

@@ -76,7 +76,7 @@ async def refused(call: Any, *arguments: Any) -> Refused:
 
 
 def bodies(ca: FakeSectigo) -> list[dict[str, Any]]:
-    return [each.json() for each in ca.asked if each.method == "POST"]
+    return [each.json() for each in ca.requests if each.method == "POST"]
 
 
 # ── What is requested ──
@@ -330,7 +330,7 @@ async def test_other_names_than_those_of_the_last_certificate_are_a_request_of_t
 async def test_a_revocation_has_a_serial_with_colons_and_a_reason(bench: Bench) -> None:
     _, leaf = await bench.issued()
     await bench.issuer.revoke(leaf.public_bytes(Encoding.DER), 9)
-    [asked] = [each for each in bench.ca.asked if "/revoke/" in each.path]
+    [asked] = [each for each in bench.ca.requests if "/revoke/" in each.path]
     assert asked.json()["reasonCode"] == 0
     octets = asked.path.rpartition("/")[2].split(":")
     assert all(len(each) == 2 for each in octets)

@@ -24,7 +24,8 @@ from tests.kill.harness import Case
 from tests.support import child, notice_child
 from tests.support.child import Strike
 from tests.support.grounds import Ground, ground, look
-from tests.support.inboxes import Inbox, Received
+from tests.support.http_server import HttpRequest
+from tests.support.inboxes import Inbox
 from tests.support.notice_child import OWED
 from tests.support.postgres import Cluster
 from tests.support.processes import FORKS, Child, _guard
@@ -71,9 +72,9 @@ class Receiver:
         """A path that no stray of another harness on this machine can know."""
         return self._inbox.url(f"/run{next(self._paths)}-{token_hex(6)}")
 
-    def calls(self, url: str) -> list[Received]:
+    def calls(self, url: str) -> list[HttpRequest]:
         path = "/" + url.rpartition("/")[2]
-        return [each for each in list(self._inbox.calls) if each.path == path]
+        return [each for each in list(self._inbox.requests) if each.path == path]
 
 
 class Telling(Child):
