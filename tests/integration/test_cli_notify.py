@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from tests.support.api import Desk, a_desk, on_a_socket
 from tests.support.channels import KEY, PATH, draining
+from tests.support.commands import Said, typed
 from tests.support.hostile_texts import HOSTILE
 from tests.support.inboxes import Answer, Inbox, Mailbox, well_signed
 from tests.support.messages import a_notice, owe
-from tests.support.typing_in import Said, typed_in
+from tests.support.processes import environment
 
 from holdfast.core.notice import State
 from holdfast.store import journal
@@ -39,7 +40,7 @@ class Shell:
     folder: Path
 
     async def __call__(self, *args: str, stdin: str = "", **env: str) -> Said:
-        return await typed_in(self.folder, "notify", *args, stdin=stdin, env=env)
+        return await typed("notify", *args, stdin=stdin, env=environment(self.folder, {}) | env)
 
     async def ok(self, *args: str, **more: Any) -> Said:
         said = await self(*args, **more)
