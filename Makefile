@@ -4,6 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 500
 DATA   ?= data
+# The suite starts hundreds of processes: byte code that is kept saves each of them compiling the product again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test check sim sim-year kill pending bench bench-acme bench-renew bench-notices bench-api bench-faces contract interop shape docs lock clean
 
@@ -103,3 +105,4 @@ lock:
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .cache .hypothesis site
+	find src tests bench scripts -name __pycache__ -prune -exec rm -rf {} +
