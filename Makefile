@@ -4,8 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 500
 DATA   ?= data
+# The suite starts hundreds of processes: byte code that is kept saves each of them compiling the product again.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notices bench-api bench-faces contract interop docs lock clean
+.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notices bench-api bench-faces contract interop shape docs lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -85,6 +87,10 @@ $(VENV)/.bench: requirements/bench.txt $(VENV)/.dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/bench.txt
 	@touch $@
 
+# Lines, modules, repeated names, files touched by a change: the figures of the source, beside their goals.
+shape: $(VENV)/.dev
+	$(BIN)/python -m scripts.shape
+
 # Writes docs/reference from the code, then all pages as a site into site/.
 docs: $(VENV)/.docs
 	$(BIN)/python -m scripts.make_reference
@@ -103,3 +109,4 @@ lock:
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .cache .hypothesis site
+	find src tests bench scripts -name __pycache__ -prune -exec rm -rf {} +

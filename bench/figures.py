@@ -7,6 +7,11 @@ def figure(name: str, value: float | str, unit: str, goal: float | str, met: boo
     print(f"FIGURE {word(name)} {number(value)} {word(unit)} goal {number(goal)} {verdict}", flush=True)
 
 
+def noted(name: str, value: float | str, unit: str) -> None:
+    """Print what was measured and has no goal."""
+    print(f"FIGURE {word(name)} {number(value)} {word(unit)} goal none", flush=True)
+
+
 def skipped(name: str, reason: str) -> None:
     """Print why there is nothing to compare with: a peer not installed, a machine that cannot do it."""
     print(f"FIGURE {word(name)} - skipped {' '.join(reason.split())}", flush=True)

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.support.ca import a_vault
-from tests.support.inboxes import Inbox, Received
+from tests.support.http_server import HttpRequest
+from tests.support.inboxes import Inbox
 from tests.support.notices import DAYS, HOUR, SLOW, Newsroom, a_newsroom, in_virtual_time, pass_time
 from tests.support.postgres import Cluster
 from tests.support.stores import migrated
@@ -41,14 +42,14 @@ RATE: Final = 100  # a second: what most channels take is far below
 SIGNED_WITH: Final = Secret(b"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 
 
-class Ids(list[Received]):
+class Ids(list[HttpRequest]):
     """Remembers who called, and nothing of what was said."""
 
     def __init__(self) -> None:
         super().__init__()
         self.heard: Counter[str] = Counter()
 
-    def append(self, call: Received) -> None:
+    def append(self, call: HttpRequest) -> None:
         self.heard[call.headers["webhook-id"]] += 1
         self[:] = [call]
 
@@ -73,7 +74,7 @@ async def drained(engine: Engine, folder: Path) -> tuple[float, float, Counter[s
     room = a_newsroom(db, vault=vault)
     room.boxes = senders  # type: ignore[assignment]
     async with Inbox() as web:
-        web.calls = ids = Ids()
+        web.requests = ids = Ids()
         wish = ChannelWish(name="hook", kind="webhook", limit=Limit(burst=MANY, every=timedelta(milliseconds=1)))
         given = {"url": Secret(web.url("/x").encode()), "secret": SIGNED_WITH}
         await channels.add(room.keeper, wish, credentials=given, post=senders, actor="bench")

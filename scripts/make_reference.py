@@ -1,4 +1,4 @@
-"""Write docs/reference/ from the code: settings, the job machine, metrics, named points. `make docs` runs it.
+"""Write docs/reference/ from the code: settings, state machines, metrics, named points, commands, the API. `make docs` runs it.
 
 tests/test_docs.py fails when a page differs from what this would write.
 """
@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 from holdfast.config import describe, load
-from holdfast.core import notice
-from holdfast.core.job import MOVES, State
 from holdfast.ports import POINTS
 from holdfast.telemetry import Metrics
 from scripts.api_page import api, problems
 from scripts.commands_page import commands
+from scripts.machines_page import machines
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 MADE = "<!-- Written by scripts/make_reference.py; change the code, then run: make docs -->\n\n"
@@ -36,46 +35,6 @@ def settings() -> str:
             else f"`{str(row.default).lower() if row.default is False else row.default}`"
         )
         lines.append(f"| `{row.key}` | `{row.variable}` | {default} | {row.doc} |")
-    return "\n".join(lines) + "\n"
-
-
-def jobs() -> str:
-    lines = [
-        "# The job machine",
-        "",
-        "Drawn from the table in `src/holdfast/core/job.py`.",
-        "",
-        "```mermaid",
-        "stateDiagram-v2",
-        f"    [*] --> {State.READY}",
-        *(f"    {before} --> {after}: {event}" for (before, event), after in MOVES.items()),
-        f"    {State.DONE} --> [*]",
-        f"    {State.CANCELLED} --> [*]",
-        "```",
-        "",
-        "| from | event | to |",
-        "|---|---|---|",
-        *(f"| {before} | {event} | {after} |" for (before, event), after in MOVES.items()),
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def notices() -> str:
-    lines = [
-        "# The notice machine",
-        "",
-        "Drawn from the table in `src/holdfast/core/notice.py`.",
-        "",
-        "```mermaid",
-        "stateDiagram-v2",
-        f"    [*] --> {notice.State.PENDING}",
-        *(f"    {before} --> {after}: {event}" for (before, event), after in notice.MOVES.items()),
-        "```",
-        "",
-        "| from | event | to |",
-        "|---|---|---|",
-        *(f"| {before} | {event} | {after} |" for (before, event), after in notice.MOVES.items()),
-    ]
     return "\n".join(lines) + "\n"
 
 
@@ -113,8 +72,7 @@ def points() -> str:
 
 PAGES = {
     "settings.md": settings,
-    "jobs.md": jobs,
-    "notices.md": notices,
+    "machines.md": machines,
     "metrics.md": metrics,
     "points.md": points,
     "commands.md": commands,

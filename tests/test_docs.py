@@ -3,11 +3,14 @@
 import re
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
 import pytest
+from scripts.machines_page import MACHINES, Machine
 from scripts.make_reference import FOLDER, MADE, PAGES
 from typer.main import get_group
 
+from holdfast import core
 from holdfast.cli.main import COMMANDS
 from holdfast.core.reasons import MEANINGS, Reason
 from tests.support.command_texts import texts, wrong
@@ -19,6 +22,22 @@ LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 @pytest.mark.parametrize("page", PAGES)
 def test_a_reference_page_is_what_the_code_would_write(page: str) -> None:
     assert (FOLDER / page).read_text(encoding="utf-8") == MADE + PAGES[page](), "run: make docs"
+
+
+def test_every_table_of_moves_is_drawn() -> None:
+    modules = [import_module(each.name) for each in walk_packages(core.__path__, "holdfast.core.")]
+    tables = {(module.__name__, name) for module in modules for name in vars(module) if name.endswith("MOVES")}
+    drawn = {(machine.module.__name__, machine.moves) for machine in MACHINES}
+    assert tables == drawn
+    assert len(drawn) == len(MACHINES) == 8
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.title)
+def test_a_machine_reaches_each_of_its_states_from_where_it_begins(machine: Machine) -> None:
+    reached, table = set(machine.begins), machine.table
+    while more := {after for (before, _), after in table.items() if before in reached} - reached:
+        reached |= more
+    assert reached == set(type(machine.begins[0]))
 
 
 @pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("*.md")) + sorted(

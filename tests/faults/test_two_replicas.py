@@ -1,12 +1,11 @@
 """Two replicas on one PostgreSQL keep certificates together: what one publishes, the other answers."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.faults.conftest import Serve
+from tests.support import commands
 from tests.support.grounds import Ground, PostgresGround, look
 from tests.support.pebble import Pebble
 from tests.support.processes import environment
@@ -81,9 +80,6 @@ def leaders(tx: Tx) -> int:
 
 
 def holdfast(folder: Path, settings: dict[str, str], *words: str) -> str:
-    command = [sys.executable, "-m", "holdfast.cli.main", *words]
-    done = subprocess.run(
-        command, env=environment(folder, settings), capture_output=True, text=True, timeout=3 * PATIENCE
-    )
+    done = commands.holdfast(*words, env=environment(folder, settings), timeout=3 * PATIENCE)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

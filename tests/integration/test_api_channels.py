@@ -126,7 +126,7 @@ async def test_a_new_secret_signs_beside_the_old_one_until_that_is_taken_away(db
         await change({"secret": NEW_KEY})
         await change({"old_secret": None})
         now = SystemClock().now().timestamp()
-        both, new = web.calls
+        both, new = web.requests
         assert (well_signed(both, KEY, now=now), well_signed(both, NEW_KEY, now=now)) == (True, True)
         assert (well_signed(new, KEY, now=now), well_signed(new, NEW_KEY, now=now)) == (False, True)
         kept = await db.read(lambda tx: tx.rows("SELECT COUNT(*) AS n FROM secrets"))
@@ -160,7 +160,7 @@ async def test_a_test_goes_by_the_same_way_and_says_what_happened(db: Database, 
         await admin.post("/channels", a_webhook(web))
         told = await admin.post("/channels/ops/test")
         assert told["ok"]
-        assert web.calls[0].json["type"] == "test"
+        assert web.requests[0].json()["type"] == "test"
         web.answers = [Answer(404), Answer(503), Answer(429)]
         for words in ("has nothing at this address (404", "answered 503", "too many messages (429)"):
             told = await admin.post("/channels/ops/test")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support import foreign_layouts as layouts
 from tests.support.api import a_desk, on_a_port
+from tests.support.commands import typed
 from tests.support.foreign_layouts import SmallCa
 from tests.support.processes import environment
 
@@ -94,12 +94,8 @@ class Elsewhere:
         self._folder = folder
 
     async def __call__(self, *args: str) -> tuple[int, str, str]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "holdfast.cli.main", *args, cwd=self._folder, env=self._env,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )  # fmt: skip
-        out, err = await process.communicate()
-        return process.returncode or 0, out.decode(), err.decode()
+        said = await typed(*args, cwd=self._folder, env=self._env)
+        return said.code, said.out, said.err
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from mcp import Client, StdioServerParameters
 from tests.support.api import Asker, a_desk, on_a_port
+from tests.support.commands import holdfast
 from tests.support.foreign_layouts import SmallCa
 from tests.support.messages import a_notice, owe
 from tests.support.processes import Served, environment
@@ -252,8 +253,7 @@ def _typed(folder: Path, plant: Planted) -> str:
 
 
 def _run(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "holdfast.cli.main", *words]
-    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return holdfast(*words, env=env)
 
 
 async def _told_to_an_assistant(folder: Path, url: str, token: str) -> str:

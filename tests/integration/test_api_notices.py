@@ -90,8 +90,8 @@ async def test_a_requeued_one_is_sent_and_its_history_is_kept(db: Database, tmp_
         row = await admin.post("/notifications/notice_01/requeue")
         assert (row["state"], row["attempt"], row["last_error"], row["dead_because"]) == ("pending", 0, None, None)
         async with draining(desk):
-            await desk.house.until(lambda: web.calls)
-        assert web.calls[0].headers["webhook-id"] == "notice_01"
+            await desk.house.until(lambda: web.requests)
+        assert web.requests[0].headers["webhook-id"] == "notice_01"
         full = await admin.get("/notifications/notice_01")
         assert (full["state"], full["delivered_on_attempt"]) == ("sent", 1)
         requeued, sent = full["history"]

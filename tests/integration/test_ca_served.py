@@ -2,8 +2,6 @@
 
 import json
 import ssl
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.support.acme_client import AcmeClient, b64, binding, problem, unb64
+from tests.support.commands import holdfast
 from tests.support.engine import eventually
 from tests.support.postgres import Cluster
 from tests.support.processes import Served, environment
@@ -63,9 +62,7 @@ class Installation:
         self.served = Served(folder, settings)
 
     def ca(self, *args: str) -> Any:
-        command = [sys.executable, "-m", "holdfast.cli.main", "ca", *args, "-o", "json"]
-        env = environment(self.folder, self.settings)
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+        done = holdfast("ca", *args, "-o", "json", env=environment(self.folder, self.settings))
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -4,7 +4,6 @@ import json
 import ssl
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 from cryptography import x509
+from tests.support.commands import holdfast
 from tests.support.postgres import Cluster
 from tests.support.processes import Served, environment
 from tests.support.reaper import PATIENCE, until
@@ -26,9 +26,7 @@ class Ground:
     settings: dict[str, str]
 
     def holdfast(self, *args: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "holdfast.cli.main", *args]
-        env = environment(self.folder, self.settings)
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+        return holdfast(*args, env=environment(self.folder, self.settings))
 
     def ca(self, *args: str) -> Any:
         """What `holdfast ca … -o json` says."""
@@ -211,8 +209,8 @@ def test_a_ceremony_elsewhere_is_taken_over_with_its_key(alone: Ground, tmp_path
     alone.settings |= {"PKI_ROOT_PASSPHRASE": "a passphrase for the root"}
     secret.write_text("the passphrase of the other\n")
     env = environment(alone.folder, {}) | {"HOLDFAST_PKI_ROOT_PASSPHRASE": "a passphrase for the root"}
-    command = [sys.executable, "-m", "holdfast.cli.main", "pki", "init", "--name", "Old", "--out", str(out)]
-    subprocess.run([*command, "--intermediate-passphrase-file", str(secret)], env=env, check=True, capture_output=True)
+    made = holdfast("pki", "init", "--name", "Old", "--out", out, "--intermediate-passphrase-file", secret, env=env)
+    assert made.returncode == 0, made.stderr
     alone.settings = {}
     chains = ("--chain", str(out / "intermediate.pem"), "--chain", str(out / "root.pem"))
     key = ("--key", str(out / "intermediate-key.pem"), "--passphrase-file", str(secret))
@@ -256,13 +254,8 @@ def test_a_command_of_our_own_cas_refuses_when_a_server_elsewhere_is_named(
         login = tmp_path / ".config" / "holdfast" / "login.json"
         login.parent.mkdir(parents=True)
         login.write_text(json.dumps({"server": "https://holdfast.example", "token": "hf_x"}))
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli.main", "ca", "create", "lab", *args],
-        env=environment(tmp_path / "none", {}) | {"HOME": str(tmp_path)} | env,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    given = environment(tmp_path / "none", {}) | {"HOME": str(tmp_path)} | env
+    done = holdfast("ca", "create", "lab", *args, env=given)
     assert done.returncode == 2, done.stderr
     assert "works only on the machine of the server" in done.stderr
     assert words in done.stderr

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.support import commands
 from tests.support.reaper import PATIENCE
 from tests.support.secrets_planted import TYPED_SETTING
 
@@ -30,8 +31,7 @@ SECRETS = {
 def holdfast(*args: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command with nothing of ours in its environment but `env`."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    command = [sys.executable, "-m", "holdfast.cli.main", *args]
-    return subprocess.run(command, env={**clean, **(env or {})}, capture_output=True, text=True, timeout=PATIENCE)
+    return commands.holdfast(*args, env={**clean, **(env or {})})
 
 
 @pytest.mark.parametrize("output", ["table", "json", "toml"])

@@ -15,9 +15,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.support import commands
 from tests.support.keys import a_kek, settings_in
 from tests.support.postgres import Cluster
-from tests.support.reaper import PATIENCE, until
+from tests.support.reaper import until
 from tests.support.secrets_planted import KEPT_BY_COMMAND
 
 from holdfast import keyfile
@@ -48,8 +49,7 @@ def environment(settings: Settings, **more: str) -> dict[str, str]:
 
 
 def holdfast(settings: Settings, *args: str, **more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "holdfast.cli.main", *args]
-    return subprocess.run(command, env=environment(settings, **more), capture_output=True, text=True, timeout=PATIENCE)
+    return commands.holdfast(*args, env=environment(settings, **more))
 
 
 def in_store(settings: Settings, work: object) -> object:

@@ -17,6 +17,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from tests.support.api import Desk, a_desk, another, on_a_port, on_a_socket
+from tests.support.commands import Said, typed
 from tests.support.engine import PATIENCE
 from tests.support.processes import Served, environment
 from tests.support.reaper import until
@@ -41,17 +42,6 @@ def make_engine(tmp_path: Path) -> Callable[[], Engine]:
 
 
 @dataclass
-class Said:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-@dataclass
 class Shell:
     """Somebody at a terminal on the server's machine."""
 
@@ -61,14 +51,15 @@ class Shell:
     async def start(self, *args: str, env: dict[str, str] | None = None) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "holdfast.cli.main", *args,
-            env=environment(self.folder, {}) | {"HOME": str(self.folder)} | (env or {}),
+            env=self._environment(env),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
 
+    def _environment(self, env: dict[str, str] | None) -> dict[str, str]:
+        return environment(self.folder, {}) | {"HOME": str(self.folder)} | (env or {})
+
     async def __call__(self, *args: str, env: dict[str, str] | None = None, stdin: str = "") -> Said:
-        process = await self.start(*args, env=env)
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), PATIENCE)
-        return Said(process.returncode or 0, out.decode(), err.decode())
+        return await typed(*args, env=self._environment(env), stdin=stdin)
 
     async def ok(self, *args: str, **more: Any) -> Said:
         said = await self(*args, **more)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from tests.support.api import Desk, a_desk, on_a_socket
 from tests.support.channels import KEY, PATH, draining
+from tests.support.commands import Said, typed
 from tests.support.hostile_texts import HOSTILE
 from tests.support.inboxes import Answer, Inbox, Mailbox, well_signed
 from tests.support.messages import a_notice, owe
-from tests.support.typing_in import Said, typed_in
+from tests.support.processes import environment
 
 from holdfast.core.notice import State
 from holdfast.store import journal
@@ -39,7 +40,7 @@ class Shell:
     folder: Path
 
     async def __call__(self, *args: str, stdin: str = "", **env: str) -> Said:
-        return await typed_in(self.folder, "notify", *args, stdin=stdin, env=env)
+        return await typed("notify", *args, stdin=stdin, env=environment(self.folder, {}) | env)
 
     async def ok(self, *args: str, **more: Any) -> Said:
         said = await self(*args, **more)
@@ -65,7 +66,7 @@ async def test_a_channel_is_added_tried_muted_and_removed(db: Database, tmp_path
         assert PATH not in made.out
         tested = await shell.ok("test", "hook")
         assert "hook" in tested.out
-        assert well_signed(web.calls[0], secret, now=SystemClock().now().timestamp())
+        assert well_signed(web.requests[0], secret, now=SystemClock().now().timestamp())
         settings = {"host": "127.0.0.1", "port": mail.port, "security": "none", "from": "a@x.example"}
         words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         await shell.ok("channel", "add", "mail", "--kind", "email", *words, "--set", 'to=["b@x.example"]')
@@ -146,8 +147,8 @@ async def test_dead_letters_are_listed_shown_requeued_and_resolved(db: Database,
         sent = await shell.ok("requeue", "--all", "--yes")
         assert "1 message will be sent again." in sent.err
         async with draining(shell.desk):
-            await shell.desk.house.until(lambda: web.calls)
-        assert [call.headers["webhook-id"] for call in web.calls] == ["notice_1"]
+            await shell.desk.house.until(lambda: web.requests)
+        assert [call.headers["webhook-id"] for call in web.requests] == ["notice_1"]
         await shell.ok("resolve", "notice_2", "--note", "told by phone")
         settled = (await shell.ok("show", "notice_2", "-o", "json")).json
         assert (settled["state"], settled["note"]) == ("resolved", "told by phone")

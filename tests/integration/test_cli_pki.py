@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from tests.support.commands import holdfast
 from tests.support.pki import crl_findings, openssl
 from tests.support.reaper import PATIENCE
 from tests.support.secrets_planted import CEREMONY_INTERMEDIATE as INTERMEDIATE
@@ -29,9 +30,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def pki(*args: str | Path, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *map(str, args)], env=environment(**more), capture_output=True, text=True, timeout=PATIENCE
-    )
+    return holdfast("pki", *args, env=environment(**more))
 
 
 def init(out: Path, *args: str, **more: str) -> subprocess.CompletedProcess[str]:

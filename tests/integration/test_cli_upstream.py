@@ -2,15 +2,14 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.support.commands import typed
 from tests.support.fake_cas.digicert import FakeDigicert
 from tests.support.processes import Served, environment
-from tests.support.reaper import PATIENCE
 
 from holdfast.cli.given import NotGiven
 from holdfast.cli.issuer import credentials
@@ -25,13 +24,9 @@ class Shell:
     said: str = ""  # all that any command has printed
 
     async def __call__(self, *args: str, stdin: str = "", **env: str) -> tuple[int, str]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "holdfast.cli.main", *args, env=environment(self.folder, {}) | env,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
-        out, _ = await asyncio.wait_for(process.communicate(stdin.encode()), PATIENCE)
-        self.said += out.decode()
-        return process.returncode or 0, out.decode()
+        said = await typed(*args, env=environment(self.folder, {}) | env, stdin=stdin, merged=True)
+        self.said += said.out
+        return said.code, said.out
 
     def given(self, **more: object) -> list[str]:
         return [word for name, value in self.ca.settings(**more).items() for word in ("--set", f"{name}={value}")]

@@ -2,15 +2,14 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.ca import a_vault
+from tests.support.commands import holdfast
 from tests.support.lifecycle import House, TruthfulCa, a_house
 from tests.support.processes import environment
-from tests.support.reaper import PATIENCE
 from tests.support.stores import migrated, open_store
 
 from holdfast.core.certificate import State
@@ -241,8 +240,7 @@ async def test_more_than_a_page_of_certificates_is_seen(db: Database, tmp_path: 
 
 
 def _holdfast(folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "holdfast.cli.main", *map(str, args)]
-    return subprocess.run(command, env=environment(folder, {}), capture_output=True, text=True, timeout=PATIENCE)
+    return holdfast(*args, env=environment(folder, {}))
 
 
 async def _a_store(folder: Path) -> None:

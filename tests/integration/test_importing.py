@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +15,12 @@ from tests.interop.packages import CannotBeHad, Debian, Package, Pip, obtain
 from tests.support import foreign_layouts as layouts
 from tests.support.acme_face import open_front
 from tests.support.ca import a_vault
+from tests.support.commands import holdfast
 from tests.support.foreign_layouts import ACCOUNT_URL, DAY, DIRECTORY, NOW, SmallCa
 from tests.support.lifecycle import House, a_house
 from tests.support.pebble import Pebble
 from tests.support.ports import free_port
 from tests.support.processes import Served, environment
-from tests.support.reaper import PATIENCE
 from tests.support.stores import migrated, open_store
 from tests.support.upstream import Site, Through, a_site, add, ask
 
@@ -352,8 +351,7 @@ async def test_what_a_client_wrote_is_adopted_and_renewed_with_its_account(clien
 
 
 def _holdfast(folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "holdfast.cli.main", *map(str, args)]
-    return subprocess.run(command, env=environment(folder, {}), capture_output=True, text=True, timeout=PATIENCE)
+    return holdfast(*args, env=environment(folder, {}))
 
 
 async def _an_empty_store(folder: Path) -> None:

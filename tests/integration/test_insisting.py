@@ -50,13 +50,13 @@ async def test_a_revocation_is_waited_for_over_a_weekend_and_told_of_once(tmp_pa
         version = await held(office)
         office.ca.rights = False
         await certificates.revoke(office.house.keeper, NAME, reason=1, actor="local:alice")
-        before = len(office.ca.asked)
+        before = len(office.ca.requests)
         await office.pass_by(60 * HOUR)
         [job] = await office.house.db.read(lambda tx: tx.rows("SELECT * FROM jobs WHERE kind = 'revoke'"))
         assert (job["state"], job["attempts"], job["reason"]) == ("ready", 0, "CA_STILL_PENDING")
         assert "an administrator must approve it" in job["last_error"]
         assert len(office.ca.lines("PUT /services/v2/certificate")) <= 1
-        assert len(office.ca.asked) - before < 100
+        assert len(office.ca.requests) - before < 100
         office.ca.approve()
         await office.pass_by(2 * HOUR)
         assert await revoked(office.house, version)

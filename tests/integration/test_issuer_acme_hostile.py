@@ -14,7 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from tests.support.challenge_server import Trap
-from tests.support.hostile_ca import NAME, TOKEN, HostileCa, drip, flood, hang
+from tests.support.hostile_ca import NAME, TOKEN, HostileCa, flood
+from tests.support.http_server import drip, hang
 from tests.support.issuing import a_wish
 from tests.support.pki import a_leaf
 from tests.support.reaper import PATIENCE
@@ -40,7 +41,7 @@ def pem_of(certificate: x509.Certificate) -> bytes:
 
 
 @dataclass
-class Bench:
+class HostileCaClient:
     ca: HostileCa
     trap: Trap  # where the CA would like to send us
     transport: HttpTransport
@@ -88,10 +89,10 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(tmp_path: Path) -> AsyncIterator[HostileCaClient]:
     transport = HttpTransport()
     async with HostileCa(tmp_path) as ca, Trap() as trap:
-        yield Bench(ca, trap, transport)
+        yield HostileCaClient(ca, trap, transport)
         assert trap.connections == 0  # in no test of this file
     await transport.close()
 
@@ -107,7 +108,7 @@ async def outcome(call: Callable[..., Awaitable[Any]], *arguments: Any) -> tuple
 # ── when it behaves ──
 
 
-async def test_a_ca_that_behaves_is_understood(bench: Bench) -> None:
+async def test_a_ca_that_behaves_is_understood(bench: HostileCaClient) -> None:
     wire = bench.wire()
     assert await acme_account.ensure_account(wire, KEY, terms_agreed=True) == bench.account
     placed = await bench.issuer.place(WISH)
@@ -130,7 +131,7 @@ async def test_a_ca_that_behaves_is_understood(bench: Bench) -> None:
     assert await bench.issuer.look(placed.ref, WISH) == Issued(chain_pem=chain)
 
 
-async def test_a_server_that_its_roots_do_not_vouch_for_is_not_talked_to(bench: Bench) -> None:
+async def test_a_server_that_its_roots_do_not_vouch_for_is_not_talked_to(bench: HostileCaClient) -> None:
     wire = bench.wire(Place(directory=bench.ca.url("/dir")))
     assert await outcome(wire.directory) == (Reason.CA_TLS_FAILED, TryLater)
     with pytest.raises(TryLater, match="Check the setting roots"):
@@ -143,21 +144,21 @@ async def test_a_server_that_its_roots_do_not_vouch_for_is_not_talked_to(bench: 
 
 
 @pytest.mark.parametrize("name", ["newNonce", "newAccount", "newOrder", "revokeCert", "keyChange", "renewalInfo"])
-async def test_a_directory_that_leads_elsewhere_is_not_used(bench: Bench, name: str) -> None:
+async def test_a_directory_that_leads_elsewhere_is_not_used(bench: HostileCaClient, name: str) -> None:
     for url in bench.elsewhere:
         bench.ca.say("/dir", bench.ca.directory(**{name: url}))
         assert await outcome(bench.issuer.place, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
     assert set(bench.ca.asked) == {"/dir"}
 
 
-async def test_a_host_that_the_operator_has_named_is_one_of_the_ca_s(bench: Bench) -> None:
+async def test_a_host_that_the_operator_has_named_is_one_of_the_ca_s(bench: HostileCaClient) -> None:
     other = f"https://127.0.0.1:{bench.trap.port}/ari"
     bench.ca.say("/dir", bench.ca.directory(renewalInfo=other))
     place = Place(directory=bench.ca.url("/dir"), roots=bench.ca.place.roots, hosts=(f"127.0.0.1:{bench.trap.port}",))
     assert (await bench.wire(place).directory()).renewal_info == other
 
 
-async def test_no_address_of_an_order_leads_elsewhere(bench: Bench) -> None:
+async def test_no_address_of_an_order_leads_elsewhere(bench: HostileCaClient) -> None:
     for url in bench.elsewhere:
         bench.ca.say("/order/1", bench.ca.order(authorizations=[url]))
         assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
@@ -171,7 +172,7 @@ async def test_no_address_of_an_order_leads_elsewhere(bench: Bench) -> None:
         assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
 
 
-async def test_no_header_leads_elsewhere(bench: Bench) -> None:
+async def test_no_header_leads_elsewhere(bench: HostileCaClient) -> None:
     elsewhere = bench.elsewhere[0]
     bench.ca.say("/order", bench.ca.order(), status=201, Location=elsewhere)
     assert await outcome(bench.issuer.place, WISH) == (Reason.DIRECTORY_UNSAFE, Refused)
@@ -181,7 +182,7 @@ async def test_no_header_leads_elsewhere(bench: Bench) -> None:
     assert await outcome(bench.issuer.find, WISH) == (Reason.DIRECTORY_UNSAFE, Refused)
 
 
-async def test_what_was_stored_is_checked_again_when_it_is_used(bench: Bench) -> None:
+async def test_what_was_stored_is_checked_again_when_it_is_used(bench: HostileCaClient) -> None:
     elsewhere = bench.elsewhere[0]
     ref = {"order": elsewhere, "finalize": elsewhere}
     proof = Proof(
@@ -199,7 +200,7 @@ async def test_what_was_stored_is_checked_again_when_it_is_used(bench: Bench) ->
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
-async def test_a_redirect_is_not_followed(bench: Bench, status: int) -> None:
+async def test_a_redirect_is_not_followed(bench: HostileCaClient, status: int) -> None:
     bench.ca.say("/dir", b"", status=status, Location=bench.elsewhere[0])
     assert await outcome(bench.issuer.place, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
     bench.ca.do("/dir", bench.ca.good("/dir"))
@@ -210,7 +211,7 @@ async def test_a_redirect_is_not_followed(bench: Bench, status: int) -> None:
 # ── bodies ──
 
 
-async def test_a_flood_is_cut_off(bench: Bench) -> None:
+async def test_a_flood_is_cut_off(bench: HostileCaClient) -> None:
     bench.ca.do("/dir", flood)
     assert await outcome(bench.issuer.place, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
     await asyncio.wait_for(bench.ca.left.wait(), PATIENCE)
@@ -234,7 +235,7 @@ RUBBISH = [
 
 
 @pytest.mark.parametrize("body", RUBBISH, ids=range(len(RUBBISH)))
-async def test_rubbish_is_not_understood(bench: Bench, body: bytes) -> None:
+async def test_rubbish_is_not_understood(bench: HostileCaClient, body: bytes) -> None:
     bench.ca.say("/dir", body)
     reason, _ = await outcome(bench.issuer.place, WISH)
     assert reason in (
@@ -246,7 +247,7 @@ async def test_rubbish_is_not_understood(bench: Bench, body: bytes) -> None:
         assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
 
 
-async def test_a_directory_that_is_nested_too_deep_is_not_understood(bench: Bench) -> None:
+async def test_a_directory_that_is_nested_too_deep_is_not_understood(bench: HostileCaClient) -> None:
     deep: dict[str, Any] = {}
     for _ in range(16):
         deep = {"meta": deep}
@@ -268,7 +269,7 @@ async def test_a_directory_that_is_nested_too_deep_is_not_understood(bench: Benc
         {"authorizations": ["https://localhost/"] * 1001},
     ],
 )
-async def test_an_order_of_the_wrong_shape_is_not_understood(bench: Bench, changes: dict[str, Any]) -> None:
+async def test_an_order_of_the_wrong_shape_is_not_understood(bench: HostileCaClient, changes: dict[str, Any]) -> None:
     bench.ca.say("/order/1", bench.ca.order(**changes))
     assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
 
@@ -279,12 +280,12 @@ async def test_an_order_of_the_wrong_shape_is_not_understood(bench: Bench, chang
 @pytest.mark.parametrize(
     "token", ["../../../etc/cron.d/x", "a/b", "", "a" * 513, "a b", "a\nb", "a%2fb", "a.b", None, 7, ["a"]]
 )
-async def test_a_token_that_could_be_a_path_is_never_published(bench: Bench, token: object) -> None:
+async def test_a_token_that_could_be_a_path_is_never_published(bench: HostileCaClient, token: object) -> None:
     bench.ca.say("/authz/1", bench.ca.authz(challenges=[bench.ca.challenge(token=token)]))
     assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, Refused)
 
 
-async def test_other_names_than_ours_are_not_proved_and_not_accepted(bench: Bench) -> None:
+async def test_other_names_than_ours_are_not_proved_and_not_accepted(bench: HostileCaClient) -> None:
     bench.ca.say("/order/1", bench.ca.order(identifiers=[{"type": "dns", "value": "other.test"}]))
     look = await bench.issuer.look(bench.ref, WISH)
     assert isinstance(look, Failed)
@@ -295,7 +296,9 @@ async def test_other_names_than_ours_are_not_proved_and_not_accepted(bench: Benc
         assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, Refused)
 
 
-async def test_a_wildcard_is_told_apart_from_its_parent_even_if_the_ca_forgets_to_say_so(bench: Bench) -> None:
+async def test_a_wildcard_is_told_apart_from_its_parent_even_if_the_ca_forgets_to_say_so(
+    bench: HostileCaClient,
+) -> None:
     named = [{"type": "dns", "value": f"*.{NAME}"}]
     bench.ca.say("/order/1", bench.ca.order(identifiers=named))
     for changes in ({"wildcard": True}, {}):
@@ -305,7 +308,7 @@ async def test_a_wildcard_is_told_apart_from_its_parent_even_if_the_ca_forgets_t
         assert look.choices[0][0].identifier.value == f"*.{NAME}"
 
 
-async def test_an_order_that_the_ca_has_forgotten_or_let_expire_is_over(bench: Bench) -> None:
+async def test_an_order_that_the_ca_has_forgotten_or_let_expire_is_over(bench: HostileCaClient) -> None:
     past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     bench.ca.refuse("/order/1", "malformed", "no such order", status=404)
     looks = [await bench.issuer.look(bench.ref, WISH)]
@@ -332,7 +335,7 @@ async def test_an_order_that_the_ca_has_forgotten_or_let_expire_is_over(bench: B
         ("strange", Reason.CA_REFUSED),
     ],
 )
-async def test_a_failed_order_says_for_which_name_and_why(bench: Bench, word: str, reason: str) -> None:
+async def test_a_failed_order_says_for_which_name_and_why(bench: HostileCaClient, word: str, reason: str) -> None:
     error = {"type": f"urn:ietf:params:acme:error:{word}", "detail": "the CA's own words\x1b[31m\r\n"}
     bench.ca.say("/order/1", bench.ca.order(status="invalid"))
     bench.ca.say(
@@ -342,7 +345,9 @@ async def test_a_failed_order_says_for_which_name_and_why(bench: Bench, word: st
     assert look == Failed(why=f"localhost, http-01 for {NAME}: the CA's own words [31m ({word})", reason=reason)
 
 
-async def test_a_proof_that_was_not_found_ends_the_order_also_where_the_ca_would_wait_for_ever(bench: Bench) -> None:
+async def test_a_proof_that_was_not_found_ends_the_order_also_where_the_ca_would_wait_for_ever(
+    bench: HostileCaClient,
+) -> None:
     error = {"type": "urn:ietf:params:acme:error:connection", "detail": "refused"}
     bench.ca.say("/authz/1", bench.ca.authz(challenges=[bench.ca.challenge(error=error)]))
     look = await bench.issuer.look(bench.ref, WISH)
@@ -351,7 +356,7 @@ async def test_a_proof_that_was_not_found_ends_the_order_also_where_the_ca_would
     assert isinstance(await bench.issuer.look(bench.ref, WISH), Pending)  # it tries again by itself (§8.2)
 
 
-async def test_a_certificate_that_is_none_is_not_handed_on(bench: Bench) -> None:
+async def test_a_certificate_that_is_none_is_not_handed_on(bench: HostileCaClient) -> None:
     secret = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     bench.ca.say("/order/1", bench.ca.order(status="valid", certificate=bench.ca.url("/cert/1")))
     for body in (b"", b"rubbish", secret, pem_of(a_leaf()) + secret, pem_of(a_leaf()) * 11):
@@ -362,7 +367,7 @@ async def test_a_certificate_that_is_none_is_not_handed_on(bench: Bench) -> None
             assert look.reason == Reason.WRONG_CERTIFICATE
 
 
-async def test_another_chain_that_is_odd_or_elsewhere_is_passed_by(bench: Bench) -> None:
+async def test_another_chain_that_is_odd_or_elsewhere_is_passed_by(bench: HostileCaClient) -> None:
     first, odd = pem_of(a_leaf()), bench.ca.url("/cert/2")
     bench.ca.say("/order/1", bench.ca.order(status="valid", certificate=bench.ca.url("/cert/1")))
     bench.ca.say("/cert/1", first, Link=", ".join(f'<{url}>;rel="alternate"' for url in (bench.elsewhere[0], odd)))
@@ -372,7 +377,7 @@ async def test_another_chain_that_is_odd_or_elsewhere_is_passed_by(bench: Bench)
     assert bench.ca.asked["/cert/2"] == 1
 
 
-async def test_a_name_without_a_proof_that_we_know_ends_the_order(bench: Bench) -> None:
+async def test_a_name_without_a_proof_that_we_know_ends_the_order(bench: HostileCaClient) -> None:
     for challenge in ({"type": "telepathy-01", "token": "../.."}, bench.ca.challenge(status="asleep")):
         bench.ca.say("/authz/1", bench.ca.authz(challenges=[challenge]))
         look = await bench.issuer.look(bench.ref, WISH)
@@ -402,7 +407,9 @@ async def test_a_name_without_a_proof_that_we_know_ends_the_order(bench: Bench) 
         ("malformed", 502, Reason.CA_DOWN, TryLater),
     ],
 )
-async def test_each_refusal_has_its_reason(bench: Bench, word: str, status: int, reason: str, kind: type) -> None:
+async def test_each_refusal_has_its_reason(
+    bench: HostileCaClient, word: str, status: int, reason: str, kind: type
+) -> None:
     bench.ca.refuse("/order", word, status=status)
     with pytest.raises(kind, match=f"this is {word}") as why:
         await bench.issuer.place(WISH)
@@ -410,7 +417,7 @@ async def test_each_refusal_has_its_reason(bench: Bench, word: str, status: int,
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 418, 429, 500, 503])
-async def test_what_speaks_no_acme_is_not_taken_for_the_ca_s_refusal(bench: Bench, status: int) -> None:
+async def test_what_speaks_no_acme_is_not_taken_for_the_ca_s_refusal(bench: HostileCaClient, status: int) -> None:
     bench.ca.say("/order", b"<html>the proxy says no</html>", status=status)
     reason, kind = await outcome(bench.issuer.place, WISH)
     assert kind is TryLater
@@ -433,7 +440,7 @@ IN_TWO_HOURS = "in two hours"  # from when the test runs, which may be long afte
     ],
 )
 async def test_a_rate_limit_waits_as_long_as_the_ca_asks_within_reason(
-    bench: Bench, header: str, low: float | None, high: float | None
+    bench: HostileCaClient, header: str, low: float | None, high: float | None
 ) -> None:
     if header == IN_TWO_HOURS:
         header = format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True)
@@ -446,7 +453,7 @@ async def test_a_rate_limit_waits_as_long_as_the_ca_asks_within_reason(
     )
 
 
-async def test_a_rate_limit_without_a_header_is_read_in_its_words(bench: Bench) -> None:
+async def test_a_rate_limit_without_a_header_is_read_in_its_words(bench: HostileCaClient) -> None:
     at = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%d %H:%M:%S UTC")
     bench.ca.refuse("/order", "rateLimited", f"too many new orders (300), retry after {at}: see https://x", status=429)
     with pytest.raises(TryLater) as later:
@@ -455,7 +462,7 @@ async def test_a_rate_limit_without_a_header_is_read_in_its_words(bench: Bench) 
     assert 6000 <= later.value.after.total_seconds() <= 7200
 
 
-async def test_a_name_that_a_person_must_unpause_is_no_rate_limit_and_its_link_is_whole(bench: Bench) -> None:
+async def test_a_name_that_a_person_must_unpause_is_no_rate_limit_and_its_link_is_whole(bench: HostileCaClient) -> None:
     link = f"https://portal.example/sfe/v1/unpause?jwt={'x' * 600}.end"
     said = f"Your account is temporarily prevented from requesting certificates for {NAME} and possibly others."
     bench.ca.refuse("/order", "rateLimited", f"{said} Please visit: {link}", status=429)
@@ -465,7 +472,7 @@ async def test_a_name_that_a_person_must_unpause_is_no_rate_limit_and_its_link_i
     assert link in str(refused.value)
 
 
-async def test_a_ca_that_takes_no_end_is_told_apart_from_one_that_minds_this_end(bench: Bench) -> None:
+async def test_a_ca_that_takes_no_end_is_told_apart_from_one_that_minds_this_end(bench: HostileCaClient) -> None:
     wish = a_wish(NAME, key=KEY, not_after=datetime.now(UTC) + timedelta(days=2))
     bench.ca.refuse("/order", "malformed", "NotBefore and NotAfter are not supported", status=400)
     assert await outcome(bench.issuer.place, wish) == (Reason.LIFETIME_REJECTED, Refused)
@@ -474,7 +481,7 @@ async def test_a_ca_that_takes_no_end_is_told_apart_from_one_that_minds_this_end
     assert await outcome(bench.issuer.place, wish) == (Reason.CA_REFUSED, Refused)
 
 
-async def test_several_problems_at_once_are_told_by_their_names(bench: Bench) -> None:
+async def test_several_problems_at_once_are_told_by_their_names(bench: HostileCaClient) -> None:
     inner = {"type": "urn:ietf:params:acme:error:rejectedIdentifier", "detail": "policy", "identifier": {"value": NAME}}
     bench.ca.say(
         "/order", {"type": "urn:ietf:params:acme:error:compound", "detail": "two", "subproblems": [inner]}, status=403
@@ -484,7 +491,7 @@ async def test_several_problems_at_once_are_told_by_their_names(bench: Bench) ->
     assert refused.value.reason == Reason.NAME_REFUSED
 
 
-async def test_a_missing_account_shows_when_it_is_probed(bench: Bench) -> None:
+async def test_a_missing_account_shows_when_it_is_probed(bench: HostileCaClient) -> None:
     assert "knows our account" in await bench.issuer.probe()
     bench.ca.say("/account/1", {"status": "deactivated"})
     assert await outcome(bench.issuer.probe) == (Reason.ACCOUNT_REFUSED, Refused)
@@ -495,18 +502,18 @@ async def test_a_missing_account_shows_when_it_is_probed(bench: Bench) -> None:
 # ── nonces ──
 
 
-async def test_a_refused_nonce_is_replaced_some_times_and_no_more(bench: Bench) -> None:
+async def test_a_refused_nonce_is_replaced_some_times_and_no_more(bench: HostileCaClient) -> None:
     bad = bench.ca.refusing("badNonce")
     bench.ca.do("/order", *[bad] * BAD_NONCES, bench.ca.good("/order"))
     assert (await bench.issuer.place(WISH)).ref == bench.ref
     assert bench.ca.asked["/nonce"] == 1  # each refusal brought the next one
-    bench.ca.asked.clear()
+    bench.ca.requests.clear()
     bench.ca.do("/order", bad)
     assert await outcome(bench.issuer.place, WISH) == (Reason.NONCES_REFUSED, TryLater)
     assert bench.ca.asked["/order"] == BAD_NONCES + 1
 
 
-async def test_with_a_refused_nonce_all_that_came_before_it_are_dropped(bench: Bench) -> None:
+async def test_with_a_refused_nonce_all_that_came_before_it_are_dropped(bench: HostileCaClient) -> None:
     issuer = bench.issuer
     await asyncio.gather(*(issuer.place(WISH) for _ in range(3)))  # each leaves a nonce behind
     asked = bench.ca.asked["/nonce"]
@@ -515,7 +522,7 @@ async def test_with_a_refused_nonce_all_that_came_before_it_are_dropped(bench: B
     assert bench.ca.asked["/nonce"] == asked + 1
 
 
-async def test_nonces_and_the_directory_are_remembered_between_calls(bench: Bench) -> None:
+async def test_nonces_and_the_directory_are_remembered_between_calls(bench: HostileCaClient) -> None:
     wire = bench.wire()
     for _ in range(3):
         await AcmeIssuer(wire, bench.account).place(WISH)
@@ -523,7 +530,7 @@ async def test_nonces_and_the_directory_are_remembered_between_calls(bench: Benc
 
 
 @pytest.mark.parametrize("nonce", ["", "a b", "../..", "é", "x" * 600])
-async def test_a_nonce_that_is_none_is_not_used(bench: Bench, nonce: str) -> None:
+async def test_a_nonce_that_is_none_is_not_used(bench: HostileCaClient, nonce: str) -> None:
     bench.ca.say("/nonce", b"", Replay_Nonce=nonce)
     assert await outcome(bench.issuer.place, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
 
@@ -552,12 +559,14 @@ def ari_path(certificate: bytes) -> str:
         {"suggestedWindow": {"start": "soon", "end": "later"}},
     ],
 )
-async def test_a_renewal_window_that_makes_no_sense_is_no_answer(bench: Bench, answer: object, issued: bytes) -> None:
+async def test_a_renewal_window_that_makes_no_sense_is_no_answer(
+    bench: HostileCaClient, answer: object, issued: bytes
+) -> None:
     bench.ca.say(ari_path(issued), answer)
     assert await bench.issuer.renewal_window(issued) is None
 
 
-async def test_a_renewal_window_is_read_and_asked_for_again_within_a_day(bench: Bench, issued: bytes) -> None:
+async def test_a_renewal_window_is_read_and_asked_for_again_within_a_day(bench: HostileCaClient, issued: bytes) -> None:
     window = {"start": "2030-01-01T00:00:00Z", "end": "2030-01-02T00:00:00+01:00"}
     for header, seconds in ((None, 21600), ("30", 60), ("7200", 7200), ("999999", 86400), ("never", 21600)):
         headers = {} if header is None else {"Retry_After": header}
@@ -568,14 +577,14 @@ async def test_a_renewal_window_is_read_and_asked_for_again_within_a_day(bench: 
         assert (found.explanation, found.ask_again_after_s) == ("https://x.test/", seconds)
 
 
-async def test_a_ca_without_renewal_information_is_not_asked_for_it(bench: Bench, issued: bytes) -> None:
+async def test_a_ca_without_renewal_information_is_not_asked_for_it(bench: HostileCaClient, issued: bytes) -> None:
     bench.ca.say("/dir", {k: v for k, v in bench.ca.directory().items() if k != "renewalInfo"})
     assert await bench.issuer.renewal_window(issued) is None
     assert (await bench.issuer.place(a_wish(NAME, key=KEY, replaces="AAAA.AQ"))).ref == bench.ref
 
 
 async def test_a_certificate_that_the_ca_does_not_know_has_no_window_but_a_broken_ca_is_told(
-    bench: Bench, issued: bytes
+    bench: HostileCaClient, issued: bytes
 ) -> None:
     assert await bench.issuer.renewal_window(issued) is None  # 404
     bench.ca.say(ari_path(issued), b"", status=503)
@@ -595,7 +604,7 @@ async def test_a_certificate_that_the_ca_does_not_know_has_no_window_but_a_broke
         ("malformed", 404, "no certificate to replace"),
     ],
 )
-async def test_a_refused_predecessor_is_told_apart(bench: Bench, word: str, status: int, detail: str) -> None:
+async def test_a_refused_predecessor_is_told_apart(bench: HostileCaClient, word: str, status: int, detail: str) -> None:
     bench.ca.refuse("/order", word, detail, status=status)
     assert await outcome(bench.issuer.place, a_wish(NAME, key=KEY, replaces="AAAA.AQ")) == (
         Reason.REPLACES_REJECTED,
@@ -605,7 +614,7 @@ async def test_a_refused_predecessor_is_told_apart(bench: Bench, word: str, stat
     assert reason != Reason.REPLACES_REJECTED or word == "alreadyReplaced"
 
 
-async def test_the_list_of_orders_may_be_long_broken_or_not_there(bench: Bench) -> None:
+async def test_the_list_of_orders_may_be_long_broken_or_not_there(bench: HostileCaClient) -> None:
     assert await bench.issuer.find(WISH) is None  # not offered
     bench.ca.say("/account/1", {"status": "valid", "orders": bench.ca.url("/orders")})
     assert await bench.issuer.find(WISH) is None  # 404

@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.support.acme_face import Front, open_front
 from tests.support.issuing import Rows, a_wish, complete, leaf_of, obtain, patiently
+from tests.support.upstream import Through
 
 from holdfast.core.ca import CaOptions, Policy, ProfileOptions
 from holdfast.core.reasons import Reason
@@ -19,7 +20,6 @@ from holdfast.issuers.acme import AcmeIssuer
 from holdfast.issuers.acme_reading import Place
 from holdfast.issuers.acme_wire import Memory, Wire
 from holdfast.issuers.base import Failed, Issued, NeedsProof, Placed
-from holdfast.ports import Request, Response
 from holdfast.solvers.http_store import HttpStore
 from holdfast.store.database import Database
 from holdfast.world import SystemClock
@@ -27,19 +27,6 @@ from holdfast.world import SystemClock
 pytestmark = pytest.mark.anyio
 
 LOCAL = "127.0.0.1"
-
-
-class Through:
-    """The Transport port over the server's application, without a socket."""
-
-    def __init__(self, front: Front) -> None:
-        self._http = front.http
-
-    async def request(self, request: Request) -> Response:
-        answer = await self._http.request(
-            request.method, request.url, headers=dict(request.headers), content=request.body
-        )
-        return Response(status=answer.status_code, headers=dict(answer.headers), body=answer.content)
 
 
 class Published(Rows):
@@ -55,7 +42,7 @@ class Published(Rows):
 
 
 @dataclass
-class Bench:
+class OurCaClient:
     front: Front
     wire: Wire
     issuer: AcmeIssuer
@@ -63,7 +50,7 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(db: Database, tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(db: Database, tmp_path: Path) -> AsyncIterator[OurCaClient]:
     profiles = (ProfileOptions(), ProfileOptions(name="short", lifetime_s=6 * 3600))
     policy = replace(Policy(), chaos_nonces=30)
     async with (
@@ -79,10 +66,10 @@ async def bench(db: Database, tmp_path: Path) -> AsyncIterator[Bench]:
         key = ec.generate_private_key(ec.SECP256R1())
         account = await patiently(acme_account.ensure_account, wire, key, terms_agreed=True)
         rows = Published(front)
-        yield Bench(front, wire, AcmeIssuer(wire, account), HttpStore(rows.put, rows.delete))
+        yield OurCaClient(front, wire, AcmeIssuer(wire, account), HttpStore(rows.put, rows.delete))
 
 
-async def test_a_certificate_is_issued_renewed_in_its_window_and_revoked(bench: Bench) -> None:
+async def test_a_certificate_is_issued_renewed_in_its_window_and_revoked(bench: OurCaClient) -> None:
     issuer = bench.issuer
     first = await obtain(issuer, a_wish(LOCAL), bench.http)
     assert isinstance(first, Issued)
@@ -106,7 +93,7 @@ async def test_a_certificate_is_issued_renewed_in_its_window_and_revoked(bench: 
     assert moved.end <= SystemClock().now()  # at once, says the CA
 
 
-async def test_a_predecessor_that_the_ca_does_not_know_is_told_apart_from_other_refusals(bench: Bench) -> None:
+async def test_a_predecessor_that_the_ca_does_not_know_is_told_apart_from_other_refusals(bench: OurCaClient) -> None:
     for unknown in ("AAAA.AQ", "nonsense"):
         with pytest.raises(Refused) as refused:
             await patiently(bench.issuer.place, a_wish(LOCAL, replaces=unknown))
@@ -114,7 +101,7 @@ async def test_a_predecessor_that_the_ca_does_not_know_is_told_apart_from_other_
     assert isinstance(await patiently(bench.issuer.place, a_wish(LOCAL)), Placed)
 
 
-async def test_a_profile_is_chosen_by_its_name_and_an_unknown_one_is_not_sent(bench: Bench) -> None:
+async def test_a_profile_is_chosen_by_its_name_and_an_unknown_one_is_not_sent(bench: OurCaClient) -> None:
     issued = await obtain(bench.issuer, a_wish(LOCAL, profile="short"), bench.http)
     certificate = leaf_of(issued)
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
@@ -124,7 +111,7 @@ async def test_a_profile_is_chosen_by_its_name_and_an_unknown_one_is_not_sent(be
     assert refused.value.reason == Reason.PROFILE_UNKNOWN
 
 
-async def test_an_order_is_resumed_where_it_was_left_at_each_step(bench: Bench) -> None:
+async def test_an_order_is_resumed_where_it_was_left_at_each_step(bench: OurCaClient) -> None:
     wish = a_wish(LOCAL)
     await patiently(bench.issuer.place, wish)  # and the reply is lost
     found = await patiently(bench.issuer.find, wish)
@@ -136,7 +123,7 @@ async def test_an_order_is_resumed_where_it_was_left_at_each_step(bench: Bench) 
     assert await patiently(bench.issuer.look, found.ref, wish) == issued
 
 
-async def test_an_order_that_is_given_up_is_over(bench: Bench) -> None:
+async def test_an_order_that_is_given_up_is_over(bench: OurCaClient) -> None:
     wish = a_wish(LOCAL)
     placed = await patiently(bench.issuer.place, wish)
     await patiently(bench.issuer.cancel, placed.ref)
@@ -145,7 +132,7 @@ async def test_an_order_that_is_given_up_is_over(bench: Bench) -> None:
     assert look.reason == Reason.ORDER_EXPIRED
 
 
-async def test_a_name_that_the_ca_does_not_issue_for_is_refused_by_name(bench: Bench) -> None:
+async def test_a_name_that_the_ca_does_not_issue_for_is_refused_by_name(bench: OurCaClient) -> None:
     with pytest.raises(Refused, match=r"kitchen\.invalid") as refused:
         await patiently(bench.issuer.place, a_wish(LOCAL, "kitchen.invalid"))
     assert refused.value.reason == Reason.NAME_REFUSED

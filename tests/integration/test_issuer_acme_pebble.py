@@ -44,7 +44,7 @@ def pebble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pebble]:
 
 
 @dataclass
-class Bench:
+class PebbleClient:
     pebble: Pebble
     wire: Wire
     rows: Rows
@@ -67,20 +67,20 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench_at(pebble: Pebble) -> AsyncIterator[Bench]:
+async def bench_at(pebble: Pebble) -> AsyncIterator[PebbleClient]:
     transport, rows = HttpTransport(), Rows()
     async with rows.served(pebble.http_port):
-        yield Bench(pebble, Wire(transport, SystemClock(), Memory(), pebble.place), rows)
+        yield PebbleClient(pebble, Wire(transport, SystemClock(), Memory(), pebble.place), rows)
     await transport.close()
 
 
 @pytest.fixture
-async def bench(pebble: Pebble) -> AsyncIterator[Bench]:
+async def bench(pebble: Pebble) -> AsyncIterator[PebbleClient]:
     async with bench_at(pebble) as found:
         yield found
 
 
-async def test_a_certificate_is_obtained_by_http_01_and_revoked(bench: Bench) -> None:
+async def test_a_certificate_is_obtained_by_http_01_and_revoked(bench: PebbleClient) -> None:
     issuer, key = await bench.issuer(), ec.generate_private_key(ec.SECP256R1())
     wish = a_wish("a.holdfast.test", "b.holdfast.test", key=key)
     issued = await obtain(issuer, wish, bench.http)
@@ -94,7 +94,7 @@ async def test_a_certificate_is_obtained_by_http_01_and_revoked(bench: Bench) ->
     await patiently(issuer.revoke, issued.chain_pem, 4)  # revoked already: no matter
 
 
-async def test_a_wildcard_is_proved_by_dns_01_through_a_hook(bench: Bench, tmp_path: Path) -> None:
+async def test_a_wildcard_is_proved_by_dns_01_through_a_hook(bench: PebbleClient, tmp_path: Path) -> None:
     hook = tmp_path / "hook.py"
     hook.write_text(
         "import json, sys, urllib.request\n"
@@ -112,7 +112,7 @@ async def test_a_wildcard_is_proved_by_dns_01_through_a_hook(bench: Bench, tmp_p
     assert chain.subject_names(leaf_of(issued))[0] == ["*.holdfast.test"]
 
 
-async def test_a_name_is_proved_by_tls_alpn_01(bench: Bench) -> None:
+async def test_a_name_is_proved_by_tls_alpn_01(bench: PebbleClient) -> None:
     line = bind("127.0.0.1", bench.pebble.tls_port)
     async with showing(line, bench.rows.by_identifier, SystemClock()):
         solver = TlsAlpn(bench.rows.put, bench.rows.delete)
@@ -120,12 +120,12 @@ async def test_a_name_is_proved_by_tls_alpn_01(bench: Bench) -> None:
     assert isinstance(issued, Issued), issued
 
 
-async def test_an_address_is_proved_by_http_01(bench: Bench) -> None:
+async def test_an_address_is_proved_by_http_01(bench: PebbleClient) -> None:
     issued = await obtain(await bench.issuer(), a_wish("127.0.0.1"), bench.http)
     assert chain.subject_names(leaf_of(issued)) == ([], ["127.0.0.1"])
 
 
-async def test_another_chain_of_the_same_certificate_is_preferred_by_its_root(bench: Bench) -> None:
+async def test_another_chain_of_the_same_certificate_is_preferred_by_its_root(bench: PebbleClient) -> None:
     issuer, wish = await bench.issuer(), a_wish("chain.holdfast.test")
     placed = await patiently(issuer.place, wish)
     default = await complete(issuer, placed.ref, wish, bench.http)
@@ -138,7 +138,7 @@ async def test_another_chain_of_the_same_certificate_is_preferred_by_its_root(be
     assert unknown == default
 
 
-async def test_a_proof_that_is_not_there_ends_the_order_with_the_ca_s_own_words(bench: Bench) -> None:
+async def test_a_proof_that_is_not_there_ends_the_order_with_the_ca_s_own_words(bench: PebbleClient) -> None:
     nowhere = Rows()
     failed = await obtain(await bench.issuer(), a_wish("missing.holdfast.test"), HttpStore(nowhere.put, nowhere.delete))
     assert isinstance(failed, Failed)
@@ -146,7 +146,7 @@ async def test_a_proof_that_is_not_there_ends_the_order_with_the_ca_s_own_words(
     assert "http-01 for missing.holdfast.test" in failed.why
 
 
-async def test_an_order_that_nobody_remembers_is_found_in_the_account_s_list(bench: Bench) -> None:
+async def test_an_order_that_nobody_remembers_is_found_in_the_account_s_list(bench: PebbleClient) -> None:
     issuer, wish = await bench.issuer(), a_wish("lost.holdfast.test")
     assert await patiently(issuer.find, wish) is None
     placed = await patiently(issuer.place, wish)
@@ -156,7 +156,7 @@ async def test_an_order_that_nobody_remembers_is_found_in_the_account_s_list(ben
     assert await patiently(issuer.find, wish) is None  # it is finished, and no longer to be resumed
 
 
-async def test_whoever_repeats_a_step_after_a_crash_does_no_harm(bench: Bench) -> None:
+async def test_whoever_repeats_a_step_after_a_crash_does_no_harm(bench: PebbleClient) -> None:
     issuer, wish = await bench.issuer(), a_wish("again.holdfast.test")
     placed = await patiently(issuer.place, wish)
     first = await complete(issuer, placed.ref, wish, bench.http)
@@ -164,7 +164,7 @@ async def test_whoever_repeats_a_step_after_a_crash_does_no_harm(bench: Bench) -
     assert await patiently(issuer.look, placed.ref, wish) == first
 
 
-async def test_an_account_is_found_again_gets_a_new_key_and_is_closed(bench: Bench) -> None:
+async def test_an_account_is_found_again_gets_a_new_key_and_is_closed(bench: PebbleClient) -> None:
     key = rsa.generate_private_key(65537, 2048)
     account = await bench.ensured(key)
     assert await bench.ensured(key) == account
@@ -210,7 +210,7 @@ async def test_a_renewal_is_told_to_replace_its_predecessor_once(tmp_path: Path)
             assert refused.value.reason == Reason.REPLACES_REJECTED
 
 
-async def test_terms_that_nobody_agreed_to_are_not_agreed_to(bench: Bench) -> None:
+async def test_terms_that_nobody_agreed_to_are_not_agreed_to(bench: PebbleClient) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     with pytest.raises(Refused, match="terms of service"):
         await patiently(acme_account.ensure_account, bench.wire, key, terms_agreed=False)

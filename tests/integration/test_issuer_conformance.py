@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.support.challenge_server import Trap
-from tests.support.contestants import CONTESTANTS, Bench, Contestant
+from tests.support.contestants import CONTESTANTS, Contestant, IssuerUnderTest
 from tests.support.issuing import leaf_of
 from tests.support.pki import a_leaf
 from tests.support.reaper import PATIENCE
@@ -38,7 +38,7 @@ def of(contestants: list[Contestant]) -> Any:
 
 
 @pytest.fixture
-async def bench(contestant: Contestant, tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(contestant: Contestant, tmp_path: Path) -> AsyncIterator[IssuerUnderTest]:
     transport = HttpTransport()
     async with contestant.open(tmp_path, transport) as bench:
         yield bench
@@ -53,7 +53,7 @@ async def ends_in(call: Callable[..., Awaitable[Any]], *arguments: Any) -> TryLa
     return why.value
 
 
-async def found_by(bench: Bench, wish: Wish) -> Placed | Uncertain | TryLater | None:
+async def found_by(bench: IssuerUnderTest, wish: Wish) -> Placed | Uncertain | TryLater | None:
     """Some CAs show an order only after a while: until then they ask to be asked again."""
     try:
         return await bench.issuer.find(wish)
@@ -69,7 +69,7 @@ def problem_with(issued: Issued, wish: Wish) -> str | None:
     return chain.problem_with(found, key=key, names=dns, ips=ips, now=datetime.now(UTC))
 
 
-def orders(bench: Bench) -> int:
+def orders(bench: IssuerUnderTest) -> int:
     return len(bench.ca.orders)
 
 
@@ -77,7 +77,7 @@ def orders(bench: Bench) -> int:
 
 
 @of(CONTESTANTS)
-async def test_a_probe_says_in_words_that_the_ca_answers_and_orders_nothing(bench: Bench) -> None:
+async def test_a_probe_says_in_words_that_the_ca_answers_and_orders_nothing(bench: IssuerUnderTest) -> None:
     said = await bench.issuer.probe()
     assert said.endswith(".")
     assert len(said) > 15
@@ -87,7 +87,7 @@ async def test_a_probe_says_in_words_that_the_ca_answers_and_orders_nothing(benc
 
 
 @of(CONTESTANTS)
-async def test_an_order_ends_in_a_chain_for_our_key_and_our_names(bench: Bench) -> None:
+async def test_an_order_ends_in_a_chain_for_our_key_and_our_names(bench: IssuerUnderTest) -> None:
     wish = bench.wish()
     placed = await bench.issuer.place(wish)
     issued = await bench.completed(placed.ref, wish)
@@ -96,7 +96,7 @@ async def test_an_order_ends_in_a_chain_for_our_key_and_our_names(bench: Bench) 
 
 
 @of(CONTESTANTS)
-async def test_looking_again_shows_the_same_certificate(bench: Bench) -> None:
+async def test_looking_again_shows_the_same_certificate(bench: IssuerUnderTest) -> None:
     wish = bench.wish()
     placed = await bench.issuer.place(wish)
     first = await bench.completed(placed.ref, wish)
@@ -104,7 +104,7 @@ async def test_looking_again_shows_the_same_certificate(bench: Bench) -> None:
 
 
 @of(CONTESTANTS)
-async def test_what_an_order_needs_to_be_found_again_survives_json(bench: Bench) -> None:
+async def test_what_an_order_needs_to_be_found_again_survives_json(bench: IssuerUnderTest) -> None:
     wish = bench.wish()
     placed = await bench.issuer.place(wish)
     kept = json.loads(json.dumps(dict(placed.ref)))
@@ -113,7 +113,7 @@ async def test_what_an_order_needs_to_be_found_again_survives_json(bench: Bench)
 
 
 @of(CONTESTANTS)
-async def test_a_certificate_is_revoked_and_saying_so_twice_is_harmless(bench: Bench) -> None:
+async def test_a_certificate_is_revoked_and_saying_so_twice_is_harmless(bench: IssuerUnderTest) -> None:
     wish = bench.wish()
     issued = await bench.completed((await bench.issuer.place(wish)).ref, wish)
     certificate = leaf_of(issued).public_bytes(Encoding.DER)
@@ -122,13 +122,13 @@ async def test_a_certificate_is_revoked_and_saying_so_twice_is_harmless(bench: B
 
 
 @of(CONTESTANTS)
-async def test_a_certificate_of_somebody_else_is_not_revoked(bench: Bench) -> None:
+async def test_a_certificate_of_somebody_else_is_not_revoked(bench: IssuerUnderTest) -> None:
     with pytest.raises((Refused, TryLater)):
         await bench.issuer.revoke(a_leaf().public_bytes(Encoding.DER), 4)
 
 
 @of(CONTESTANTS)
-async def test_a_renewal_window_is_a_time_or_nothing(bench: Bench) -> None:
+async def test_a_renewal_window_is_a_time_or_nothing(bench: IssuerUnderTest) -> None:
     wish = bench.wish()
     issued = await bench.completed((await bench.issuer.place(wish)).ref, wish)
     window = await bench.issuer.renewal_window(leaf_of(issued).public_bytes(Encoding.DER))
@@ -139,11 +139,11 @@ async def test_a_renewal_window_is_a_time_or_nothing(bench: Bench) -> None:
 
 
 @of(CONTESTANTS)
-async def test_before_anything_was_ordered_nothing_is_found(bench: Bench) -> None:
+async def test_before_anything_was_ordered_nothing_is_found(bench: IssuerUnderTest) -> None:
     assert not isinstance(await found(bench, bench.wish(asked_at=datetime.now(UTC))), Placed)
 
 
-async def found(bench: Bench, wish: Wish) -> object:
+async def found(bench: IssuerUnderTest, wish: Wish) -> object:
     """What is found; or that it is too early to tell, for a CA where a fresh order is invisible for a while."""
     try:
         return await bench.issuer.find(wish)
@@ -152,7 +152,7 @@ async def found(bench: Bench, wish: Wish) -> object:
 
 
 @of(FAKES)
-async def test_what_was_ordered_is_found_or_said_to_be_uncertain_and_never_denied(bench: Bench) -> None:
+async def test_what_was_ordered_is_found_or_said_to_be_uncertain_and_never_denied(bench: IssuerUnderTest) -> None:
     wish = bench.wish(asked_at=datetime.now(UTC))
     placed = await bench.issuer.place(wish)
     found = await found_by(bench, wish)
@@ -162,7 +162,7 @@ async def test_what_was_ordered_is_found_or_said_to_be_uncertain_and_never_denie
 
 
 @of(FAKES)
-async def test_an_order_of_another_issuance_is_not_taken_for_ours(bench: Bench) -> None:
+async def test_an_order_of_another_issuance_is_not_taken_for_ours(bench: IssuerUnderTest) -> None:
     now = datetime.now(UTC)
     theirs = replace(bench.wish(asked_at=now), issuance="issuance_another")
     await bench.completed((await bench.issuer.place(theirs)).ref, theirs)
@@ -171,7 +171,7 @@ async def test_an_order_of_another_issuance_is_not_taken_for_ours(bench: Bench) 
 
 @of(FAKES)
 @pytest.mark.parametrize("kind", ["reset", "garbage", "status"])
-async def test_an_order_whose_answer_was_lost_is_not_placed_again(bench: Bench, kind: str) -> None:
+async def test_an_order_whose_answer_was_lost_is_not_placed_again(bench: IssuerUnderTest, kind: str) -> None:
     await bench.issuer.probe()  # whatever it wants to know first, it knows
     wish = bench.wish(asked_at=datetime.now(UTC))
     bench.ca.fail(kind=kind, effect=True, only="POST /(?!login)")
@@ -188,7 +188,7 @@ async def test_an_order_whose_answer_was_lost_is_not_placed_again(bench: Bench, 
 
 
 @of(WAITING)
-async def test_an_order_is_pending_in_the_ca_s_own_words_until_it_is_issued(bench: Bench) -> None:
+async def test_an_order_is_pending_in_the_ca_s_own_words_until_it_is_issued(bench: IssuerUnderTest) -> None:
     bench.ca.pending_looks = 2
     wish = bench.wish()
     placed = await bench.issuer.place(wish)
@@ -202,7 +202,7 @@ async def test_an_order_is_pending_in_the_ca_s_own_words_until_it_is_issued(benc
 
 
 @of(PEOPLED)
-async def test_an_order_that_waits_for_a_person_is_issued_after_they_said_yes(bench: Bench) -> None:
+async def test_an_order_that_waits_for_a_person_is_issued_after_they_said_yes(bench: IssuerUnderTest) -> None:
     bench.ca.approval = True
     wish = bench.wish()
     placed = await bench.issuer.place(wish)
@@ -214,7 +214,7 @@ async def test_an_order_that_waits_for_a_person_is_issued_after_they_said_yes(be
 
 
 @of(PEOPLED)
-async def test_a_denied_order_is_over_in_the_ca_s_own_words(bench: Bench) -> None:
+async def test_a_denied_order_is_over_in_the_ca_s_own_words(bench: IssuerUnderTest) -> None:
     bench.ca.approval = True
     wish = bench.wish()
     placed = await bench.issuer.place(wish)
@@ -226,7 +226,7 @@ async def test_a_denied_order_is_over_in_the_ca_s_own_words(bench: Bench) -> Non
 
 
 @of(PEOPLED)
-async def test_a_word_that_nobody_knows_is_waited_for_with_a_warning(bench: Bench) -> None:
+async def test_a_word_that_nobody_knows_is_waited_for_with_a_warning(bench: IssuerUnderTest) -> None:
     bench.ca.approval = True
     wish = bench.wish()
     placed = await bench.issuer.place(wish)
@@ -239,7 +239,7 @@ async def test_a_word_that_nobody_knows_is_waited_for_with_a_warning(bench: Benc
 
 
 @of(CONTESTANTS)
-async def test_steps_that_a_ca_does_not_have_are_harmless(bench: Bench) -> None:
+async def test_steps_that_a_ca_does_not_have_are_harmless(bench: IssuerUnderTest) -> None:
     wish = bench.wish()
     placed = await bench.issuer.place(wish)
     if bench.prove is None:
@@ -249,7 +249,7 @@ async def test_steps_that_a_ca_does_not_have_are_harmless(bench: Bench) -> None:
 
 
 @of(PEOPLED)
-async def test_an_order_that_waits_for_a_person_can_be_given_up_if_the_ca_lets_us(bench: Bench) -> None:
+async def test_an_order_that_waits_for_a_person_can_be_given_up_if_the_ca_lets_us(bench: IssuerUnderTest) -> None:
     bench.ca.approval = True
     wish = bench.wish()
     placed = await bench.issuer.place(wish)
@@ -264,7 +264,7 @@ async def test_an_order_that_waits_for_a_person_can_be_given_up_if_the_ca_lets_u
 # ── What is wrong with an answer ──
 
 
-async def looking(bench: Bench) -> Callable[[], Awaitable[Any]]:
+async def looking(bench: IssuerUnderTest) -> Callable[[], Awaitable[Any]]:
     """A look at an order that is under way: the call that is made most often."""
     bench.ca.pending_looks = FOR_EVER
     wish = bench.wish()
@@ -272,7 +272,7 @@ async def looking(bench: Bench) -> Callable[[], Awaitable[Any]]:
     return lambda: bench.issuer.look(placed.ref, wish)
 
 
-async def asking(bench: Bench, contestant: Contestant) -> Callable[[], Awaitable[Any]]:
+async def asking(bench: IssuerUnderTest, contestant: Contestant) -> Callable[[], Awaitable[Any]]:
     """Where orders do not wait, placing one is what can fail."""
     if contestant.waits:
         return await looking(bench)
@@ -281,7 +281,7 @@ async def asking(bench: Bench, contestant: Contestant) -> Callable[[], Awaitable
 
 
 @of(FAKES)
-async def test_what_passes_is_tried_later(bench: Bench, contestant: Contestant) -> None:
+async def test_what_passes_is_tried_later(bench: IssuerUnderTest, contestant: Contestant) -> None:
     call = await asking(bench, contestant)
     for status in (408, 425, 500, 502, 503, 504):
         bench.ca.fail(status=status)
@@ -290,7 +290,9 @@ async def test_what_passes_is_tried_later(bench: Bench, contestant: Contestant) 
 
 
 @of(FAKES)
-async def test_too_many_requests_is_a_rate_limit_with_the_ca_s_own_time(bench: Bench, contestant: Contestant) -> None:
+async def test_too_many_requests_is_a_rate_limit_with_the_ca_s_own_time(
+    bench: IssuerUnderTest, contestant: Contestant
+) -> None:
     call = await asking(bench, contestant)
     at = format_datetime(datetime.now(UTC) + timedelta(minutes=10), usegmt=True)
     waits = {None: None, "7": 7, "999999999": 86400, "-3": 5, "soon": None, at: 600}
@@ -305,7 +307,9 @@ async def test_too_many_requests_is_a_rate_limit_with_the_ca_s_own_time(bench: B
 
 
 @of(FAKES)
-async def test_a_retry_after_of_a_server_that_is_down_is_honoured(bench: Bench, contestant: Contestant) -> None:
+async def test_a_retry_after_of_a_server_that_is_down_is_honoured(
+    bench: IssuerUnderTest, contestant: Contestant
+) -> None:
     call = await asking(bench, contestant)
     bench.ca.fail(status=503, retry_after="120")
     why = await ends_in(call)
@@ -314,7 +318,7 @@ async def test_a_retry_after_of_a_server_that_is_down_is_honoured(bench: Bench, 
 
 
 @of(FAKES)
-async def test_a_refusal_is_final_and_says_why(bench: Bench, contestant: Contestant) -> None:
+async def test_a_refusal_is_final_and_says_why(bench: IssuerUnderTest, contestant: Contestant) -> None:
     call = await asking(bench, contestant)
     for status in (400, 401, 403, 405, 409, 410, 422):
         bench.ca.fail(status=status, times=2)  # a session is renewed once after a 401
@@ -325,7 +329,7 @@ async def test_a_refusal_is_final_and_says_why(bench: Bench, contestant: Contest
 
 
 @of(FAKES)
-async def test_no_answer_and_half_an_answer_are_tried_later(bench: Bench, contestant: Contestant) -> None:
+async def test_no_answer_and_half_an_answer_are_tried_later(bench: IssuerUnderTest, contestant: Contestant) -> None:
     call = await asking(bench, contestant)
     for kind, reason in (("reset", Reason.CA_DOWN), ("garbage", Reason.ANSWER_MALFORMED)):
         bench.ca.fail(kind=kind)
@@ -335,7 +339,7 @@ async def test_no_answer_and_half_an_answer_are_tried_later(bench: Bench, contes
 
 @of(FAKES)
 @pytest.mark.parametrize("kind", ["hang", "drip"])
-async def test_a_ca_that_takes_its_time_does_not_take_ours(bench: Bench, kind: str) -> None:
+async def test_a_ca_that_takes_its_time_does_not_take_ours(bench: IssuerUnderTest, kind: str) -> None:
     issuer = bench.again(request_timeout_seconds=SOON)
     bench.ca.fail(kind=kind)
     why = await ends_in(issuer.probe)
@@ -343,7 +347,7 @@ async def test_a_ca_that_takes_its_time_does_not_take_ours(bench: Bench, kind: s
 
 
 @of(FAKES)
-async def test_a_certificate_for_another_key_is_never_ours(bench: Bench) -> None:
+async def test_a_certificate_for_another_key_is_never_ours(bench: IssuerUnderTest) -> None:
     bench.ca.wrong_certificate = True
     wish = bench.wish()
     got = await bench.completed((await bench.issuer.place(wish)).ref, wish)
@@ -358,7 +362,7 @@ async def test_a_certificate_for_another_key_is_never_ours(bench: Bench) -> None
 
 @of(FAKES)
 async def test_a_redirect_to_another_host_is_not_followed_and_names_the_setting(
-    bench: Bench, contestant: Contestant
+    bench: IssuerUnderTest, contestant: Contestant
 ) -> None:
     call = await asking(bench, contestant)
     async with Trap() as trap:
@@ -370,7 +374,7 @@ async def test_a_redirect_to_another_host_is_not_followed_and_names_the_setting(
 
 
 @of([each for each in FAKES if each.name != "entrust"])  # which knows us by our client certificate only
-async def test_wrong_credentials_are_refused_with_the_setting_to_fix_and_never_shown(bench: Bench) -> None:
+async def test_wrong_credentials_are_refused_with_the_setting_to_fix_and_never_shown(bench: IssuerUnderTest) -> None:
     known = dict(bench.ca.credentials)
     wrong = {purpose: f"wrong-{value}" for purpose, value in known.items()}
     why = await ends_in(bench.again(credentials=wrong).probe)
@@ -381,7 +385,7 @@ async def test_wrong_credentials_are_refused_with_the_setting_to_fix_and_never_s
 
 
 @of([each for each in FAKES if each.name != "entrust"])
-async def test_credentials_that_were_pasted_with_something_else_are_refused(bench: Bench) -> None:
+async def test_credentials_that_were_pasted_with_something_else_are_refused(bench: IssuerUnderTest) -> None:
     for odd in ("two\r\nlines: 1", "schl\u00fcssel", "nul\x00"):
         why = await ends_in(bench.again(credentials=dict.fromkeys(bench.ca.credentials, odd)).probe)
         assert (type(why), why.reason) == (Refused, Reason.ACCOUNT_REFUSED)
@@ -389,7 +393,7 @@ async def test_credentials_that_were_pasted_with_something_else_are_refused(benc
 
 
 @of(FAKES)
-async def test_nothing_that_goes_wrong_shows_a_secret(bench: Bench, contestant: Contestant) -> None:
+async def test_nothing_that_goes_wrong_shows_a_secret(bench: IssuerUnderTest, contestant: Contestant) -> None:
     call = await asking(bench, contestant)
     said = {"code": -1, "message": (quoted := " ".join(bench.secrets)), "description": quoted}
     for status in (400, 401, 403, 404, 429, 500, 302):
@@ -404,11 +408,11 @@ async def test_nothing_that_goes_wrong_shows_a_secret(bench: Bench, contestant: 
 
 
 @of(FAKES)
-async def test_a_server_that_the_roots_do_not_vouch_for_is_not_talked_to(bench: Bench) -> None:
+async def test_a_server_that_the_roots_do_not_vouch_for_is_not_talked_to(bench: IssuerUnderTest) -> None:
     why = await ends_in(bench.again(roots="").probe)
     assert (type(why), why.reason) == (TryLater, Reason.CA_TLS_FAILED)
     assert "Check the setting roots" in str(why)
-    assert bench.ca.asked == []
+    assert bench.ca.requests == []
 
 
 @of(FAKES)
@@ -416,13 +420,13 @@ async def test_a_server_that_the_roots_do_not_vouch_for_is_not_talked_to(bench: 
     "url", ["http://ca.example.com/api", "ftp://ca.example.com", "ca.example.com", "https://", "https://me:pw@ca.example.com/",
             "https://ca.example.com/a?b=c", "https://ca.example.com/a b", "https://[::1", 7]
 )  # fmt: skip
-async def test_an_address_that_is_none_is_refused_with_its_setting(bench: Bench, url: object) -> None:
+async def test_an_address_that_is_none_is_refused_with_its_setting(bench: IssuerUnderTest, url: object) -> None:
     with pytest.raises(ValueError, match="base_url") as why:
         bench.again(base_url=url)
     assert "pw" not in str(why.value)
 
 
 @of(FAKES)
-async def test_a_setting_that_there_is_not_is_refused_by_name(bench: Bench) -> None:
+async def test_a_setting_that_there_is_not_is_refused_by_name(bench: IssuerUnderTest) -> None:
     with pytest.raises(ValueError, match="bass_url"):
         bench.again(bass_url="https://ca.example.com")

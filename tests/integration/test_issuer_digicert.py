@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,9 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from tests.support.contestants import NAME, an_issuer
 from tests.support.engine import PATIENCE
 from tests.support.fake_cas.base import Remote
-from tests.support.fake_cas.bench import bench_of, looked_up
+from tests.support.fake_cas.bench import NAME, IssuerBench, bench_of, looked_up, refused
 from tests.support.fake_cas.digicert import FakeDigicert
 from tests.support.issuing import a_wish, leaf_of
 from tests.support.lifecycle import House, a_house
@@ -28,7 +27,7 @@ from holdfast.core.reasons import Reason
 from holdfast.engine import upstream
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers import digicert_order
-from holdfast.issuers.base import Failed, Issued, Issuer, Pending, Placed, Uncertain
+from holdfast.issuers.base import Failed, Issued, Pending, Placed, Uncertain
 from holdfast.operations import certificates, issuers
 from holdfast.secret import Secret
 from holdfast.store.database import Database
@@ -38,40 +37,13 @@ from holdfast.world import HttpTransport
 pytestmark = pytest.mark.anyio
 
 
-@dataclass
-class Bench:
-    ca: FakeDigicert
-    transport: HttpTransport
-
-    @property
-    def issuer(self) -> Issuer:
-        return self.with_settings()
-
-    def with_settings(self, **changes: Any) -> Issuer:
-        return an_issuer("digicert", self.ca, self.transport, **changes)
-
-    async def issued(self, issuer: Issuer | None = None, **wishes: Any) -> tuple[Placed, x509.Certificate]:
-        issuer, wish = issuer or self.issuer, a_wish(NAME, **wishes)
-        placed = await issuer.place(wish)
-        return placed, leaf_of(await issuer.look(placed.ref, wish))  # type: ignore[arg-type]
+Bench = IssuerBench[FakeDigicert]
 
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    transport = HttpTransport()
-    async with FakeDigicert(tmp_path) as ca:
-        yield Bench(ca, transport)
-    await transport.close()
-
-
-async def refused(call: Any, *arguments: Any) -> Refused:
-    with pytest.raises(Refused) as why:
-        await call(*arguments)
-    return why.value
-
-
-def bodies(ca: FakeDigicert) -> list[dict[str, Any]]:
-    return [each.json() for each in ca.asked if each.method == "POST"]
+    async with bench_of(FakeDigicert, tmp_path) as bench:
+        yield bench
 
 
 # ── What is ordered ──
@@ -79,8 +51,8 @@ def bodies(ca: FakeDigicert) -> list[dict[str, Any]]:
 
 async def test_an_order_repeats_every_name_and_carries_our_reference(bench: Bench) -> None:
     wish = a_wish(NAME, "api.holdfast.test")
-    placed = await bench.issuer.place(wish)
-    [body] = bodies(bench.ca)
+    placed = await bench.issuer().place(wish)
+    [body] = bench.bodies
     assert body["certificate"]["common_name"] == NAME
     assert body["certificate"]["dns_names"] == [NAME, "api.holdfast.test"]
     assert x509.load_pem_x509_csr(body["certificate"]["csr"].encode()).public_bytes(Encoding.DER) == wish.csr
@@ -94,13 +66,13 @@ async def test_an_order_repeats_every_name_and_carries_our_reference(bench: Benc
 
 
 async def test_settings_of_the_account_go_into_the_order(bench: Bench) -> None:
-    issuer = bench.with_settings(
+    issuer = bench.issuer(
         product="ssl_securesite_flex", container_id=5, skip_approval=True, order_years=2, validity_days=90,
         signature_hash="sha384", dcv_method="dns-txt-token", payment_method="balance", ca_cert_id="A1B2",
         custom_fields={"11": "team a"},
     )  # fmt: skip
     await issuer.place(a_wish(NAME))
-    [body] = bodies(bench.ca)
+    [body] = bench.bodies
     assert bench.ca.orders[0].product == "ssl_securesite_flex"
     assert (body["container"], body["order_validity"], body["skip_approval"]) == ({"id": 5}, {"years": 2}, True)
     assert (body["dcv_method"], body["payment_method"]) == ("dns-txt-token", "balance")
@@ -111,16 +83,16 @@ async def test_settings_of_the_account_go_into_the_order(bench: Bench) -> None:
 
 async def test_a_certificate_s_own_profile_is_its_product_and_its_lifetime_a_date(bench: Bench) -> None:
     wish = a_wish(NAME, profile="private_ssl_plus", not_after=datetime(2027, 1, 31, 23, 0, tzinfo=UTC))
-    await bench.issuer.place(wish)
+    await bench.issuer().place(wish)
     assert bench.ca.orders[0].product == "private_ssl_plus"
-    assert bodies(bench.ca)[0]["certificate"]["cert_validity"] == {"custom_expiration_date": "2027-01-31"}
+    assert bench.bodies[0]["certificate"]["cert_validity"] == {"custom_expiration_date": "2027-01-31"}
 
 
 async def test_a_name_too_long_for_a_common_name_is_not_made_one(bench: Bench) -> None:
     long = f"{'a' * 60}.holdfast.test"
-    await bench.issuer.place(a_wish(long, NAME))
-    assert bodies(bench.ca)[0]["certificate"]["common_name"] == NAME
-    why = await refused(bench.issuer.place, a_wish(long))
+    await bench.issuer().place(a_wish(long, NAME))
+    assert bench.bodies[0]["certificate"]["common_name"] == NAME
+    why = await refused(bench.issuer().place, a_wish(long))
     assert why.reason == Reason.NAME_REFUSED
     assert len(bench.ca.orders) == 1
 
@@ -129,7 +101,7 @@ async def test_a_name_too_long_for_a_common_name_is_not_made_one(bench: Bench) -
 
 
 async def test_a_probe_finds_a_product_that_there_is_not_and_lists_those_that_there_are(bench: Bench) -> None:
-    why = await refused(bench.with_settings(product="ssl_plus").probe)
+    why = await refused(bench.issuer(product="ssl_plus").probe)
     assert why.reason == Reason.PROFILE_UNKNOWN
     assert "Check the setting product" in str(why)
     assert "ssl_basic" in str(why)
@@ -138,23 +110,23 @@ async def test_a_probe_finds_a_product_that_there_is_not_and_lists_those_that_th
 @pytest.mark.parametrize(("organization", "status"), [(18, "active"), (17, "pending")])
 async def test_a_probe_finds_an_organization_that_cannot_order(bench: Bench, organization: int, status: str) -> None:
     bench.ca.organization_status = status
-    why = await refused(bench.with_settings(organization_id=organization).probe)
+    why = await refused(bench.issuer(organization_id=organization).probe)
     assert "setting organization_id" in str(why)
     assert bench.ca.orders == []
 
 
 async def test_an_order_that_a_setting_spoils_names_it(bench: Bench) -> None:
-    unknown = await refused(bench.issuer.place, a_wish(NAME, profile="ssl_plus"))
+    unknown = await refused(bench.issuer().place, a_wish(NAME, profile="ssl_plus"))
     assert (unknown.reason, "setting product" in str(unknown)) == (Reason.PROFILE_UNKNOWN, True)
-    stranger = await refused(bench.with_settings(organization_id=99).place, a_wish(NAME))
+    stranger = await refused(bench.issuer(organization_id=99).place, a_wish(NAME))
     assert "setting organization_id" in str(stranger)
     bench.ca.organization_status = "pending"
-    early = await refused(bench.issuer.place, a_wish(NAME))
+    early = await refused(bench.issuer().place, a_wish(NAME))
     assert "has not been validated" in str(early)
     assert "setting organization_id" in str(early)
     bench.ca.organization_status = "active"
     bench.ca.bad_names = {NAME}
-    name = await refused(bench.issuer.place, a_wish(NAME))
+    name = await refused(bench.issuer().place, a_wish(NAME))
     assert (name.reason, NAME in str(name)) == (Reason.NAME_REFUSED, True)
     assert bench.ca.orders == []
 
@@ -191,7 +163,7 @@ def test_the_budget_stays_below_what_certcentral_allows_in_any_window(allowed: i
 
 async def test_its_own_rate_limit_is_recognized(bench: Bench) -> None:
     bench.ca.rate_limited = True
-    issuer = bench.issuer
+    issuer = bench.issuer()
     for _ in range(50):
         await issuer.probe()
     with pytest.raises(TryLater, match="limit exceeded") as why:
@@ -212,8 +184,8 @@ async def test_what_is_issued_in_the_answer_is_collected_without_a_look_at_the_o
 async def test_an_order_that_needs_approval_says_whose(bench: Bench) -> None:
     bench.ca.approval = True
     wish = a_wish(NAME)
-    placed = await bench.issuer.place(wish)
-    look = await bench.issuer.look(placed.ref, wish)
+    placed = await bench.issuer().place(wish)
+    look = await bench.issuer().look(placed.ref, wish)
     assert isinstance(look, Pending)
     assert look.word == "needs_approval"
     assert "administrator" in look.why
@@ -221,7 +193,7 @@ async def test_an_order_that_needs_approval_says_whose(bench: Bench) -> None:
 
 async def test_an_administrator_s_key_may_skip_the_approval_and_another_may_not(bench: Bench) -> None:
     bench.ca.approval = True
-    issuer = bench.with_settings(skip_approval=True)
+    issuer = bench.issuer(skip_approval=True)
     await bench.issued(issuer)
     bench.ca.rights = False
     await issuer.place(a_wish(NAME))
@@ -231,17 +203,17 @@ async def test_an_administrator_s_key_may_skip_the_approval_and_another_may_not(
 async def test_a_certificate_that_is_issued_and_not_there_yet_is_pending(bench: Bench) -> None:
     bench.ca.download_lag = 2
     wish = a_wish(NAME)
-    placed = await bench.issuer.place(wish)
-    shown = [type(await bench.issuer.look(placed.ref, wish)) for _ in range(3)]
+    placed = await bench.issuer().place(wish)
+    shown = [type(await bench.issuer().look(placed.ref, wish)) for _ in range(3)]
     assert shown == [Pending, Pending, Issued]
 
 
 @pytest.mark.parametrize("word", ["rejected", "canceled", "denied", "revoked", "expired"])
 async def test_the_negative_words_end_the_order(bench: Bench, word: str) -> None:
     wish = a_wish(NAME)
-    placed = await bench.issuer.place(wish)
+    placed = await bench.issuer().place(wish)
     bench.ca.orders[0].status = word
-    look = await bench.issuer.look(placed.ref, wish)
+    look = await bench.issuer().look(placed.ref, wish)
     assert isinstance(look, Failed)
     assert word in look.why
 
@@ -254,16 +226,16 @@ def test_approved_is_issued_only_with_a_serial_number() -> None:
 
 async def test_an_order_that_is_gone_is_over_and_one_under_another_number_is_not_believed(bench: Bench) -> None:
     wish = a_wish(NAME)
-    placed = await bench.issuer.place(wish)
+    placed = await bench.issuer().place(wish)
     bench.ca.orders[0].id += 1
-    gone = await bench.issuer.look(placed.ref, wish)
+    gone = await bench.issuer().look(placed.ref, wish)
     assert isinstance(gone, Failed)
     assert gone.reason == Reason.ORDER_EXPIRED
     bench.ca.fail(status=404, body="<html>where am I</html>")
-    assert "setting base_url" in str(await refused(bench.issuer.look, placed.ref, wish))
+    assert "setting base_url" in str(await refused(bench.issuer().look, placed.ref, wish))
     bench.ca.fail(status=200, body='{"id": 7, "status": "issued", "certificate": {"id": 8}}')
     with pytest.raises(TryLater):
-        await bench.issuer.look(placed.ref, wish)
+        await bench.issuer().look(placed.ref, wish)
 
 
 async def test_ours_is_the_certificate_with_our_key_whatever_else_is_sent(bench: Bench) -> None:
@@ -272,7 +244,7 @@ async def test_ours_is_the_certificate_with_our_key_whatever_else_is_sent(bench:
     assert leaf == bench.ca.orders[0].current.issued
     bench.ca.wrong_certificate = True
     wish = a_wish(NAME)
-    look = await bench.issuer.look((await bench.issuer.place(wish)).ref, wish)
+    look = await bench.issuer().look((await bench.issuer().place(wish)).ref, wish)
     assert isinstance(look, Failed)
     assert (look.reason, look.retryable) == (Reason.WRONG_CERTIFICATE, False)
 
@@ -283,31 +255,31 @@ async def test_ours_is_the_certificate_with_our_key_whatever_else_is_sent(bench:
 async def test_an_order_whose_reference_was_not_kept_is_found_by_its_key(bench: Bench) -> None:
     bench.ca.keeps_references = False
     for _ in range(3):
-        await bench.issuer.place(replace(a_wish(NAME), issuance="issuance_other"))
+        await bench.issuer().place(replace(a_wish(NAME), issuance="issuance_other"))
     wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    placed = await bench.issuer.place(wish)
-    assert await bench.issuer.find(wish) == placed
-    assert await bench.issuer.find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
+    placed = await bench.issuer().place(wish)
+    assert await bench.issuer().find(wish) == placed
+    assert await bench.issuer().find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
 
 
 async def test_an_order_is_found_by_its_reference_before_anything_is_listed(bench: Bench) -> None:
     wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    placed = await bench.issuer.place(wish)
-    assert await bench.issuer.find(wish) == placed
+    placed = await bench.issuer().place(wish)
+    assert await bench.issuer().find(wish) == placed
     assert "GET /order/certificate" not in bench.ca.lines()
 
 
 async def test_an_order_with_the_reference_of_another_try_is_not_ours_though_it_has_our_key(bench: Bench) -> None:
     wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    await bench.issuer.place(replace(wish, issuance="issuance_before"))
-    assert await bench.issuer.find(wish) is None
+    await bench.issuer().place(replace(wish, issuance="issuance_before"))
+    assert await bench.issuer().find(wish) is None
 
 
 async def test_of_two_orders_with_our_reference_the_older_one_is_ours(bench: Bench) -> None:
     wish = a_wish(NAME)
-    first = await bench.issuer.place(wish)
-    await bench.issuer.place(wish)
-    assert await bench.issuer.find(wish) == first
+    first = await bench.issuer().place(wish)
+    await bench.issuer().place(wish)
+    assert await bench.issuer().find(wish) == first
 
 
 @pytest.mark.parametrize("csrs", ["pem", "bare", "none"])
@@ -317,9 +289,9 @@ async def test_what_is_filed_under_our_reference_is_ours_however_little_it_shows
 ) -> None:
     bench.ca.csrs, bench.ca.shows_references, bench.ca.approval = csrs, shown, True
     wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    assert await bench.issuer.find(wish) is None
-    placed = await bench.issuer.place(wish)
-    assert await bench.issuer.find(wish) == placed
+    assert await bench.issuer().find(wish) is None
+    placed = await bench.issuer().place(wish)
+    assert await bench.issuer().find(wish) == placed
 
 
 @pytest.mark.parametrize("csrs", ["pem", "bare"])
@@ -328,34 +300,34 @@ async def test_without_a_reference_an_order_is_known_by_the_key_of_its_csr_in_ei
 ) -> None:
     bench.ca.csrs, bench.ca.keeps_references, bench.ca.approval = csrs, False, True
     wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    placed = await bench.issuer.place(wish)
-    assert await bench.issuer.find(wish) == placed
-    assert await bench.issuer.find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
+    placed = await bench.issuer().place(wish)
+    assert await bench.issuer().find(wish) == placed
+    assert await bench.issuer().find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
 
 
 async def test_an_order_under_our_reference_with_another_key_is_not_ours(bench: Bench) -> None:
-    await bench.issuer.place(a_wish(NAME))
-    assert await bench.issuer.find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
+    await bench.issuer().place(a_wish(NAME))
+    assert await bench.issuer().find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
 
 
 @pytest.mark.parametrize("said", ["error", "empty", "list"])
 async def test_that_nothing_has_our_reference_may_be_said_in_three_ways(bench: Bench, said: str) -> None:
     bench.ca.unknown_reference = said
-    assert await bench.issuer.find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
+    assert await bench.issuer().find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
 
 
 async def test_an_order_for_the_same_name_that_shows_neither_key_nor_reference_leaves_a_doubt(bench: Bench) -> None:
     bench.ca.csrs, bench.ca.keeps_references, bench.ca.approval = "none", False, True
     wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    await bench.issuer.place(wish)
-    assert isinstance(await bench.issuer.find(wish), Uncertain)
+    await bench.issuer().place(wish)
+    assert isinstance(await bench.issuer().find(wish), Uncertain)
 
 
 async def test_among_too_many_orders_nothing_is_denied(bench: Bench) -> None:
     bench.ca.keeps_references = False
     for _ in range(41):
-        await bench.issuer.place(replace(a_wish(NAME), issuance="issuance_other"))
-    issuer = bench.issuer
+        await bench.issuer().place(replace(a_wish(NAME), issuance="issuance_other"))
+    issuer = bench.issuer()
     found = await looked_up(lambda: issuer, a_wish(NAME, asked_at=datetime.now(UTC)))
     assert isinstance(found, Uncertain)
     assert "issuance_1" in found.why
@@ -363,10 +335,10 @@ async def test_among_too_many_orders_nothing_is_denied(bench: Bench) -> None:
 
 async def test_orders_from_long_before_are_not_looked_at(bench: Bench) -> None:
     for _ in range(3):
-        await bench.issuer.place(replace(a_wish(NAME), issuance="issuance_other"))
-    before = len(bench.ca.asked)
-    assert await bench.issuer.find(a_wish(NAME, asked_at=datetime.now(UTC) + timedelta(days=9))) is None
-    assert len(bench.ca.asked) == before + 2
+        await bench.issuer().place(replace(a_wish(NAME), issuance="issuance_other"))
+    before = len(bench.ca.requests)
+    assert await bench.issuer().find(a_wish(NAME, asked_at=datetime.now(UTC) + timedelta(days=9))) is None
+    assert len(bench.ca.requests) == before + 2
 
 
 # ── Renewals ──
@@ -374,15 +346,15 @@ async def test_orders_from_long_before_are_not_looked_at(bench: Bench) -> None:
 
 async def test_a_renewal_follows_the_order_before(bench: Bench) -> None:
     placed, _ = await bench.issued()
-    issuer = bench.with_settings(renewals="renewal")
+    issuer = bench.issuer(renewals="renewal")
     await issuer.place(a_wish(NAME, previous=placed.ref))
-    assert bodies(bench.ca)[1]["renewal_of_order_id"] == placed.ref["order"]
-    await bench.issuer.place(a_wish(NAME, previous=placed.ref))
-    assert "renewal_of_order_id" not in bodies(bench.ca)[2]
+    assert bench.bodies[1]["renewal_of_order_id"] == placed.ref["order"]
+    await bench.issuer().place(a_wish(NAME, previous=placed.ref))
+    assert "renewal_of_order_id" not in bench.bodies[2]
 
 
 async def test_a_reissue_buys_nothing_and_is_never_the_certificate_before(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="reissue")
+    issuer = bench.issuer(renewals="reissue")
     first, old = await bench.issued(issuer)
     bench.ca.pending_looks = 2
     wish = a_wish(NAME, previous=first.ref)
@@ -395,7 +367,7 @@ async def test_a_reissue_buys_nothing_and_is_never_the_certificate_before(bench:
 
 
 async def test_a_reissue_whose_answer_was_lost_is_found_by_its_key(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="reissue")
+    issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
     wish = a_wish(NAME, previous=first.ref)
     assert await issuer.find(wish) is None
@@ -409,7 +381,7 @@ async def test_a_reissue_whose_answer_was_lost_is_found_by_its_key(bench: Bench)
 
 
 async def test_a_reissue_of_somebody_else_s_key_is_not_collected_as_ours(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="reissue")
+    issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
     await bench.issued(issuer, previous=first.ref)
     bench.ca.pending_looks = 1
@@ -420,7 +392,7 @@ async def test_a_reissue_of_somebody_else_s_key_is_not_collected_as_ours(bench: 
 
 
 async def test_a_reissue_with_the_same_key_is_not_the_certificate_before(bench: Bench) -> None:
-    issuer, key = bench.with_settings(renewals="reissue"), ec.generate_private_key(ec.SECP256R1())
+    issuer, key = bench.issuer(renewals="reissue"), ec.generate_private_key(ec.SECP256R1())
     first, old = await bench.issued(issuer, key=key)
     _, again = await bench.issued(issuer, key=key, previous=first.ref)
     bench.ca.pending_looks = 1
@@ -435,7 +407,7 @@ async def test_a_reissue_with_the_same_key_is_not_the_certificate_before(bench: 
 
 
 async def test_a_reissue_that_somebody_rejects_is_over(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="reissue")
+    issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
     bench.ca.approval = True
     wish = a_wish(NAME, previous=first.ref)
@@ -448,12 +420,12 @@ async def test_a_reissue_that_somebody_rejects_is_over(bench: Bench) -> None:
 
 
 async def test_what_cannot_be_reissued_any_more_is_ordered_anew(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="reissue")
+    issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
     bench.ca.orders[0].status = "expired"
     wish = a_wish(NAME, previous=first.ref)
     placed = await issuer.place(wish)
-    assert bodies(bench.ca)[1]["renewal_of_order_id"] == first.ref["order"]
+    assert bench.bodies[1]["renewal_of_order_id"] == first.ref["order"]
     assert placed.ref["order"] != first.ref["order"]
     assert await issuer.find(wish) == placed
     assert isinstance(await issuer.look(placed.ref, wish), Issued)
@@ -480,7 +452,7 @@ async def test_a_reissue_that_the_plan_s_end_would_cut_short_is_an_order_that_fo
 
 
 async def test_a_reissue_that_waits_for_an_administrator_says_so(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="reissue")
+    issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
     bench.ca.approval = True
     wish = a_wish(NAME, previous=first.ref)
@@ -490,7 +462,7 @@ async def test_a_reissue_that_waits_for_an_administrator_says_so(bench: Bench) -
 
 
 async def test_a_reissue_by_somebody_else_is_not_taken_for_ours(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="reissue")
+    issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
     bench.ca.pending_looks = 9
     await issuer.place(a_wish(NAME, previous=first.ref))
@@ -502,8 +474,8 @@ async def test_a_reissue_by_somebody_else_is_not_taken_for_ours(bench: Bench) ->
 
 async def test_a_revocation_is_asked_for_with_its_reason_and_without_approval(bench: Bench) -> None:
     _, leaf = await bench.issued()
-    await bench.issuer.revoke(leaf.public_bytes(Encoding.DER), 1)
-    [asked] = [each.json() for each in bench.ca.asked if each.method == "PUT"]
+    await bench.issuer().revoke(leaf.public_bytes(Encoding.DER), 1)
+    [asked] = [each.json() for each in bench.ca.requests if each.method == "PUT"]
     assert (asked["revocation_reason"], asked["skip_approval"]) == ("key_compromise", True)
     assert bench.ca.orders[0].current.revoked
 
@@ -513,65 +485,65 @@ async def test_a_revocation_that_somebody_must_approve_is_not_done_and_not_asked
     _, leaf = await bench.issued()
     for _ in range(3):
         with pytest.raises(TryLater, match="approve") as why:
-            await bench.issuer.revoke(leaf.public_bytes(Encoding.DER), 1)
+            await bench.issuer().revoke(leaf.public_bytes(Encoding.DER), 1)
         assert why.value.reason == Reason.CA_STILL_PENDING
     assert len(bench.ca.lines("PUT")) == 1
     bench.ca.approve()
-    await bench.issuer.revoke(leaf.public_bytes(Encoding.DER), 1)
+    await bench.issuer().revoke(leaf.public_bytes(Encoding.DER), 1)
 
 
 async def test_what_is_not_wanted_any_more_is_cancelled_or_its_request_rejected(bench: Bench) -> None:
     bench.ca.approval = True
-    waiting = await bench.issuer.place(a_wish(NAME))
+    waiting = await bench.issuer().place(a_wish(NAME))
     bench.ca.approval, bench.ca.pending_looks = False, 9
-    pending = await bench.issuer.place(a_wish(NAME))
-    await bench.issuer.cancel(waiting.ref)
-    await bench.issuer.cancel(pending.ref)
+    pending = await bench.issuer().place(a_wish(NAME))
+    await bench.issuer().cancel(waiting.ref)
+    await bench.issuer().cancel(pending.ref)
     assert [each.status for each in bench.ca.orders] == ["rejected", "canceled"]
-    await bench.issuer.cancel({"order": 4711})  # it is not there: nothing to give up
+    await bench.issuer().cancel({"order": 4711})  # it is not there: nothing to give up
     bench.ca.pending_looks = 0
     placed, _ = await bench.issued()
-    await refused(bench.issuer.cancel, placed.ref)
+    await refused(bench.issuer().cancel, placed.ref)
 
 
 async def test_a_revoked_certificate_leaves_its_order_active_and_a_lost_answer_is_no_refusal(bench: Bench) -> None:
     _, leaf = await bench.issued()
     bench.ca.fail(kind="reset", effect=True, only="PUT /certificate")
     with pytest.raises(TryLater):
-        await bench.issuer.revoke(leaf.public_bytes(Encoding.DER), 1)
-    await bench.issuer.revoke(leaf.public_bytes(Encoding.DER), 1)
+        await bench.issuer().revoke(leaf.public_bytes(Encoding.DER), 1)
+    await bench.issuer().revoke(leaf.public_bytes(Encoding.DER), 1)
     assert (bench.ca.orders[0].status, bench.ca.orders[0].current.revoked) == ("issued", True)
     assert len(bench.ca.lines("PUT")) == 1
 
 
 async def test_an_older_reissue_that_is_revoked_already_is_told_by_the_refusal_alone(bench: Bench) -> None:
     """An order is found by its newest certificate only, so nothing but the answer says so."""
-    issuer = bench.with_settings(renewals="reissue")
+    issuer = bench.issuer(renewals="reissue")
     first, old = await bench.issued(issuer)
     await bench.issued(issuer, previous=first.ref)
     for _ in range(2):
-        await bench.issuer.revoke(old.public_bytes(Encoding.DER), 1)
+        await bench.issuer().revoke(old.public_bytes(Encoding.DER), 1)
     assert [each.revoked for each in bench.ca.orders[0].certificates] == [True, False]
 
 
 async def test_nothing_is_revoked_while_a_reissue_is_pending_and_it_is_asked_again_after_that(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="reissue")
+    issuer = bench.issuer(renewals="reissue")
     first, old = await bench.issued(issuer)
     bench.ca.approval = True
     wish = a_wish(NAME, previous=first.ref)
     placed = await issuer.place(wish)
     with pytest.raises(TryLater, match="reissue") as why:
-        await bench.issuer.revoke(old.public_bytes(Encoding.DER), 1)
+        await bench.issuer().revoke(old.public_bytes(Encoding.DER), 1)
     assert why.value.reason == Reason.CA_STILL_PENDING
     await issuer.cancel(placed.ref)
-    await bench.issuer.revoke(old.public_bytes(Encoding.DER), 1)
+    await bench.issuer().revoke(old.public_bytes(Encoding.DER), 1)
     assert bench.ca.orders[0].certificates[0].revoked
 
 
 async def test_a_revocation_that_somebody_rejects_is_over_and_not_asked_for_by_itself(bench: Bench) -> None:
     bench.ca.rights = False
     _, leaf = await bench.issued()
-    issuer = bench.issuer
+    issuer = bench.issuer()
     with pytest.raises(TryLater):
         await issuer.revoke(leaf.public_bytes(Encoding.DER), 1)
     bench.ca.deny()
@@ -583,16 +555,16 @@ async def test_a_revocation_that_somebody_rejects_is_over_and_not_asked_for_by_i
 @pytest.mark.parametrize("waits", [True, False], ids=["request", "order"])
 async def test_a_withdrawal_whose_answer_was_lost_is_done(bench: Bench, waits: bool) -> None:
     bench.ca.approval, bench.ca.pending_looks = waits, 9
-    placed = await bench.issuer.place(a_wish(NAME))
+    placed = await bench.issuer().place(a_wish(NAME))
     bench.ca.fail(kind="reset", effect=True, only="PUT")
     with pytest.raises(TryLater):
-        await bench.issuer.cancel(placed.ref)
-    await bench.issuer.cancel(placed.ref)
+        await bench.issuer().cancel(placed.ref)
+    await bench.issuer().cancel(placed.ref)
     assert bench.ca.orders[0].status == ("rejected" if waits else "canceled")
 
 
 async def test_a_reissue_that_is_done_cannot_be_withdrawn_and_its_order_is_left_alone(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="reissue")
+    issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
     second, _ = await bench.issued(issuer, previous=first.ref)
     await refused(issuer.cancel, second.ref)
@@ -657,7 +629,7 @@ async def test_a_key_that_is_refused_is_nowhere_to_be_read(db: Database, tmp_pat
         await asked_for(house, ca, key=wrong)
         async with a_site(house, transport).working():
             await house.settled("www")
-        assert ca.asked[0].headers["x-dc-devkey"] == wrong
+        assert ca.requests[0].headers["x-dc-devkey"] == wrong
     tables = ("jobs", "job_history", "audit", "events", "issuers", "issuances", "certificates", "secrets")
     kept = [str(dict(row)) for name in tables for row in await db.read(partial(_all_rows, name=name))]
     assert any("api_key" in row and Reason.ACCOUNT_REFUSED in row for row in kept)
@@ -682,6 +654,6 @@ def test_the_server_runs_on_its_own_and_does_as_it_is_told(tmp_path: Path) -> No
         remote = Remote(base, tmp_path)
         remote.do("set", approval=True)
         remote.do("fail", status=503, times=1)
-        assert remote.do("show") == {"asked": [], "orders": []}
+        assert remote.do("show") == {"requests": [], "orders": []}
         process.terminate()
         assert process.wait(PATIENCE) == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
-from tests.support.contestants import CONTESTANTS, Bench, Contestant, an_issuer
+from tests.support.contestants import CONTESTANTS, Contestant, IssuerUnderTest, an_issuer
 from tests.support.issuing import leaf_of
 
 from holdfast.errors import Refused, TryLater
@@ -89,7 +89,7 @@ def variations(answers: list[Response]) -> Iterator[tuple[str, list[Response]]]:
                 yield f"answer {at} {path} = {odd!r:.30}", [*answers[:at], changed, *answers[at + 1 :]]
 
 
-async def calls(bench: Bench) -> dict[str, Call]:
+async def calls(bench: IssuerUnderTest) -> dict[str, Call]:
     """Every call that a CA answers, each on an order that is where the call wants it."""
     issuer, now = bench.issuer, datetime.now(UTC)
     fresh, wish, open_wish = (bench.wish(asked_at=now) for _ in range(3))

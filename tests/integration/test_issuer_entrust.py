@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
-from tests.support.fake_cas.bench import Bench, bench_of
+from tests.support.fake_cas.bench import IssuerBench, bench_of
 from tests.support.fake_cas.entrust import CA, PROFILE, FakeEntrust
 from tests.support.issuing import leaf_of
 
@@ -23,18 +23,18 @@ PATH = f"/v1/certificate-authorities/{CA}"
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench[FakeEntrust]]:
+async def bench(tmp_path: Path) -> AsyncIterator[IssuerBench[FakeEntrust]]:
     async with bench_of(FakeEntrust, tmp_path) as bench:
         yield bench
 
 
-async def ordered(bench: Bench[FakeEntrust], **more: Any) -> tuple[Placed, Look]:
+async def ordered(bench: IssuerBench[FakeEntrust], **more: Any) -> tuple[Placed, Look]:
     wish = bench.wish(NAME, **more)
     placed = await bench.issuer().place(wish)
     return placed, await bench.issuer().look(placed.ref, wish)
 
 
-async def refusal(bench: Bench[FakeEntrust], **settings: Any) -> Refused:
+async def refusal(bench: IssuerBench[FakeEntrust], **settings: Any) -> Refused:
     with pytest.raises(Refused) as why:
         await bench.issuer(**settings).place(bench.wish(NAME))
     return why.value
@@ -44,7 +44,7 @@ async def refusal(bench: Bench[FakeEntrust], **settings: Any) -> Refused:
 
 
 async def test_an_enrollment_says_all_that_the_hosted_gateway_does_not_take_from_a_csr(
-    bench: Bench[FakeEntrust],
+    bench: IssuerBench[FakeEntrust],
 ) -> None:
     wish = bench.wish(NAME, "192.0.2.7", not_after=bench.clock.now() + timedelta(days=30))
     placed = await bench.issuer().place(wish)
@@ -64,24 +64,26 @@ async def test_an_enrollment_says_all_that_the_hosted_gateway_does_not_take_from
     assert timedelta(days=29) < lasts.not_valid_after_utc - bench.clock.now() <= timedelta(days=30)
 
 
-async def _issued(bench: Bench[FakeEntrust], placed: Placed, wish: object) -> Issued:
+async def _issued(bench: IssuerBench[FakeEntrust], placed: Placed, wish: object) -> Issued:
     look = await bench.issuer().look(placed.ref, wish)  # type: ignore[arg-type]
     assert isinstance(look, Issued)
     return look
 
 
-async def test_the_id_of_the_client_goes_with_each_request(bench: Bench[FakeEntrust]) -> None:
+async def test_the_id_of_the_client_goes_with_each_request(bench: IssuerBench[FakeEntrust]) -> None:
     await bench.issuer(client_id="tenant-7").probe()
-    assert {each.headers.get("ca-client-id") for each in bench.ca.asked} == {"tenant-7"}
+    assert {each.headers.get("ca-client-id") for each in bench.ca.requests} == {"tenant-7"}
 
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v1", "/v1/"])
-async def test_the_address_may_end_with_the_version_or_a_slash(bench: Bench[FakeEntrust], suffix: str) -> None:
+async def test_the_address_may_end_with_the_version_or_a_slash(bench: IssuerBench[FakeEntrust], suffix: str) -> None:
     assert "knows us" in await bench.issuer(base_url=f"{bench.ca.base}{suffix}").probe()
     assert all(each.startswith("GET /v1/certificate-authorities/") for each in bench.ca.lines())
 
 
-async def test_a_subject_variable_that_the_profile_wants_comes_from_the_settings(bench: Bench[FakeEntrust]) -> None:
+async def test_a_subject_variable_that_the_profile_wants_comes_from_the_settings(
+    bench: IssuerBench[FakeEntrust],
+) -> None:
     bench.ca.variables = {"cn": True, "costCenter": True, "team": False}
     why = await refusal(bench)
     assert "subject_variables.costCenter" in str(why)
@@ -94,7 +96,9 @@ async def test_a_subject_variable_that_the_profile_wants_comes_from_the_settings
 
 
 @pytest.mark.parametrize("word", ["ACCEPTED", "ISSUED", "PENDING", "AWAITING_APPROVAL", "REJECTED", "whatever"])
-async def test_a_certificate_in_the_answer_counts_whatever_the_word_is(bench: Bench[FakeEntrust], word: str) -> None:
+async def test_a_certificate_in_the_answer_counts_whatever_the_word_is(
+    bench: IssuerBench[FakeEntrust], word: str
+) -> None:
     bench.ca.word, bench.ca.at_once = word, True
     _, look = await ordered(bench)
     assert isinstance(look, Issued)
@@ -103,7 +107,7 @@ async def test_a_certificate_in_the_answer_counts_whatever_the_word_is(bench: Be
 @pytest.mark.parametrize("shows_ids", [True, False], ids=["with-id", "without-id"])
 @pytest.mark.parametrize("shown", [200, 501], ids=["shown", "not-shown"])
 async def test_an_enrollment_that_is_rejected_in_the_answer_is_refused_in_its_words(
-    bench: Bench[FakeEntrust], shows_ids: bool, shown: int
+    bench: IssuerBench[FakeEntrust], shows_ids: bool, shown: int
 ) -> None:
     bench.ca.rejects, bench.ca.shows_ids, bench.ca.enrollments_answer = "The quota is used up.", shows_ids, shown
     why = await refusal(bench)
@@ -111,7 +115,9 @@ async def test_an_enrollment_that_is_rejected_in_the_answer_is_refused_in_its_wo
     assert "REJECTED. The quota is used up." in str(why)
 
 
-async def test_of_a_body_with_a_whole_chain_the_certificate_for_our_key_is_taken(bench: Bench[FakeEntrust]) -> None:
+async def test_of_a_body_with_a_whole_chain_the_certificate_for_our_key_is_taken(
+    bench: IssuerBench[FakeEntrust],
+) -> None:
     bench.ca.chain_bodies = True
     for at_once in (True, False):
         bench.ca.at_once = at_once
@@ -120,14 +126,14 @@ async def test_of_a_body_with_a_whole_chain_the_certificate_for_our_key_is_taken
 
 
 @pytest.mark.parametrize("word", ["ACCEPTED", "Issued", "COMPLETED", "pending", "PROCESSING", "AWAITING_APPROVAL"])
-async def test_a_good_word_without_a_certificate_is_pending(bench: Bench[FakeEntrust], word: str) -> None:
+async def test_a_good_word_without_a_certificate_is_pending(bench: IssuerBench[FakeEntrust], word: str) -> None:
     bench.ca.pending_looks, bench.ca.word = 9, word
     _, look = await ordered(bench)
     assert isinstance(look, Pending)
     assert (look.word, look.unknown) == (word, False)
 
 
-async def test_a_certificate_that_comes_with_the_order_is_kept_with_it(bench: Bench[FakeEntrust]) -> None:
+async def test_a_certificate_that_comes_with_the_order_is_kept_with_it(bench: IssuerBench[FakeEntrust]) -> None:
     bench.ca.at_once = True
     _, look = await ordered(bench)
     assert isinstance(look, Issued)
@@ -135,7 +141,7 @@ async def test_a_certificate_that_comes_with_the_order_is_kept_with_it(bench: Be
 
 
 @pytest.mark.parametrize("pem", [False, True], ids=["der", "pem"])
-async def test_the_chain_is_ordered_and_has_no_root(bench: Bench[FakeEntrust], pem: bool) -> None:
+async def test_the_chain_is_ordered_and_has_no_root(bench: IssuerBench[FakeEntrust], pem: bool) -> None:
     bench.ca.pem_bodies = pem
     _, look = await ordered(bench)
     assert isinstance(look, Issued)
@@ -144,14 +150,16 @@ async def test_the_chain_is_ordered_and_has_no_root(bench: Bench[FakeEntrust], p
     leaf.verify_directly_issued_by(above)
 
 
-async def test_a_certificate_without_its_chain_is_waited_for_and_not_put_to_use(bench: Bench[FakeEntrust]) -> None:
+async def test_a_certificate_without_its_chain_is_waited_for_and_not_put_to_use(
+    bench: IssuerBench[FakeEntrust],
+) -> None:
     bench.ca.shows_chain = False
     _, look = await ordered(bench)
     assert isinstance(look, Pending)
     assert "ca_id" in look.why
 
 
-async def test_what_cannot_be_a_certificate_is_no_certificate(bench: Bench[FakeEntrust]) -> None:
+async def test_what_cannot_be_a_certificate_is_no_certificate(bench: IssuerBench[FakeEntrust]) -> None:
     wish = bench.wish(NAME)
     bench.ca.pending_looks = 9
     placed = await bench.issuer().place(wish)
@@ -166,7 +174,9 @@ async def test_what_cannot_be_a_certificate_is_no_certificate(bench: Bench[FakeE
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-async def test_an_order_that_is_not_shown_is_found_among_the_events(bench: Bench[FakeEntrust], status: int) -> None:
+async def test_an_order_that_is_not_shown_is_found_among_the_events(
+    bench: IssuerBench[FakeEntrust], status: int
+) -> None:
     bench.ca.enrollments_answer, bench.ca.pending_looks = status, 2
     wish = bench.wish(NAME)
     placed = await bench.issuer().place(wish)
@@ -177,7 +187,7 @@ async def test_an_order_that_is_not_shown_is_found_among_the_events(bench: Bench
     assert len(bench.ca.orders) == 1
 
 
-async def test_a_certificate_is_found_by_the_serial_that_the_order_named(bench: Bench[FakeEntrust]) -> None:
+async def test_a_certificate_is_found_by_the_serial_that_the_order_named(bench: IssuerBench[FakeEntrust]) -> None:
     bench.ca.padded = True
     placed, look = await ordered(bench)
     [order] = bench.ca.orders
@@ -193,7 +203,9 @@ async def test_a_certificate_is_found_by_the_serial_that_the_order_named(bench: 
 # ── No second order ──
 
 
-async def test_an_order_whose_answer_was_lost_is_found_by_our_key_on_whatever_page(bench: Bench[FakeEntrust]) -> None:
+async def test_an_order_whose_answer_was_lost_is_found_by_our_key_on_whatever_page(
+    bench: IssuerBench[FakeEntrust],
+) -> None:
     bench.ca.page, bench.ca.at_once = 2, True
     wish = bench.wish(NAME, asked_at=bench.clock.now())
     for _ in range(5):
@@ -210,7 +222,7 @@ async def test_an_order_whose_answer_was_lost_is_found_by_our_key_on_whatever_pa
 
 
 async def test_an_older_certificate_of_a_key_that_is_used_again_is_not_taken_for_the_new_one(
-    bench: Bench[FakeEntrust],
+    bench: IssuerBench[FakeEntrust],
 ) -> None:
     bench.ca.at_once = True
     key = ec.generate_private_key(ec.SECP256R1())
@@ -222,7 +234,7 @@ async def test_an_older_certificate_of_a_key_that_is_used_again_is_not_taken_for
 
 
 async def test_an_order_that_may_wait_for_a_person_is_uncertain_and_told_by_its_reference(
-    bench: Bench[FakeEntrust],
+    bench: IssuerBench[FakeEntrust],
 ) -> None:
     bench.ca.approval = True
     wish = bench.wish(NAME, asked_at=bench.clock.now())
@@ -236,7 +248,7 @@ async def test_an_order_that_may_wait_for_a_person_is_uncertain_and_told_by_its_
     assert [each.reference for each in bench.ca.orders] == [wish.issuance]
 
 
-async def test_a_profile_that_issues_at_once_has_no_doubts_after_some_minutes(bench: Bench[FakeEntrust]) -> None:
+async def test_a_profile_that_issues_at_once_has_no_doubts_after_some_minutes(bench: IssuerBench[FakeEntrust]) -> None:
     wish = bench.wish(NAME, asked_at=bench.clock.now())
     with pytest.raises(TryLater) as why:
         await bench.issuer(approval=False).find(wish)
@@ -245,7 +257,7 @@ async def test_a_profile_that_issues_at_once_has_no_doubts_after_some_minutes(be
     assert await bench.issuer(approval=False).find(wish) is None
 
 
-async def test_what_never_left_is_told_apart_from_what_may_have_arrived(bench: Bench[FakeEntrust]) -> None:
+async def test_what_never_left_is_told_apart_from_what_may_have_arrived(bench: IssuerBench[FakeEntrust]) -> None:
     await bench.issuer().probe()  # so that nothing is left to be asked before the order
     await bench.ca.__aexit__(None, None, None)
     with pytest.raises(TryLater) as why:
@@ -260,7 +272,7 @@ async def test_what_never_left_is_told_apart_from_what_may_have_arrived(bench: B
     assert bench.ca.orders == []
 
 
-async def test_an_order_of_days_is_asked_for_by_its_id_alone(bench: Bench[FakeEntrust]) -> None:
+async def test_an_order_of_days_is_asked_for_by_its_id_alone(bench: IssuerBench[FakeEntrust]) -> None:
     bench.ca.approval = True
     wish = bench.wish(NAME)
     placed = await bench.issuer().place(wish)
@@ -276,7 +288,7 @@ async def test_an_order_of_days_is_asked_for_by_its_id_alone(bench: Bench[FakeEn
 
 
 async def test_an_order_that_waits_cannot_be_withdrawn_and_one_that_is_over_need_not_be(
-    bench: Bench[FakeEntrust],
+    bench: IssuerBench[FakeEntrust],
 ) -> None:
     bench.ca.approval = True
     placed = await bench.issuer().place(bench.wish(NAME))
@@ -291,7 +303,7 @@ async def test_an_order_that_waits_cannot_be_withdrawn_and_one_that_is_over_need
 
 @pytest.mark.parametrize("padded", [False, True], ids=["plain", "padded"])
 async def test_a_serial_is_spelled_as_the_gateway_spells_it(
-    bench: Bench[FakeEntrust], padded: bool
+    bench: IssuerBench[FakeEntrust], padded: bool
 ) -> None:  # fmt: skip
     bench.ca.padded, bench.ca.next_serial = padded, 0x0A1B2C  # short: padding shows
     _, look = await ordered(bench)
@@ -300,7 +312,7 @@ async def test_a_serial_is_spelled_as_the_gateway_spells_it(
     assert [each.revoked for each in bench.ca.orders] == ["keyCompromise"]
 
 
-async def test_a_rejected_revocation_is_a_refusal_although_its_status_is_good(bench: Bench[FakeEntrust]) -> None:
+async def test_a_rejected_revocation_is_a_refusal_although_its_status_is_good(bench: IssuerBench[FakeEntrust]) -> None:
     _, look = await ordered(bench)
     assert isinstance(look, Issued)
     bench.ca.rejects_actions = True
@@ -308,7 +320,9 @@ async def test_a_rejected_revocation_is_a_refusal_although_its_status_is_good(be
         await bench.issuer().revoke(look.chain_pem, 0)
 
 
-async def test_a_revocation_that_is_taken_and_not_done_yet_is_asked_about_again(bench: Bench[FakeEntrust]) -> None:
+async def test_a_revocation_that_is_taken_and_not_done_yet_is_asked_about_again(
+    bench: IssuerBench[FakeEntrust],
+) -> None:
     _, look = await ordered(bench)
     assert isinstance(look, Issued)
     bench.ca.action_word = "ACCEPTED"
@@ -319,7 +333,7 @@ async def test_a_revocation_that_is_taken_and_not_done_yet_is_asked_about_again(
     await bench.issuer().revoke(look.chain_pem, 1)
 
 
-async def test_a_gateway_that_refuses_to_revoke_twice_shows_that_it_is_done(bench: Bench[FakeEntrust]) -> None:
+async def test_a_gateway_that_refuses_to_revoke_twice_shows_that_it_is_done(bench: IssuerBench[FakeEntrust]) -> None:
     _, look = await ordered(bench)
     assert isinstance(look, Issued)
     bench.ca.orders[0].revoked, bench.ca.rejects_actions = "superseded", True
@@ -340,7 +354,7 @@ async def test_a_gateway_that_refuses_to_revoke_twice_shows_that_it_is_done(benc
     ids=["ca", "profile"],
 )
 async def test_an_unknown_ca_or_profile_is_refused_before_anything_is_ordered(
-    bench: Bench[FakeEntrust], settings: dict[str, str], named: str
+    bench: IssuerBench[FakeEntrust], settings: dict[str, str], named: str
 ) -> None:
     why = await refusal(bench, **settings)
     assert named in str(why)
@@ -348,7 +362,7 @@ async def test_an_unknown_ca_or_profile_is_refused_before_anything_is_ordered(
 
 
 async def test_an_error_is_one_with_any_status_and_what_is_behind_the_gateway_is_not_shown(
-    bench: Bench[FakeEntrust],
+    bench: IssuerBench[FakeEntrust],
 ) -> None:
     bench.ca.errors_with_200 = True
     why = await refusal(bench)
@@ -370,20 +384,20 @@ async def test_an_error_is_one_with_any_status_and_what_is_behind_the_gateway_is
     ids=lambda value: value if isinstance(value, str) else "",
 )
 async def test_a_setting_that_cannot_be_is_refused_by_its_name(
-    bench: Bench[FakeEntrust], settings: dict[str, Any], named: str
+    bench: IssuerBench[FakeEntrust], settings: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(ValueError, match=named):
         bench.issuer(**settings)
 
 
-async def test_a_profile_of_the_certificate_comes_before_that_of_the_settings(bench: Bench[FakeEntrust]) -> None:
+async def test_a_profile_of_the_certificate_comes_before_that_of_the_settings(bench: IssuerBench[FakeEntrust]) -> None:
     await bench.issuer(profile_id="nobody").place(bench.wish(NAME, profile=PROFILE))
     assert bench.ca.orders[0].body["profileId"] == PROFILE
 
 
 async def test_events_are_asked_for_since_the_order_with_some_time_for_clocks_that_differ(
-    bench: Bench[FakeEntrust],
+    bench: IssuerBench[FakeEntrust],
 ) -> None:
     await bench.issuer().find(bench.wish(NAME, asked_at=datetime(2026, 8, 1, 12, tzinfo=UTC)))
-    [asked] = [each for each in bench.ca.asked if each.path.endswith("certificate-events")]
+    [asked] = [each for each in bench.ca.requests if each.path.endswith("certificate-events")]
     assert asked.query == {"startDate": "2026-08-01T11:55:00.00Z", "preferredPageSize": "50"}

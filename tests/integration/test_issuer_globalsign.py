@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
-from tests.support.fake_cas.bench import Bench, bench_of
+from tests.support.fake_cas.bench import IssuerBench, bench_of
 from tests.support.fake_cas.globalsign import FakeGlobalSign
 from tests.support.issuing import leaf_of
 
@@ -26,18 +26,18 @@ NAME = "www.example.com"
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench[FakeGlobalSign]]:
+async def bench(tmp_path: Path) -> AsyncIterator[IssuerBench[FakeGlobalSign]]:
     async with bench_of(FakeGlobalSign, tmp_path) as bench:
         yield bench
 
 
-async def ordered(bench: Bench[FakeGlobalSign], *names: str, **more: Any) -> tuple[Placed, Look]:
+async def ordered(bench: IssuerBench[FakeGlobalSign], *names: str, **more: Any) -> tuple[Placed, Look]:
     wish = bench.wish(*(names or (NAME,)), **more)
     placed = await bench.issuer().place(wish)
     return placed, await bench.issuer().look(placed.ref, wish)
 
 
-async def refusal(bench: Bench[FakeGlobalSign], *names: str, **more: Any) -> str:
+async def refusal(bench: IssuerBench[FakeGlobalSign], *names: str, **more: Any) -> str:
     with pytest.raises(Refused) as why:
         await ordered(bench, *names, **more)
     return str(why.value)
@@ -46,13 +46,13 @@ async def refusal(bench: Bench[FakeGlobalSign], *names: str, **more: Any) -> str
 # ── The token ──
 
 
-async def test_one_token_is_enough_for_many_at_once(bench: Bench[FakeGlobalSign]) -> None:
+async def test_one_token_is_enough_for_many_at_once(bench: IssuerBench[FakeGlobalSign]) -> None:
     await asyncio.gather(*(ordered(bench) for _ in range(8)))
     assert len(bench.ca.lines("POST /login")) == 1
     assert len(bench.ca.lines("GET /validationpolicy")) == 1
 
 
-async def test_a_token_is_replaced_before_its_ten_minutes_are_over(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_token_is_replaced_before_its_ten_minutes_are_over(bench: IssuerBench[FakeGlobalSign]) -> None:
     await bench.issuer().probe()
     bench.clock.ahead += timedelta(minutes=9, seconds=1)
     await bench.issuer().probe()
@@ -60,7 +60,7 @@ async def test_a_token_is_replaced_before_its_ten_minutes_are_over(bench: Bench[
 
 
 async def test_a_token_that_is_refused_is_replaced_once_and_the_request_repeated(
-    bench: Bench[FakeGlobalSign],
+    bench: IssuerBench[FakeGlobalSign],
 ) -> None:
     await bench.issuer().probe()
     bench.ca.tokens.clear()
@@ -70,7 +70,7 @@ async def test_a_token_that_is_refused_is_replaced_once_and_the_request_repeated
     assert len(bench.ca.orders) == 1
 
 
-async def test_a_refusal_with_a_new_token_is_final(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_refusal_with_a_new_token_is_final(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.fail(status=401, only="GET", times=99)
     with pytest.raises(Refused) as why:
         await bench.issuer().probe()
@@ -79,7 +79,7 @@ async def test_a_refusal_with_a_new_token_is_final(bench: Bench[FakeGlobalSign])
     assert len(bench.ca.lines("GET")) == 2
 
 
-async def test_a_wrong_secret_is_told_once_and_not_shown(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_wrong_secret_is_told_once_and_not_shown(bench: IssuerBench[FakeGlobalSign]) -> None:
     wrong = {"api_secret": "f" * 40}
     with pytest.raises(Refused) as why:
         await bench.issuer(credentials=wrong).probe()
@@ -91,7 +91,7 @@ async def test_a_wrong_secret_is_told_once_and_not_shown(bench: Bench[FakeGlobal
 
 @pytest.mark.parametrize("suffix", ["", "/", "/v2", "/v2/"])
 async def test_the_version_is_in_the_address_once_wherever_it_was_given(
-    bench: Bench[FakeGlobalSign], suffix: str
+    bench: IssuerBench[FakeGlobalSign], suffix: str
 ) -> None:
     assert "knows us" in await bench.issuer(base_url=f"https://localhost:{bench.ca.port}{suffix}").probe()
     assert {*bench.ca.lines()} == {"POST /login", "GET /validationpolicy", "GET /quotas/issuance"}
@@ -100,7 +100,7 @@ async def test_the_version_is_in_the_address_once_wherever_it_was_given(
 # ── What is asked ──
 
 
-async def test_an_order_is_cut_to_the_policy(bench: Bench[FakeGlobalSign]) -> None:
+async def test_an_order_is_cut_to_the_policy(bench: IssuerBench[FakeGlobalSign]) -> None:
     subject = {"organization": "Somebody", "email": "a@b.example", "organizational_unit": "Web"}
     wish = bench.wish(NAME, "api.example.com")
     await bench.issuer(subject=subject).place(wish)
@@ -110,12 +110,12 @@ async def test_an_order_is_cut_to_the_policy(bench: Bench[FakeGlobalSign]) -> No
     assert order.body["signature"] == {"hash_algorithm": "SHA-256"}
     assert order.body["validity"]["not_after"] == 0
     assert "extended_key_usages" not in order.body
-    assert {each.headers["content-type"] for each in bench.ca.asked if each.method == "POST"} == {
+    assert {each.headers["content-type"] for each in bench.ca.requests if each.method == "POST"} == {
         "application/json;charset=utf-8"
     }
 
 
-async def test_a_key_is_proved_by_a_signature_of_itself(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_key_is_proved_by_a_signature_of_itself(bench: IssuerBench[FakeGlobalSign]) -> None:
     wish = bench.wish(NAME)
     await bench.issuer().place(wish)
     [order] = bench.ca.orders  # which has verified it
@@ -125,7 +125,7 @@ async def test_a_key_is_proved_by_a_signature_of_itself(bench: Bench[FakeGlobalS
     assert not order.body["public_key"].endswith("\n")
 
 
-async def test_an_account_that_wants_a_request_gets_one_without_a_signature(bench: Bench[FakeGlobalSign]) -> None:
+async def test_an_account_that_wants_a_request_gets_one_without_a_signature(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.policy["public_key"]["key_format"] = "PKCS10"
     wish = bench.wish(NAME)
     await bench.issuer().place(wish)
@@ -134,25 +134,25 @@ async def test_an_account_that_wants_a_request_gets_one_without_a_signature(benc
     assert x509.load_pem_x509_csr(body["public_key"].encode()) == x509.load_der_x509_csr(wish.csr)
 
 
-async def test_an_account_that_wants_no_proof_gets_none(bench: Bench[FakeGlobalSign]) -> None:
+async def test_an_account_that_wants_no_proof_gets_none(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.policy["public_key_signature"] = "FORBIDDEN"
     await bench.issuer().place(bench.wish(NAME))
     assert "public_key_signature" not in bench.ca.orders[0].body
 
 
-async def test_an_rsa_key_is_proved_as_well(bench: Bench[FakeGlobalSign]) -> None:
+async def test_an_rsa_key_is_proved_as_well(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.policy["public_key"] = {"key_type": "RSA", "allowed_lengths": [2048], "key_format": "PKCS8"}
     _, look = await ordered(bench, key=rsa.generate_private_key(65537, 2048))
     assert isinstance(look, Issued)
 
 
-async def test_uses_are_asked_for_where_the_account_may_choose(bench: Bench[FakeGlobalSign]) -> None:
+async def test_uses_are_asked_for_where_the_account_may_choose(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.policy["extended_key_usages"]["ekus"] |= {"static": False, "maxcount": 2}
     await bench.issuer().place(bench.wish(NAME))
     assert bench.ca.orders[0].body["extended_key_usages"] == ["1.3.6.1.5.5.7.3.1"]
 
 
-async def test_a_lifetime_is_asked_for_within_the_policy(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_lifetime_is_asked_for_within_the_policy(bench: IssuerBench[FakeGlobalSign]) -> None:
     _, look = await ordered(bench, not_after=bench.clock.now() + timedelta(days=7))
     assert timedelta(days=6) < leaf_of(look).not_valid_after_utc - bench.clock.now() <= timedelta(days=7)  # type: ignore[arg-type]
     await ordered(bench, not_after=bench.clock.now() + timedelta(days=700))
@@ -173,7 +173,7 @@ async def test_a_lifetime_is_asked_for_within_the_policy(bench: Bench[FakeGlobal
     ids=["key", "subject", "list", "names", "address", "static", "lifetime"],
 )
 async def test_what_the_policy_does_not_allow_is_refused_before_it_is_ordered(
-    bench: Bench[FakeGlobalSign], names: tuple[str, ...], change: dict[str, Any], named: str
+    bench: IssuerBench[FakeGlobalSign], names: tuple[str, ...], change: dict[str, Any], named: str
 ) -> None:
     bench.ca.policy |= change
     more = {"not_after": bench.clock.now() + timedelta(days=1)} if "validity" in change else {}
@@ -181,7 +181,7 @@ async def test_what_the_policy_does_not_allow_is_refused_before_it_is_ordered(
     assert bench.ca.lines("POST /certificates") == []
 
 
-async def test_a_name_that_was_never_claimed_is_explained(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_name_that_was_never_claimed_is_explained(bench: IssuerBench[FakeGlobalSign]) -> None:
     said = await refusal(bench, "shop.example.org", NAME)
     assert "no claim for shop.example.org" in said  # its own words
     assert "covers shop.example.org: claim the domain" in said
@@ -189,14 +189,14 @@ async def test_a_name_that_was_never_claimed_is_explained(bench: Bench[FakeGloba
     assert "(id a1b2c3d4)" in said  # its support asks for it
 
 
-async def test_another_refusal_is_told_in_its_words_alone(bench: Bench[FakeGlobalSign]) -> None:
+async def test_another_refusal_is_told_in_its_words_alone(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.bad_names = {NAME}
     said = await refusal(bench)
     assert "blocklist" in said
     assert "claim" not in said
 
 
-async def test_a_policy_that_was_changed_is_read_again_after_a_refusal(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_policy_that_was_changed_is_read_again_after_a_refusal(bench: IssuerBench[FakeGlobalSign]) -> None:
     await ordered(bench)
     bench.ca.policy["subject_dn"]["common_name"] = {"presence": "STATIC", "format": "fixed"}
     assert "common_name is STATIC" in await refusal(bench)
@@ -204,7 +204,7 @@ async def test_a_policy_that_was_changed_is_read_again_after_a_refusal(bench: Be
     assert isinstance(look, Issued)
 
 
-async def test_an_account_without_quota_holds_all_orders_and_says_so(bench: Bench[FakeGlobalSign]) -> None:
+async def test_an_account_without_quota_holds_all_orders_and_says_so(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.quota_left = 0
     with pytest.raises(TryLater, match="quota") as why:
         await bench.issuer().place(bench.wish(NAME))
@@ -216,7 +216,7 @@ async def test_an_account_without_quota_holds_all_orders_and_says_so(bench: Benc
 
 
 @pytest.mark.parametrize("absolute", [False, True], ids=["path", "address"])
-async def test_the_order_is_the_last_part_of_its_location(bench: Bench[FakeGlobalSign], absolute: bool) -> None:
+async def test_the_order_is_the_last_part_of_its_location(bench: IssuerBench[FakeGlobalSign], absolute: bool) -> None:
     bench.ca.absolute = absolute
     placed, look = await ordered(bench)
     assert placed.ref["certificate"] == f"{bench.ca.orders[0].serial:X}"
@@ -224,7 +224,7 @@ async def test_the_order_is_the_last_part_of_its_location(bench: Bench[FakeGloba
     assert leaf_of(look).serial_number == bench.ca.orders[0].serial
 
 
-async def test_202_is_not_yet_and_the_chain_comes_from_elsewhere(bench: Bench[FakeGlobalSign]) -> None:
+async def test_202_is_not_yet_and_the_chain_comes_from_elsewhere(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.pending_looks = 1
     wish = bench.wish(NAME)
     placed = await bench.issuer().place(wish)
@@ -237,7 +237,9 @@ async def test_202_is_not_yet_and_the_chain_comes_from_elsewhere(bench: Bench[Fa
     assert len(bench.ca.lines("GET /trustchain")) == 1
 
 
-async def test_a_certificate_that_the_ca_refused_to_make_is_over_in_its_words(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_certificate_that_the_ca_refused_to_make_is_over_in_its_words(
+    bench: IssuerBench[FakeGlobalSign],
+) -> None:
     wish = bench.wish(NAME)
     placed = await bench.issuer().place(wish)
     bench.ca.deny(words="CAA forbids it")
@@ -246,7 +248,7 @@ async def test_a_certificate_that_the_ca_refused_to_make_is_over_in_its_words(be
     assert "CAA forbids it" in look.why
 
 
-async def test_one_that_is_revoked_before_it_was_fetched_is_not_used(bench: Bench[FakeGlobalSign]) -> None:
+async def test_one_that_is_revoked_before_it_was_fetched_is_not_used(bench: IssuerBench[FakeGlobalSign]) -> None:
     wish = bench.wish(NAME)
     placed, issued = await ordered(bench)
     assert isinstance(issued, Issued)
@@ -254,7 +256,9 @@ async def test_one_that_is_revoked_before_it_was_fetched_is_not_used(bench: Benc
     assert isinstance(await bench.issuer().look(placed.ref, wish), Failed)
 
 
-async def test_an_order_that_is_not_known_yet_is_waited_for_and_later_is_lost(bench: Bench[FakeGlobalSign]) -> None:
+async def test_an_order_that_is_not_known_yet_is_waited_for_and_later_is_lost(
+    bench: IssuerBench[FakeGlobalSign],
+) -> None:
     bench.ca.unknown_looks = 2
     placed, look = await ordered(bench)
     assert isinstance(look, Pending)
@@ -269,7 +273,7 @@ async def test_an_order_that_is_not_known_yet_is_waited_for_and_later_is_lost(be
 
 @pytest.mark.parametrize("decimal", [False, True], ids=["hex", "decimal"])
 async def test_a_lost_order_is_found_by_its_key_among_what_was_issued(
-    bench: Bench[FakeGlobalSign], decimal: bool
+    bench: IssuerBench[FakeGlobalSign], decimal: bool
 ) -> None:
     bench.ca.decimal = decimal
     wish = bench.wish(NAME, asked_at=bench.clock.now())
@@ -285,7 +289,7 @@ async def test_a_lost_order_is_found_by_its_key_among_what_was_issued(
 
 
 async def test_an_order_may_be_invisible_for_a_while_and_is_not_placed_again_meanwhile(
-    bench: Bench[FakeGlobalSign],
+    bench: IssuerBench[FakeGlobalSign],
 ) -> None:
     bench.ca.approval = True  # it takes its time
     wish = bench.wish(NAME, asked_at=bench.clock.now())
@@ -301,27 +305,27 @@ async def test_an_order_may_be_invisible_for_a_while_and_is_not_placed_again_mea
     assert isinstance(await bench.issuer().find(wish), Placed)
 
 
-async def test_what_is_not_listed_after_minutes_was_not_ordered(bench: Bench[FakeGlobalSign]) -> None:
+async def test_what_is_not_listed_after_minutes_was_not_ordered(bench: IssuerBench[FakeGlobalSign]) -> None:
     wish = bench.wish(NAME, asked_at=bench.clock.now())
     bench.clock.ahead += SHOWN_AFTER
     assert await bench.issuer().find(wish) is None
 
 
-async def test_too_much_to_look_through_is_a_doubt(bench: Bench[FakeGlobalSign]) -> None:
+async def test_too_much_to_look_through_is_a_doubt(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.fail(status=200, only="GET /stats", times=99, body='[{"serial_number": "AB"}' + ', {"a": 1}' * 99 + "]")
     found = await bench.issuer().find(bench.wish(NAME, asked_at=bench.clock.now()))
     assert isinstance(found, Uncertain)
     assert NAME in found.why
 
 
-async def test_a_login_that_fails_sends_no_order(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_login_that_fails_sends_no_order(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.fail(status=503, only="POST /login", times=9)
     with pytest.raises(TryLater) as why:
         await bench.issuer().place(bench.wish(NAME))
     assert not why.value.sent
 
 
-async def test_a_location_that_names_no_serial_leaves_the_order_to_be_found(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_location_that_names_no_serial_leaves_the_order_to_be_found(bench: IssuerBench[FakeGlobalSign]) -> None:
     wish = bench.wish(NAME, asked_at=bench.clock.now())
     bench.ca.fail(status=201, effect=True, only="POST /certificates")  # without a Location
     with pytest.raises(TryLater) as why:
@@ -333,7 +337,7 @@ async def test_a_location_that_names_no_serial_leaves_the_order_to_be_found(benc
 # ── Revoking ──
 
 
-async def test_a_revocation_says_why_and_one_that_was_done_is_done(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_revocation_says_why_and_one_that_was_done_is_done(bench: IssuerBench[FakeGlobalSign]) -> None:
     _, look = await ordered(bench)
     assert isinstance(look, Issued)
     await bench.issuer().revoke(look.chain_pem, 1)
@@ -342,7 +346,7 @@ async def test_a_revocation_says_why_and_one_that_was_done_is_done(bench: Bench[
     assert bench.ca.orders[0].revoked == "keyCompromise"
 
 
-async def test_a_conflict_that_is_no_revocation_is_refused(bench: Bench[FakeGlobalSign]) -> None:
+async def test_a_conflict_that_is_no_revocation_is_refused(bench: IssuerBench[FakeGlobalSign]) -> None:
     _, look = await ordered(bench)
     assert isinstance(look, Issued)
     bench.ca.fail(status=409, only="PATCH", body='{"description": "still pending"}')
@@ -354,7 +358,7 @@ async def test_a_conflict_that_is_no_revocation_is_refused(bench: Bench[FakeGlob
 
 
 async def test_an_order_that_is_being_made_or_issued_cannot_be_withdrawn_and_says_so(
-    bench: Bench[FakeGlobalSign],
+    bench: IssuerBench[FakeGlobalSign],
 ) -> None:
     bench.ca.pending_looks = 1
     wish = bench.wish(NAME)
@@ -366,13 +370,13 @@ async def test_an_order_that_is_being_made_or_issued_cannot_be_withdrawn_and_say
     await bench.issuer().cancel(placed.ref)
 
 
-async def looked(bench: Bench[FakeGlobalSign], placed: Placed, wish: Wish) -> Issued:
+async def looked(bench: IssuerBench[FakeGlobalSign], placed: Placed, wish: Wish) -> Issued:
     found = await bench.issuer().look(placed.ref, wish)
     assert isinstance(found, Issued)
     return found
 
 
-async def test_an_order_that_the_ca_refused_needs_no_withdrawal(bench: Bench[FakeGlobalSign]) -> None:
+async def test_an_order_that_the_ca_refused_needs_no_withdrawal(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.pending_looks = 9
     placed = await bench.issuer().place(bench.wish(NAME))
     bench.ca.deny()

@@ -106,7 +106,7 @@ async def test_the_ca_sees_the_ladder_with_a_jitter_of_its_own_for_each_order(of
         await office.house.ask(f"n{n}.example.com", issuers=[office.ca.name.lower()])
     await office.days.go_on(office.clock.now() + timedelta(minutes=2))
     looked = defaultdict[str, list[datetime]](list)
-    for each in office.ca.asked:
+    for each in office.ca.requests:
         if each.method == "GET" and ("/enrollments/" in each.path or each.path.startswith("/certificates/")):
             looked[each.path].append(each.at)
     gaps = [[(later - before).total_seconds() for before, later in pairwise(times)] for times in looked.values()]
@@ -124,11 +124,11 @@ async def test_too_many_requests_for_ever_are_answered_by_few(office: Office, af
     await office.ask()
     await office.days.round()
     office.ca.fail(status=429, retry_after=after, times=10**9)
-    before = len(office.ca.asked)
+    before = len(office.ca.requests)
     await office.pass_by(timedelta(minutes=10))
-    assert len(office.ca.asked) - before <= 8
+    assert len(office.ca.requests) - before <= 8
     await office.pass_by(3 * HOUR)
-    assert len(office.ca.asked) - before <= 8 + 3 * 12
+    assert len(office.ca.requests) - before <= 8 + 3 * 12
     office.ca.calm()
     office.ca.orders[0].looks = 0
     assert (await office.pass_by(3 * HOUR)).current is not None
@@ -160,7 +160,7 @@ async def test_a_client_certificate_is_renewed_while_an_order_waits(office: Offi
     a_pair(office.folder, "client", days=60)
     office.ca.approve()
     assert (await office.pass_by(2 * HOUR)).current is not None
-    assert len({each.client for each in office.ca.asked}) == 2
+    assert len({each.client for each in office.ca.requests}) == 2
 
 
 @at("entrust")

@@ -1,19 +1,16 @@
 """Sectigo Certificate Manager, against a server that does as its reference says: what is not of all CAs."""
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from tests.support.contestants import NAME, an_issuer
-from tests.support.fake_cas.bench import looked_up
+from tests.support.fake_cas.bench import NAME, IssuerBench, bench_of, looked_up, refused
 from tests.support.fake_cas.sectigo import FakeSectigo
-from tests.support.issuing import a_wish as a_nameless_wish
 from tests.support.issuing import leaf_of
 from tests.support.lifecycle import a_house
 from tests.support.upstream import a_site
@@ -21,9 +18,9 @@ from tests.support.upstream import a_site
 from holdfast.core.certificate import Wanted
 from holdfast.core.reasons import Reason
 from holdfast.engine import upstream
-from holdfast.errors import Refused, TryLater
+from holdfast.errors import TryLater
 from holdfast.issuers import sectigo_order
-from holdfast.issuers.base import Failed, Issued, Issuer, Pending, Placed, Uncertain, Wish
+from holdfast.issuers.base import Failed, Issued, Pending, Placed, Uncertain
 from holdfast.operations import certificates, issuers
 from holdfast.pki import csr
 from holdfast.secret import Secret
@@ -33,59 +30,22 @@ from holdfast.world import HttpTransport
 pytestmark = pytest.mark.anyio
 
 
-def a_wish(*names: str, **more: Any) -> Wish:
-    """As the engine makes it for this kind: with a common name."""
-    content = csr.build(names, ec.generate_private_key(ec.SECP256R1()), common_name=True)
-    return replace(a_nameless_wish(*names, **more), csr=content)
-
-
-@dataclass
-class Bench:
-    ca: FakeSectigo
-    transport: HttpTransport
-
-    @property
-    def issuer(self) -> Issuer:
-        return self.with_settings()
-
-    def with_settings(self, **changes: Any) -> Issuer:
-        return an_issuer("sectigo", self.ca, self.transport, **changes)
-
-    async def looked_up(self, wish: Wish) -> Any:
-        issuer = self.issuer
-        return await looked_up(lambda: issuer, wish)
-
-    async def issued(self, **wishes: Any) -> tuple[Placed, x509.Certificate]:
-        wish = a_wish(NAME, **wishes)
-        placed = await self.issuer.place(wish)
-        return placed, leaf_of(await self.issuer.look(placed.ref, wish))  # type: ignore[arg-type]
+Bench = IssuerBench[FakeSectigo]
 
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    transport = HttpTransport()
-    async with FakeSectigo(tmp_path) as ca:
-        yield Bench(ca, transport)
-    await transport.close()
-
-
-async def refused(call: Any, *arguments: Any) -> Refused:
-    with pytest.raises(Refused) as why:
-        await call(*arguments)
-    return why.value
-
-
-def bodies(ca: FakeSectigo) -> list[dict[str, Any]]:
-    return [each.json() for each in ca.asked if each.method == "POST"]
+    async with bench_of(FakeSectigo, tmp_path, common_name=True) as bench:
+        yield bench
 
 
 # ── What is requested ──
 
 
 async def test_a_request_names_everything_and_carries_our_reference_in_its_comments(bench: Bench) -> None:
-    wish = a_wish(NAME, "api.holdfast.test")
-    placed = await bench.issuer.place(wish)
-    [body] = bodies(bench.ca)
+    wish = bench.wish(NAME, "api.holdfast.test")
+    placed = await bench.issuer().place(wish)
+    [body] = bench.bodies
     assert (body["orgId"], body["certType"], body["term"]) == (42, 3, 199)
     assert body["subjAltNames"] == f"{NAME},api.holdfast.test"
     assert x509.load_pem_x509_csr(body["csr"].encode()).public_bytes(Encoding.DER) == wish.csr
@@ -95,12 +55,12 @@ async def test_a_request_names_everything_and_carries_our_reference_in_its_comme
 
 
 async def test_settings_of_the_account_go_into_the_request(bench: Bench) -> None:
-    issuer = bench.with_settings(
+    issuer = bench.issuer(
         dcv_mode="CNAME", dcv_email="dns@example.com", external_requester="pki@example.com",
         custom_fields={"Cost centre": "4711"},
     )  # fmt: skip
-    await issuer.place(a_wish(NAME, profile="7"))
-    [body] = bodies(bench.ca)
+    await issuer.place(bench.wish(NAME, profile="7"))
+    [body] = bench.bodies
     assert (body["dcvMode"], body["dcvEmail"]) == ("CNAME", "dns@example.com")
     assert body["externalRequester"] == "pki@example.com"
     assert body["customFields"] == [{"name": "Cost centre", "value": "4711"}]
@@ -110,15 +70,15 @@ async def test_settings_of_the_account_go_into_the_request(bench: Bench) -> None
 async def test_a_shorter_wish_gets_the_longest_term_that_is_not_longer(bench: Bench) -> None:
     now = datetime.now(UTC)
     for days in (100, 20, 800):
-        await bench.issuer.place(a_wish(NAME, not_after=now + timedelta(days=days)))
-    assert [body["term"] for body in bodies(bench.ca)] == [90, 199, 199]
+        await bench.issuer().place(bench.wish(NAME, not_after=now + timedelta(days=days)))
+    assert [body["term"] for body in bench.bodies] == [90, 199, 199]
 
 
 async def test_a_csr_has_the_common_name_that_sectigo_files_it_under(bench: Bench) -> None:
-    key, wish = ec.generate_private_key(ec.SECP256R1()), a_wish(NAME)
+    key, wish = ec.generate_private_key(ec.SECP256R1()), bench.wish(NAME)
     assert csr.parse(wish.csr).common_name == NAME
-    await bench.issuer.place(wish)
-    nameless = await refused(bench.issuer.place, replace(wish, csr=csr.build([NAME], key)))
+    await bench.issuer().place(wish)
+    nameless = await refused(bench.issuer().place, replace(wish, csr=csr.build([NAME], key)))
     assert "CSR" in str(nameless)
     assert bench.ca.orders[0].common_name == NAME
 
@@ -127,32 +87,32 @@ async def test_a_csr_has_the_common_name_that_sectigo_files_it_under(bench: Benc
 
 
 async def test_a_probe_finds_a_profile_or_a_term_that_there_is_not(bench: Bench) -> None:
-    profile = await refused(bench.with_settings(cert_type=99).probe)
+    profile = await refused(bench.issuer(cert_type=99).probe)
     assert (profile.reason, "setting" in str(profile), "cert_type" in str(profile)) == (
         Reason.PROFILE_UNKNOWN, True, True,
     )  # fmt: skip
-    term = await refused(bench.with_settings(term=730).probe)
+    term = await refused(bench.issuer(term=730).probe)
     assert "setting term" in str(term)
     assert "365" in str(term)
-    organization = await refused(bench.with_settings(org_id=1).probe)
+    organization = await refused(bench.issuer(org_id=1).probe)
     assert "org_id" in str(organization)
 
 
 async def test_a_request_that_a_setting_spoils_names_it(bench: Bench) -> None:
-    wish = a_wish(NAME)
+    wish = bench.wish(NAME)
     for setting, value in (("org_id", 1), ("cert_type", 99), ("term", 730)):
-        why = await refused(bench.with_settings(**{setting: value}).place, wish)
+        why = await refused(bench.issuer(**{setting: value}).place, wish)
         assert f"setting {setting}" in str(why)
     bench.ca.organization_status = "Not validated"
-    assert "org_id" in str(await refused(bench.issuer.place, wish))
+    assert "org_id" in str(await refused(bench.issuer().place, wish))
     bench.ca.organization_status, bench.ca.bad_names = "Validated", {NAME}
-    assert (await refused(bench.issuer.place, wish)).reason == Reason.NAME_REFUSED
-    assert (await refused(bench.issuer.place, a_wish(NAME, profile="web"))).reason == Reason.PROFILE_UNKNOWN
+    assert (await refused(bench.issuer().place, wish)).reason == Reason.NAME_REFUSED
+    assert (await refused(bench.issuer().place, bench.wish(NAME, profile="web"))).reason == Reason.PROFILE_UNKNOWN
     assert bench.ca.orders == []
 
 
 async def test_a_wrong_login_is_told_by_its_settings_and_the_password_by_nobody(bench: Bench) -> None:
-    issuer = an_issuer("sectigo", bench.ca, bench.transport, {"password": "not-the-password"})
+    issuer = bench.issuer(credentials={"password": "not-the-password"})
     why = await refused(issuer.probe)
     assert why.reason == Reason.ACCOUNT_REFUSED
     assert "customer_uri" in str(why)
@@ -182,9 +142,9 @@ def test_a_setting_that_cannot_be_used_is_named(setting: str, value: object) -> 
 @pytest.mark.parametrize("code", [-183, -103, -109, -1400, -195, -140, -129])
 async def test_what_is_issued_and_not_collectable_is_pending(bench: Bench, code: int) -> None:
     bench.ca.collect_lag, bench.ca.wait_code = 2, code
-    wish = a_wish(NAME)
-    placed = await bench.issuer.place(wish)
-    shown = [await bench.issuer.look(placed.ref, wish) for _ in range(3)]
+    wish = bench.wish(NAME)
+    placed = await bench.issuer().place(wish)
+    shown = [await bench.issuer().look(placed.ref, wish) for _ in range(3)]
     assert [type(each) for each in shown] == [Pending, Pending, Issued]
     assert not any(each.unknown for each in shown if isinstance(each, Pending))
 
@@ -192,31 +152,31 @@ async def test_what_is_issued_and_not_collectable_is_pending(bench: Bench, code:
 async def test_of_the_400s_of_collecting_only_a_revocation_is_final(bench: Bench) -> None:
     """Any other is about us or about the way: what is issued stays issued, and paid for."""
     bench.ca.collect_lag, bench.ca.wait_code = 9, -126
-    wish = a_wish(NAME)
-    placed = await bench.issuer.place(wish)
-    assert "-126" in str(await refused(bench.issuer.look, placed.ref, wish))
+    wish = bench.wish(NAME)
+    placed = await bench.issuer().place(wish)
+    assert "-126" in str(await refused(bench.issuer().look, placed.ref, wish))
     bench.ca.wait_code = -110
-    look = await bench.issuer.look(placed.ref, wish)
+    look = await bench.issuer().look(placed.ref, wish)
     assert isinstance(look, Failed)
     assert "-110" in look.why
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 302])
 async def test_an_order_whose_certificate_we_may_not_collect_is_not_over(bench: Bench, status: int) -> None:
-    wish = a_wish(NAME)
-    placed = await bench.issuer.place(wish)
+    wish = bench.wish(NAME)
+    placed = await bench.issuer().place(wish)
     bench.ca.fail(status=status, body="<html>no</html>", only="GET /ssl/v1/collect")
-    await refused(bench.issuer.look, placed.ref, wish)
-    assert isinstance(await bench.issuer.look(placed.ref, wish), Issued)
+    await refused(bench.issuer().look, placed.ref, wish)
+    assert isinstance(await bench.issuer().look(placed.ref, wish), Issued)
 
 
 async def test_an_empty_answer_is_not_a_certificate_yet(bench: Bench) -> None:
     bench.ca.fail(status=200, only="GET /ssl/v1/collect")
-    wish = a_wish(NAME)
-    placed = await bench.issuer.place(wish)
+    wish = bench.wish(NAME)
+    placed = await bench.issuer().place(wish)
     bench.ca.faults[0].body = " "
-    assert isinstance(await bench.issuer.look(placed.ref, wish), Pending)
-    assert isinstance(await bench.issuer.look(placed.ref, wish), Issued)
+    assert isinstance(await bench.issuer().look(placed.ref, wish), Pending)
+    assert isinstance(await bench.issuer().look(placed.ref, wish), Issued)
 
 
 @pytest.mark.parametrize("bundle", ["pem", "p7b", "der"])
@@ -235,10 +195,10 @@ def test_what_is_no_certificate_is_none(content: bytes) -> None:
 
 @pytest.mark.parametrize("word", ["Declined", "Rejected", "Invalid", "Revoked", "Expired", "Replaced", "Unmanaged"])
 async def test_the_negative_words_end_the_request(bench: Bench, word: str) -> None:
-    wish = a_wish(NAME)
-    placed = await bench.issuer.place(wish)
+    wish = bench.wish(NAME)
+    placed = await bench.issuer().place(wish)
     bench.ca.orders[0].status = word
-    look = await bench.issuer.look(placed.ref, wish)
+    look = await bench.issuer().look(placed.ref, wish)
     assert isinstance(look, Failed)
     assert word in look.why
 
@@ -248,8 +208,8 @@ async def test_ours_is_the_certificate_with_our_key_whatever_else_is_sent(bench:
     _, leaf = await bench.issued()
     assert leaf == bench.ca.orders[0].issued
     bench.ca.wrong_certificate = True
-    wish = a_wish(NAME)
-    look = await bench.issuer.look((await bench.issuer.place(wish)).ref, wish)
+    wish = bench.wish(NAME)
+    look = await bench.issuer().look((await bench.issuer().place(wish)).ref, wish)
     assert isinstance(look, Failed)
     assert (look.reason, look.retryable) == (Reason.WRONG_CERTIFICATE, False)
 
@@ -258,29 +218,30 @@ async def test_ours_is_the_certificate_with_our_key_whatever_else_is_sent(bench:
 
 
 async def test_a_request_is_found_among_many_by_its_comments(bench: Bench) -> None:
-    wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    placed = await bench.issuer.place(wish)
+    wish = bench.wish(NAME, asked_at=datetime.now(UTC))
+    placed = await bench.issuer().place(wish)
     for number in range(12):
-        await bench.issuer.place(replace(a_wish(NAME), issuance=f"issuance_1{number}"))
-    found = await bench.looked_up(wish)
+        await bench.issuer().place(replace(bench.wish(NAME), issuance=f"issuance_1{number}"))
+    found = await looked_up(bench.issuer, wish)
     assert isinstance(found, Placed)
     assert found.ref["ssl"] == placed.ref["ssl"]
 
 
 async def test_nothing_is_denied_where_not_all_was_looked_at(bench: Bench) -> None:
     for number in range(41):
-        await bench.issuer.place(replace(a_wish(NAME), issuance=f"issuance_1{number}"))
-    assert isinstance(await bench.looked_up(a_wish(NAME, asked_at=datetime.now(UTC))), Uncertain)
-    later = a_wish(NAME, asked_at=datetime.now(UTC) + timedelta(days=3))
-    assert await bench.issuer.find(later) is None  # all of them are older than our try
+        await bench.issuer().place(replace(bench.wish(NAME), issuance=f"issuance_1{number}"))
+    assert isinstance(await looked_up(bench.issuer, bench.wish(NAME, asked_at=datetime.now(UTC))), Uncertain)
+    bench.memory.clear()  # it is another search
+    later = bench.wish(NAME, asked_at=datetime.now(UTC) + timedelta(days=3))
+    assert await bench.issuer().find(later) is None  # all of them are older than our try
 
 
 async def test_pages_of_the_list_are_turned(bench: Bench) -> None:
-    wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    await bench.issuer.place(wish)
+    wish = bench.wish(NAME, asked_at=datetime.now(UTC))
+    await bench.issuer().place(wish)
     bench.ca.placed = [replace(bench.ca.placed[0], id=number, comments="") for number in range(1, 221)]
     bench.ca.placed.append(replace(bench.ca.placed[0], id=900, comments=f"Holdfast {wish.issuance}"))
-    assert await bench.issuer.find(wish) == Placed(ref={"ssl": 900})
+    assert await bench.issuer().find(wish) == Placed(ref={"ssl": 900})
     assert len(bench.ca.lines("GET /ssl/v1")) == 3
 
 
@@ -288,9 +249,9 @@ async def test_pages_of_the_list_are_turned(bench: Bench) -> None:
 
 
 async def test_a_renewal_is_of_the_last_certificate_and_with_our_key(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="renew")
+    issuer = bench.issuer(renewals="renew")
     first, old = await bench.issued()
-    wish = a_wish(NAME, previous=first.ref, same_names=True)
+    wish = bench.wish(NAME, previous=first.ref, same_names=True)
     placed = await issuer.place(wish)
     assert placed.ref["ssl"] != first.ref["ssl"]
     assert f"POST /ssl/v1/renewById/{first.ref['ssl']}" in bench.ca.lines()
@@ -300,9 +261,9 @@ async def test_a_renewal_is_of_the_last_certificate_and_with_our_key(bench: Benc
 
 
 async def test_a_renewal_whose_answer_was_lost_is_known_by_its_key_or_not_at_all(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="renew")
+    issuer = bench.issuer(renewals="renew")
     first, _ = await bench.issued()
-    wish = a_wish(NAME, previous=first.ref, same_names=True)
+    wish = bench.wish(NAME, previous=first.ref, same_names=True)
     assert await issuer.find(wish) is None
     bench.ca.pending_looks = 1
     bench.ca.fail(kind="reset", effect=True, only="POST")
@@ -316,9 +277,9 @@ async def test_a_renewal_whose_answer_was_lost_is_known_by_its_key_or_not_at_all
 
 
 async def test_other_names_than_those_of_the_last_certificate_are_a_request_of_their_own(bench: Bench) -> None:
-    issuer = bench.with_settings(renewals="renew")
+    issuer = bench.issuer(renewals="renew")
     first, _ = await bench.issued()
-    wish = a_wish(NAME, "new.example.com", previous=first.ref, same_names=False)
+    wish = bench.wish(NAME, "new.example.com", previous=first.ref, same_names=False)
     placed = await issuer.place(wish)
     assert bench.ca.orders[-1].names == [NAME, "new.example.com"]
     assert await issuer.find(wish) == Placed(ref={"ssl": placed.ref["ssl"]})
@@ -329,8 +290,8 @@ async def test_other_names_than_those_of_the_last_certificate_are_a_request_of_t
 
 async def test_a_revocation_has_a_serial_with_colons_and_a_reason(bench: Bench) -> None:
     _, leaf = await bench.issued()
-    await bench.issuer.revoke(leaf.public_bytes(Encoding.DER), 9)
-    [asked] = [each for each in bench.ca.asked if "/revoke/" in each.path]
+    await bench.issuer().revoke(leaf.public_bytes(Encoding.DER), 9)
+    [asked] = [each for each in bench.ca.requests if "/revoke/" in each.path]
     assert asked.json()["reasonCode"] == 0
     octets = asked.path.rpartition("/")[2].split(":")
     assert all(len(each) == 2 for each in octets)
@@ -339,22 +300,22 @@ async def test_a_revocation_has_a_serial_with_colons_and_a_reason(bench: Bench) 
 
 async def test_a_withdrawal_whose_answer_was_lost_is_done(bench: Bench) -> None:
     bench.ca.approval = True
-    placed = await bench.issuer.place(a_wish(NAME))
+    placed = await bench.issuer().place(bench.wish(NAME))
     bench.ca.fail(kind="reset", effect=True, only="POST /ssl/v1/decline")
     with pytest.raises(TryLater):
-        await bench.issuer.cancel(placed.ref)
-    await bench.issuer.cancel(placed.ref)
+        await bench.issuer().cancel(placed.ref)
+    await bench.issuer().cancel(placed.ref)
     assert bench.ca.orders[0].status == "Declined"
 
 
 async def test_what_nobody_approved_is_declined_and_what_is_at_the_ca_is_not(bench: Bench) -> None:
     bench.ca.approval = True
-    waiting = await bench.issuer.place(a_wish(NAME))
-    await bench.issuer.cancel(waiting.ref)
+    waiting = await bench.issuer().place(bench.wish(NAME))
+    await bench.issuer().cancel(waiting.ref)
     assert bench.ca.orders[0].status == "Declined"
     bench.ca.approval = False
-    applied = await bench.issuer.place(a_wish(NAME))
-    await refused(bench.issuer.cancel, applied.ref)
+    applied = await bench.issuer().place(bench.wish(NAME))
+    await refused(bench.issuer().cancel, applied.ref)
 
 
 # ── Through the engine ──

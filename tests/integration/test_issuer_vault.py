@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.fake_cas.bench import Bench, bench_of
+from tests.support.fake_cas.bench import IssuerBench, bench_of
 from tests.support.fake_cas.vault import FakeVault
 from tests.support.issuing import leaf_of
 
@@ -20,12 +20,14 @@ NAME = "www.example.com"
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench[FakeVault]]:
+async def bench(tmp_path: Path) -> AsyncIterator[IssuerBench[FakeVault]]:
     async with bench_of(FakeVault, tmp_path) as bench:
         yield bench
 
 
-async def signed(bench: Bench[FakeVault], *names: str, settings: dict[str, Any] | None = None, **more: Any) -> Issued:
+async def signed(
+    bench: IssuerBench[FakeVault], *names: str, settings: dict[str, Any] | None = None, **more: Any
+) -> Issued:
     wish = bench.wish(*(names or (NAME,)), **more)
     issuer = bench.issuer(**(settings or {}))
     placed = await issuer.place(wish)
@@ -34,7 +36,7 @@ async def signed(bench: Bench[FakeVault], *names: str, settings: dict[str, Any] 
     return look
 
 
-async def test_names_are_lists_in_one_text_each_and_the_chain_has_no_root(bench: Bench[FakeVault]) -> None:
+async def test_names_are_lists_in_one_text_each_and_the_chain_has_no_root(bench: IssuerBench[FakeVault]) -> None:
     issued = await signed(bench, NAME, "api.example.com", "192.0.2.7")
     [asked] = bench.ca.orders
     assert (asked.body["common_name"], asked.body["alt_names"]) == (NAME, f"{NAME},api.example.com")
@@ -43,25 +45,27 @@ async def test_names_are_lists_in_one_text_each_and_the_chain_has_no_root(bench:
     assert list(parse_bundle(issued.chain_pem))[1:] == [bench.ca.hierarchy.intermediate]
 
 
-async def test_a_mount_without_those_above_it_has_a_chain_of_what_it_names(bench: Bench[FakeVault]) -> None:
+async def test_a_mount_without_those_above_it_has_a_chain_of_what_it_names(bench: IssuerBench[FakeVault]) -> None:
     bench.ca.lone_root = True
     assert len(parse_bundle((await signed(bench)).chain_pem)) == 2
 
 
-async def test_a_lifetime_is_asked_for_in_seconds_and_a_role_may_shorten_it(bench: Bench[FakeVault]) -> None:
+async def test_a_lifetime_is_asked_for_in_seconds_and_a_role_may_shorten_it(bench: IssuerBench[FakeVault]) -> None:
     issued = await signed(bench, not_after=bench.clock.now() + timedelta(days=60))
     assert 60 * 86400 - 60 <= int(bench.ca.orders[0].body["ttl"].removesuffix("s")) <= 60 * 86400
     left = leaf_of(issued).not_valid_after_utc - bench.clock.now()
     assert timedelta(days=29) < left <= timedelta(days=30)
 
 
-async def test_a_namespace_an_issuer_and_a_profile_are_where_vault_looks_for_them(bench: Bench[FakeVault]) -> None:
+async def test_a_namespace_an_issuer_and_a_profile_are_where_vault_looks_for_them(
+    bench: IssuerBench[FakeVault],
+) -> None:
     bench.ca.namespace = "team/a"
     await signed(bench, settings={"namespace": "team/a", "issuer": "main", "role": "other"}, profile="web")
     assert bench.ca.lines("POST") == ["POST /v1/pki/issuer/main/sign/web"]
 
 
-async def test_a_lost_answer_is_asked_for_again_for_it_costs_nothing(bench: Bench[FakeVault]) -> None:
+async def test_a_lost_answer_is_asked_for_again_for_it_costs_nothing(bench: IssuerBench[FakeVault]) -> None:
     wish = bench.wish(NAME, asked_at=bench.clock.now())
     bench.ca.fail(kind="reset", effect=True)
     with pytest.raises(TryLater):
@@ -76,20 +80,20 @@ async def test_a_lost_answer_is_asked_for_again_for_it_costs_nothing(bench: Benc
     ids=["role", "mount"],
 )
 async def test_an_unknown_role_or_mount_names_the_setting(
-    bench: Bench[FakeVault], settings: dict[str, Any], named: str
+    bench: IssuerBench[FakeVault], settings: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(Refused, match=named) as why:
         await bench.issuer(**settings).place(bench.wish())
     assert why.value.reason == Reason.PROFILE_UNKNOWN
 
 
-async def test_a_name_that_the_role_does_not_allow_is_told_in_its_words(bench: Bench[FakeVault]) -> None:
+async def test_a_name_that_the_role_does_not_allow_is_told_in_its_words(bench: IssuerBench[FakeVault]) -> None:
     bench.ca.bad_names = {NAME}
     with pytest.raises(Refused, match="not allowed by this role"):
         await bench.issuer().place(bench.wish(NAME))
 
 
-async def test_a_sealed_vault_is_down(bench: Bench[FakeVault]) -> None:
+async def test_a_sealed_vault_is_down(bench: IssuerBench[FakeVault]) -> None:
     bench.ca.sealed = True
     with pytest.raises(TryLater, match="sealed") as why:
         await bench.issuer().place(bench.wish())
@@ -97,7 +101,7 @@ async def test_a_sealed_vault_is_down(bench: Bench[FakeVault]) -> None:
 
 
 @pytest.mark.parametrize("status", [412, 472, 473])
-async def test_a_standby_that_is_behind_is_asked_again(bench: Bench[FakeVault], status: int) -> None:
+async def test_a_standby_that_is_behind_is_asked_again(bench: IssuerBench[FakeVault], status: int) -> None:
     bench.ca.fail(status=status)
     with pytest.raises(TryLater):
         await bench.issuer().place(bench.wish())
@@ -105,14 +109,14 @@ async def test_a_standby_that_is_behind_is_asked_again(bench: Bench[FakeVault], 
 
 @pytest.mark.parametrize(("left", "renewals"), [(3600, 0), (1300, 0), (1200, 1), (5, 1)])
 async def test_a_token_is_renewed_once_two_thirds_of_its_life_are_over(
-    bench: Bench[FakeVault], left: int, renewals: int
+    bench: IssuerBench[FakeVault], left: int, renewals: int
 ) -> None:
     bench.ca.token_ttl = left
     assert await bench.issuer().renewal_window(b"") is None  # asked daily of each certificate
     assert bench.ca.renewals == renewals
 
 
-async def test_a_token_is_looked_at_once_for_many_certificates(bench: Bench[FakeVault]) -> None:
+async def test_a_token_is_looked_at_once_for_many_certificates(bench: IssuerBench[FakeVault]) -> None:
     for _ in range(20):
         await bench.issuer().renewal_window(b"")
     assert bench.ca.lines() == ["GET /v1/auth/token/lookup-self"]
@@ -122,7 +126,7 @@ async def test_a_token_is_looked_at_once_for_many_certificates(bench: Bench[Fake
 
 
 async def test_a_probe_says_when_the_token_ends_and_does_not_need_the_right_to_read_the_role(
-    bench: Bench[FakeVault],
+    bench: IssuerBench[FakeVault],
 ) -> None:
     assert "ends in 1 h" in await bench.issuer().probe()
     bench.ca.reads_roles, bench.ca.token_life = False, 0
@@ -130,19 +134,19 @@ async def test_a_probe_says_when_the_token_ends_and_does_not_need_the_right_to_r
 
 
 @pytest.mark.parametrize("role", ["", "a/b", "../sys", "a b", None])
-async def test_a_role_that_is_none_is_refused_by_name(bench: Bench[FakeVault], role: str | None) -> None:
+async def test_a_role_that_is_none_is_refused_by_name(bench: IssuerBench[FakeVault], role: str | None) -> None:
     with pytest.raises(ValueError, match="role"):
         bench.issuer(role=role)
 
 
-async def test_what_a_role_did_not_keep_is_revoked_by_showing_it(bench: Bench[FakeVault]) -> None:
+async def test_what_a_role_did_not_keep_is_revoked_by_showing_it(bench: IssuerBench[FakeVault]) -> None:
     issued = await signed(bench)
     bench.ca.no_store = True
     await bench.issuer().revoke(issued.chain_pem, 1)
     assert bench.ca.orders[0].revoked
 
 
-async def test_a_revocation_in_the_queue_of_another_cluster_is_not_done_yet(bench: Bench[FakeVault]) -> None:
+async def test_a_revocation_in_the_queue_of_another_cluster_is_not_done_yet(bench: IssuerBench[FakeVault]) -> None:
     issued = await signed(bench)
     bench.ca.revocations_pend = True
     with pytest.raises(TryLater, match="queue") as why:

@@ -31,7 +31,7 @@ LOOKS = {
 def looks(office: Office) -> dict[str, list[Any]]:
     """By order: when it was looked at."""
     found = defaultdict(list)
-    for each in office.ca.asked:
+    for each in office.ca.requests:
         if (told := re.match(LOOKS[office.kind], f"{each.method} {each.path}")) is not None:
             found[told.group(1)].append(each.at)
     return found
@@ -78,11 +78,11 @@ async def test_a_ca_that_says_too_many_for_ever_hears_of_us_no_more_often_than_t
         await office.house.ask("www.example.com", issuers=["later"])
         await office.days.round()
         office.ca.fail(status=429, retry_after=after, times=FOR_EVER)
-        before = len(office.ca.asked)
+        before = len(office.ca.requests)
         await office.pass_by(10 * MINUTE)
-        assert len(office.ca.asked) - before <= 8
+        assert len(office.ca.requests) - before <= 8
         await office.pass_by(DAY - 10 * MINUTE)
-        assert len(office.ca.asked) - before <= _allowed(DAY)
+        assert len(office.ca.requests) - before <= _allowed(DAY)
         office.ca.calm()
         for order in office.ca.orders:
             order.looks = 0

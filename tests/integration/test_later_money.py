@@ -384,9 +384,9 @@ async def test_testing_a_ca_is_paid_for_and_refused_when_its_budget_is_used_up(t
     async with an_office(tmp_path, "digicert", limits={"requests": [4, 3600], "orders": None}) as office:
         for _ in range(2):
             assert "answers" in await issuers.test(office.house.keeper, "later", office.upstream.probe)
-        asked = len(office.ca.asked)
+        asked = len(office.ca.requests)
         with pytest.raises(IssuerRefused, match="allows no more requests before"):
             await issuers.test(office.house.keeper, "later", office.upstream.probe)
-        assert len(office.ca.asked) == asked
+        assert len(office.ca.requests) == asked
         [held] = await office.house.db.read(lambda tx: budgets.load(tx, [ca_limits.request_key("later")]))
         assert held.tat - office.clock.now() == 4 * HOUR

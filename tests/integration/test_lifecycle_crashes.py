@@ -13,6 +13,7 @@ from tests.support.lifecycle import House, a_house
 from tests.support.stores import migrated, open_store
 from tests.support.upstream import Through, a_site, add, ask
 
+from holdfast.acme import polling
 from holdfast.core.ca import CaOptions
 from holdfast.core.job import Claim
 from holdfast.engine import acme_issue, lifecycle
@@ -179,8 +180,11 @@ ALL_OVER_ACME = 70  # moments, and a few more than there are
 
 
 @pytest.mark.parametrize("dies_at", range(1, ALL_OVER_ACME))
-async def test_over_acme_the_account_and_the_order_are_found_again(tmp_path: Path, dies_at: int) -> None:
+async def test_over_acme_the_account_and_the_order_are_found_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dies_at: int
+) -> None:
     """On one store: what differs between them was tried above, and this takes its time."""
+    monkeypatch.setattr(polling, "PATIENCE", 0.001)  # client and server take turns: to wait for a change is in vain
     db = await migrated(open_store(SqliteEngine(tmp_path / "holdfast.sqlite", SystemClock())))
     house = await a_house(db, tmp_path)
     async with open_front(db, tmp_path, options=CaOptions(permitted=("127.0.0.1",))) as front:

@@ -88,7 +88,7 @@ class Town:
     async def letters_and_calls(self) -> tuple[Counter[str], Counter[str]]:
         """How often each notice came, by itself or as the line of a digest."""
         letters = [each.subject + each.text for each in self.mail.letters]
-        calls = [each.body.decode() for each in self.web.calls]
+        calls = [each.body.decode() for each in self.web.requests]
         heard = {"mail": Counter[str](), "hook": Counter[str]()}
         for each in await self.room.all(event="certificate.stranded"):  # and not what one channel hears of the other
             heard[each.channel][each.subject] += sum(

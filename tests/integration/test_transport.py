@@ -4,12 +4,11 @@ import asyncio
 import gzip
 import tracemalloc
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.support.http_server import HOST, Talk, TcpServer
 from tests.support.reaper import PATIENCE
 from tests.support.secrets_planted import ADDRESS_PASSWORD, ADDRESS_TOKEN, MARK, NETRC_PASSWORD
 
@@ -19,57 +18,28 @@ from holdfast.world import HttpTransport
 
 pytestmark = pytest.mark.anyio
 
-Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-@dataclass
-class Remote:
-    """A server, and what was asked of it."""
+class Remote(TcpServer):
+    """Reads the head of each request, then lets `answer` do as it likes with the line."""
 
-    port: int = 0
-    asked: list[str] = field(default_factory=list)
-    left: asyncio.Event = field(default_factory=asyncio.Event)  # somebody hung up on it
+    def __init__(self, answer: Talk) -> None:
+        super().__init__(self._answer_all)
+        self.asked: list[str] = []
+        self._answer = answer
 
     def url(self, path: str = "/") -> str:
-        return f"http://127.0.0.1:{self.port}{path}"
+        return f"http://{HOST}:{self.port}{path}"
+
+    async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            self.asked.append(head.decode("latin-1"))
+            await self._answer(reader, writer)
+            await writer.drain()
 
 
-@asynccontextmanager
-async def serving(answer: Answer) -> AsyncIterator[Remote]:
-    """Read a request, then let `answer` do as it likes with the line."""
-    remote, lines = Remote(), set[asyncio.Task[None]]()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                remote.asked.append(head.decode("latin-1"))
-                await answer(reader, writer)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
-            remote.left.set()
-        finally:
-            writer.close()
-
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = asyncio.create_task(serve(reader, writer))
-        lines.add(line)
-        line.add_done_callback(lines.discard)
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    remote.port = server.sockets[0].getsockname()[1]
-    try:
-        yield remote
-    finally:
-        server.close()
-        for line in lines:
-            line.cancel()
-        await server.wait_closed()
-        if lines:
-            await asyncio.wait(lines)
-
-
-def saying(text: bytes) -> Answer:
+def saying(text: bytes) -> Talk:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(text)
 
@@ -103,7 +73,7 @@ async def refused(transport: HttpTransport, url: str, **wishes: object) -> TryLa
 
 @pytest.mark.parametrize("status", [200, 204, 400, 404, 429, 500, 503])
 async def test_any_status_is_an_answer(transport: HttpTransport, status: int) -> None:
-    async with serving(saying(b"HTTP/1.1 %d x\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n" % status)) as remote:
+    async with Remote(saying(b"HTTP/1.1 %d x\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n" % status)) as remote:
         answer = await get(transport, remote.url())
     assert (answer.status, answer.headers["retry-after"], answer.body) == (status, "7", b"")
 
@@ -115,7 +85,7 @@ async def test_a_request_arrives_as_it_was_given(transport: HttpTransport) -> No
         got.append(await reader.readexactly(5))
         writer.write(body(b"thanks"))
 
-    async with serving(answer) as remote:
+    async with Remote(answer) as remote:
         request = Request(method="POST", url=remote.url("/orders?x=1"), headers={"X-Key": "k1"}, body=b"hello")
         response = await transport.request(request)
     assert response.body == b"thanks"
@@ -126,14 +96,14 @@ async def test_a_request_arrives_as_it_was_given(transport: HttpTransport) -> No
 
 async def test_a_packed_answer_is_unpacked(transport: HttpTransport) -> None:
     packed = gzip.compress(b"plain text " * 1000)
-    async with serving(saying(body(packed, b"Content-Encoding: gzip"))) as remote:
+    async with Remote(saying(body(packed, b"Content-Encoding: gzip"))) as remote:
         assert (await get(transport, remote.url())).body == b"plain text " * 1000
 
 
 async def test_a_redirect_is_an_answer_and_not_an_order(transport: HttpTransport) -> None:
-    async with serving(saying(body(b"internal"))) as inside:
+    async with Remote(saying(body(b"internal"))) as inside:
         moved = b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % inside.url("/secret").encode()
-        async with serving(saying(moved)) as outside:
+        async with Remote(saying(moved)) as outside:
             answer = await get(transport, outside.url())
     assert (answer.status, answer.headers["location"]) == (302, inside.url("/secret"))
     assert inside.asked == []
@@ -143,7 +113,7 @@ async def test_a_redirect_is_an_answer_and_not_an_order(transport: HttpTransport
 
 
 async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with serving(saying(body(b"from the proxy"))) as proxy, serving(saying(body(b"direct"))) as remote:
+    async with Remote(saying(body(b"from the proxy"))) as proxy, Remote(saying(body(b"direct"))) as remote:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy.url())
         transport = HttpTransport()
@@ -156,7 +126,7 @@ async def test_passwords_of_the_environment_are_not_sent(tmp_path: Path, monkeyp
     netrc = tmp_path / "netrc"
     netrc.write_text(f"machine 127.0.0.1 login me password {NETRC_PASSWORD}")
     monkeypatch.setenv("NETRC", str(netrc))
-    async with serving(saying(body(b""))) as remote:
+    async with Remote(saying(body(b""))) as remote:
         transport = HttpTransport()
         await get(transport, remote.url())
         await transport.close()
@@ -165,7 +135,7 @@ async def test_passwords_of_the_environment_are_not_sent(tmp_path: Path, monkeyp
 
 async def test_cookies_of_one_request_are_not_sent_with_the_next(transport: HttpTransport) -> None:
     """Two accounts at one CA share this client: what the CA told the one is none of the other's business."""
-    async with serving(saying(body(b"", b"Set-Cookie: session=first; Path=/"))) as remote:
+    async with Remote(saying(body(b"", b"Set-Cookie: session=first; Path=/"))) as remote:
         await get(transport, remote.url())
         await get(transport, remote.url())
     assert ["cookie" in asked.lower() for asked in remote.asked] == [False, False]
@@ -178,7 +148,7 @@ async def test_a_remote_that_never_answers_is_given_up_at_the_deadline(transport
     async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()  # until the other side hangs up
 
-    async with serving(silence) as remote:
+    async with Remote(silence) as remote:
         why = await refused(transport, remote.url(), deadline_for=0.2)
     assert why.reason == "TIMEOUT"
     assert "did not answer in 0.2 s" in str(why)
@@ -197,14 +167,14 @@ async def test_a_remote_that_drips_is_given_up_at_the_deadline_of_the_whole_exch
             await writer.drain()
             await asyncio.sleep(0.02)
 
-    async with serving(drip) as remote:
+    async with Remote(drip) as remote:
         why = await refused(transport, remote.url(), deadline_for=0.3)
         await asyncio.wait_for(remote.left.wait(), PATIENCE)  # the line was cut, not left to drip
     assert why.reason == "TIMEOUT"
 
 
 async def test_nobody_there_is_a_reason_to_try_later(transport: HttpTransport) -> None:
-    async with serving(saying(b"")) as remote:
+    async with Remote(saying(b"")) as remote:
         pass
     why = await refused(transport, remote.url())
     assert why.reason == "REMOTE_UNAVAILABLE"
@@ -213,7 +183,7 @@ async def test_nobody_there_is_a_reason_to_try_later(transport: HttpTransport) -
 
 
 async def test_who_never_gets_to_the_end_of_a_handshake_has_sent_nothing(transport: HttpTransport) -> None:
-    async with serving(saying(b"")) as remote:  # it waits for a request, and gets the beginning of a handshake
+    async with Remote(saying(b"")) as remote:  # it waits for a request, and gets the beginning of a handshake
         why = await refused(transport, f"https://127.0.0.1:{remote.port}/", deadline_for=1)
     assert (why.reason, why.sent) == ("TIMEOUT", False)
 
@@ -222,9 +192,9 @@ async def test_who_was_connected_may_have_been_heard(transport: HttpTransport) -
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
-    async with serving(hang_up) as remote:
+    async with Remote(hang_up) as remote:
         assert (await refused(transport, remote.url())).sent
-    async with serving(saying(body(b"x" * 100))) as remote:
+    async with Remote(saying(body(b"x" * 100))) as remote:
         assert (await refused(transport, remote.url(), max_body=10)).sent
 
 
@@ -247,7 +217,7 @@ async def test_an_answer_that_is_none_is_a_reason_to_try_later(transport: HttpTr
         await writer.drain()
         writer.close()
 
-    async with serving(answer) as remote:
+    async with Remote(answer) as remote:
         await refused(transport, remote.url(), deadline_for=PATIENCE)
 
 
@@ -257,7 +227,7 @@ async def test_an_address_that_is_none_is_a_reason_to_try_later(transport: HttpT
 
 
 async def test_what_is_secret_in_an_address_is_not_in_the_error(transport: HttpTransport) -> None:
-    async with serving(saying(b"")) as remote:
+    async with Remote(saying(b"")) as remote:
         pass
     secret = f"http://user:{ADDRESS_PASSWORD}@127.0.0.1:{remote.port}/hooks/{ADDRESS_TOKEN}?token={ADDRESS_TOKEN}"
     for url in (secret, secret.replace("127.0.0.1", "[::1")):
@@ -281,7 +251,7 @@ async def test_an_answer_longer_than_wanted_is_refused_and_not_read_to_its_end(
             sent += 65536
             await writer.drain()
 
-    async with serving(flood) as remote:
+    async with Remote(flood) as remote:
         why = await refused(transport, remote.url(), max_body=100_000)
         await asyncio.wait_for(remote.left.wait(), PATIENCE)
     assert why.reason == "BAD_ANSWER"
@@ -290,7 +260,7 @@ async def test_an_answer_longer_than_wanted_is_refused_and_not_read_to_its_end(
 
 
 async def test_a_body_of_exactly_the_limit_is_welcome(transport: HttpTransport) -> None:
-    async with serving(saying(body(b"x" * 1000))) as remote:
+    async with Remote(saying(body(b"x" * 1000))) as remote:
         assert len((await get(transport, remote.url(), max_body=1000)).body) == 1000
         await refused(transport, remote.url(), max_body=999)
 
@@ -309,7 +279,7 @@ async def test_a_bomb_is_refused_by_its_unpacked_size_before_it_fills_the_memory
         bomb = zlib.compress(zlib.decompress(bomb, 31), 9)
     if encoding == b"gzip, gzip":
         bomb = gzip.compress(bomb, 9)
-    async with serving(saying(body(bomb, b"Content-Encoding: " + encoding))) as remote:
+    async with Remote(saying(body(bomb, b"Content-Encoding: " + encoding))) as remote:
         tracemalloc.start()
         why = await refused(transport, remote.url(), max_body=1_000_000)
         _, most = tracemalloc.get_traced_memory()
@@ -325,7 +295,7 @@ async def test_endless_headers_are_refused(transport: HttpTransport) -> None:
             writer.write(b"X-More: " + b"x" * 8000 + b"\r\n")
             await writer.drain()
 
-    async with serving(chatter) as remote:
+    async with Remote(chatter) as remote:
         why = await refused(transport, remote.url(), deadline_for=PATIENCE)
         await asyncio.wait_for(remote.left.wait(), PATIENCE)
     assert why.reason != "TIMEOUT"  # it is refused by its size

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from cryptography import x509
 from tests.support.challenge_server import NAME, WebServer, a_certificate, page, server_context, told
+from tests.support.http_server import TcpServer
 from tests.support.ports import free_port
 from tests.support.reaper import PATIENCE
 
@@ -140,11 +141,9 @@ async def test_an_answer_by_tcp_that_is_cut_off_or_does_not_fit_is_reset(answer:
         writer.write(answer)
         writer.close()
 
-    server = await asyncio.start_server(reply, HOST, 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
+    async with TcpServer(reply) as server:
         asking = SystemNet().ask(
-            HOST, port, b"?", tcp=True, deadline_for=PATIENCE, fits=lambda packet: packet != b"abc"
+            HOST, server.port, b"?", tcp=True, deadline_for=PATIENCE, fits=lambda packet: packet != b"abc"
         )
         assert await kind_of(asking) == "reset"
 

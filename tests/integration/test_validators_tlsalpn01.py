@@ -21,6 +21,7 @@ from tests.support.challenge_server import (
     told,
 )
 from tests.support.dns_server import DnsServer
+from tests.support.http_server import TcpServer
 from tests.support.ports import free_port
 from tests.support.reaper import PATIENCE
 
@@ -215,12 +216,9 @@ async def test_a_server_that_speaks_something_else_is_no_proof(names: DnsServer,
         writer.write(said)
         await writer.drain()
         await reader.read()
-        writer.close()
 
-    server = await asyncio.start_server(speak, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        verdict = await a_validator(names.address, tls_port=port).check(a_challenge("tls-alpn-01"))
+    async with TcpServer(speak) as server:
+        verdict = await a_validator(names.address, tls_port=server.port).check(a_challenge("tls-alpn-01"))
     assert problem(verdict) == ("tls", False)
 
 
@@ -229,10 +227,8 @@ async def test_a_server_that_hangs_up_in_the_handshake_is_worth_another_try(name
         await reader.read(10)
         writer.close()
 
-    server = await asyncio.start_server(leave, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        verdict = await a_validator(names.address, tls_port=port).check(a_challenge("tls-alpn-01"))
+    async with TcpServer(leave) as server:
+        verdict = await a_validator(names.address, tls_port=server.port).check(a_challenge("tls-alpn-01"))
     assert problem(verdict) == ("connection", True)
 
 
@@ -242,12 +238,9 @@ async def test_a_server_that_never_shakes_hands_is_left_when_the_time_is_up(name
     async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         left.set()
-        writer.close()
 
-    server = await asyncio.start_server(wait, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        verdict = await a_validator(names.address, tls_port=port, timeout=0.3).check(a_challenge("tls-alpn-01"))
+    async with TcpServer(wait) as server:
+        verdict = await a_validator(names.address, tls_port=server.port, timeout=0.3).check(a_challenge("tls-alpn-01"))
         assert problem(verdict) == ("connection", True)
         async with asyncio.timeout(PATIENCE):
             await left.wait()

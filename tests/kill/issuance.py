@@ -13,15 +13,16 @@ from typing import Final
 from tests.kill.harness import Case
 from tests.kill.issuance_auditor import Finding, audit
 from tests.kill.issuance_cas import Ca, CaOfOneRun, Truth
-from tests.support import child, issuing_child
+from tests.support import issuing_child
 from tests.support.acme_seed import Seed
 from tests.support.child import Strike
+from tests.support.forks import preload
 from tests.support.grounds import Ground, PostgresGround, look
 from tests.support.postgres import Cluster
-from tests.support.processes import FORKS, Child, _guard
+from tests.support.processes import Child
 from tests.support.reaper import PATIENCE, until
 
-FORKS.set_forkserver_preload(["__main__", child.__name__, issuing_child.__name__])
+preload(issuing_child.__name__)
 # Of an issuance: each commit, each request to the CA, each step of its job.
 POINTS: Final = frozenset(
     {
@@ -37,14 +38,8 @@ class Issuing(Child):
     """The replica in a process of its own."""
 
     def __init__(self, ground: Ground, ca: Path, name: str, *wishes: str, strike: Strike | None = None) -> None:
-        self.report = ground.folder / f"{name}.report"
-        argv = [
-            f"--store={ground.store}", f"--folder={ground.folder}", f"--report={self.report}", f"--name={name}",
-            f"--ca={ca}", *([f"--strike={strike}"] if strike else []), *wishes,
-        ]  # fmt: skip
-        with _guard:
-            self._process = FORKS.Process(target=issuing_child.main, args=(argv,), name=name, daemon=True)
-            self._process.start()
+        options = (f"--ca={ca}", *wishes)
+        self._start(issuing_child.main, ground, ground.folder / f"{name}.report", name, *options, strike=strike)
 
 
 @dataclass(frozen=True, slots=True)

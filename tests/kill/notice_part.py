@@ -21,15 +21,17 @@ from holdfast.core.notice import State
 from holdfast.store.tx import Tx
 from tests.kill.ca_part import spread
 from tests.kill.harness import Case
-from tests.support import child, notice_child
+from tests.support import notice_child
 from tests.support.child import Strike
+from tests.support.forks import preload
 from tests.support.grounds import Ground, ground, look
-from tests.support.inboxes import Inbox, Received
+from tests.support.http_server import HttpRequest
+from tests.support.inboxes import Inbox
 from tests.support.notice_child import OWED
 from tests.support.postgres import Cluster
-from tests.support.processes import FORKS, Child, _guard
+from tests.support.processes import Child
 
-FORKS.set_forkserver_preload(["__main__", child.__name__, notice_child.__name__])
+preload(notice_child.__name__)
 # Of a send: each commit, the request, each step of its job. What comes before is struck in the engine's part.
 POINTS: Final = frozenset(
     {
@@ -71,23 +73,17 @@ class Receiver:
         """A path that no stray of another harness on this machine can know."""
         return self._inbox.url(f"/run{next(self._paths)}-{token_hex(6)}")
 
-    def calls(self, url: str) -> list[Received]:
+    def calls(self, url: str) -> list[HttpRequest]:
         path = "/" + url.rpartition("/")[2]
-        return [each for each in list(self._inbox.calls) if each.path == path]
+        return [each for each in list(self._inbox.requests) if each.path == path]
 
 
 class Telling(Child):
     """The replica in a process of its own."""
 
     def __init__(self, place: Ground, hook: str, name: str, *, strike: Strike | None = None) -> None:
-        self.report = place.folder / f"{name}.report"
-        argv = [
-            f"--store={place.store}", f"--folder={place.folder}", f"--report={self.report}", f"--name={name}",
-            f"--hook={hook}", f"--offset={place.offset}", *([f"--strike={strike}"] if strike else []),
-        ]  # fmt: skip
-        with _guard:
-            self._process = FORKS.Process(target=notice_child.main, args=(argv,), name=name, daemon=True)
-            self._process.start()
+        options = (f"--hook={hook}", f"--offset={place.offset}")
+        self._start(notice_child.main, place, place.folder / f"{name}.report", name, *options, strike=strike)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,14 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, Self
 
-from tests.support import acme_child, child
+from tests.support import acme_child
 from tests.support.child import Strike
+from tests.support.forks import preload
 from tests.support.grounds import Ground
 from tests.support.ports import free_port
-from tests.support.processes import FORKS, Child, _guard
+from tests.support.processes import Child
 
-FORKS.set_forkserver_preload(["__main__", child.__name__, acme_child.__name__])
+preload(acme_child.__name__)
 HOSTS: Final = tuple(f"127.0.0.{n}" for n in range(1, 10))  # names that can be proved: all of them are this machine
 
 
@@ -29,14 +30,8 @@ class AcmeReplica(Child):
         self, ground: Ground, name: str, address: str, http_port: int, *wishes: str, strike: Strike | None = None
     ) -> None:
         self.address = address
-        self.report = ground.folder / f"{name}.report"
-        argv = [
-            f"--store={ground.store}", f"--folder={ground.folder}", f"--report={self.report}", f"--name={name}",
-            f"--address={address}", f"--http-port={http_port}", *([f"--strike={strike}"] if strike else []), *wishes,
-        ]  # fmt: skip
-        with _guard:
-            self._process = FORKS.Process(target=acme_child.main, args=(argv,), name=name, daemon=True)
-            self._process.start()
+        options = (f"--address={address}", f"--http-port={http_port}", *wishes)
+        self._start(acme_child.main, ground, ground.folder / f"{name}.report", name, *options, strike=strike)
 
     @property
     def sentinel(self) -> int:

@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from types import TracebackType
-from typing import Self
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -25,6 +23,7 @@ from holdfast.ports import Net, Stream, Tls
 from holdfast.validators.check import Validator
 from holdfast.validators.verdict import Challenge, ValidationSettings
 from holdfast.world import SystemClock, SystemRandom
+from tests.support.http_server import HOST, TcpServer
 from tests.support.reaper import PATIENCE
 
 Answer = Callable[[str, asyncio.StreamWriter], Awaitable[None]]  # the head of the request, and the line
@@ -106,88 +105,50 @@ class Detour(Watched):
 
     async def connect(self, address: str, port: int, *, tls: Tls | None = None, deadline_for: float) -> Stream:
         self.dialled.append((address, port))
-        return await SystemNet.connect(self, "127.0.0.1", port, tls=tls, deadline_for=deadline_for)
+        return await SystemNet.connect(self, HOST, port, tls=tls, deadline_for=deadline_for)
 
 
-class WebServer:
+class WebServer(TcpServer):
     """Reads the head of a request, then lets `answer` do as it likes. Also over TLS, if it has a context."""
 
     def __init__(
         self,
         answer: Answer,
         *,
-        host: str = "127.0.0.1",
+        host: str = HOST,
         tls: ssl.SSLContext | None = None,
         port: int = 0,
         holds: bool = False,  # does not close the line before the other side does
     ) -> None:
+        super().__init__(self._answer_once, host=host, port=port, tls=tls)
         self.answer = answer
-        self.host = host
-        self.port = port
         self.asked: list[str] = []
-        self.connections = 0
-        self.left = asyncio.Event()  # somebody hung up on us
-        self._tls = tls
         self._holds = holds
-        self._lines = set[asyncio.Task[None]]()
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, self.host, self.port, ssl=self._tls)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for line in list(self._lines):
-            line.cancel()
-        await asyncio.gather(*self._lines, return_exceptions=True)
-        await self._server.wait_closed()
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        line = asyncio.create_task(self._serve(reader, writer))
-        self._lines.add(line)
-        line.add_done_callback(self._lines.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-            self.asked.append(head)
-            await self.answer(head, writer)
-            await writer.drain()
-            if self._holds:
-                await reader.read()
-                self.left.set()
-        except (asyncio.IncompleteReadError, ConnectionError):
+    async def _answer_once(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        self.asked.append(head)
+        await self.answer(head, writer)
+        await writer.drain()
+        if self._holds:
+            await reader.read()
             self.left.set()
-        finally:
-            writer.close()
-            with suppress(ConnectionError, ssl.SSLError, TimeoutError):
-                await writer.wait_closed()
 
-
-class Trap:
-    """Listens, and counts who comes: nobody should."""
-
-    def __init__(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        self.host, self.port, self.connections = host, port, 0
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, self.host, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        await self._server.wait_closed()
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
+    async def hang_up(self, writer: asyncio.StreamWriter) -> None:
+        """Properly: the end of the connection is the end of the answer."""
         writer.close()
+        with suppress(ConnectionError, ssl.SSLError, TimeoutError):
+            await writer.wait_closed()
+
+
+class Trap(TcpServer):
+    """Listens, and counts its `connections`: a test says that there were none."""
+
+    def __init__(self, host: str = HOST, port: int = 0) -> None:
+        super().__init__(self._say_nothing, host=host, port=port)
+
+    async def _say_nothing(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        pass
 
 
 # ── certificates of tls-alpn-01 ──

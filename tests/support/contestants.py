@@ -22,7 +22,7 @@ from holdfast.issuers.base import Failed, Issued, Issuer, Look, NeedsProof, Pend
 from holdfast.issuers.kind import WANT_COMMON_NAME, Parts
 from holdfast.issuers.local import LocalIssuer
 from holdfast.pki import csr
-from holdfast.ports import Request, Response, Transport
+from holdfast.ports import Transport
 from holdfast.secret import Secret
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import HttpTransport, LocalFiles, SystemClock
@@ -36,12 +36,13 @@ from tests.support.fake_cas.sectigo import FakeSectigo
 from tests.support.fake_cas.vault import FakeVault
 from tests.support.issuing import a_wish
 from tests.support.stores import migrated, open_store
+from tests.support.upstream import Through
 
 NAME = "www.holdfast.test"
 
 
 @dataclass
-class Bench:
+class IssuerUnderTest:
     """One issuer, the CA that it talks to if that can be told what to do, and how to prove names to it."""
 
     issuer: Issuer
@@ -84,7 +85,7 @@ class Bench:
         return look
 
 
-Open = Callable[[Path, HttpTransport], AbstractAsyncContextManager[Bench]]
+Open = Callable[[Path, HttpTransport], AbstractAsyncContextManager[IssuerUnderTest]]
 
 
 @dataclass(frozen=True)
@@ -101,14 +102,14 @@ class Contestant:
 
 def rest(name: str, fake: type[FakeCa]) -> Open:
     @asynccontextmanager
-    async def opened(folder: Path, transport: HttpTransport) -> AsyncIterator[Bench]:
+    async def opened(folder: Path, transport: HttpTransport) -> AsyncIterator[IssuerUnderTest]:
         async with fake(folder) as ca:
 
             def again(credentials: Mapping[str, str] | None = None, **changes: Any) -> Issuer:
                 return an_issuer(name, ca, transport, credentials, **changes)
 
             told: Any = ca
-            yield Bench(again(), ca, secrets=tuple(told.credentials.values()), again=again)
+            yield IssuerUnderTest(again(), ca, secrets=tuple(told.credentials.values()), again=again)
 
     return opened
 
@@ -130,19 +131,6 @@ def an_issuer(
 # ── Our own CA, by both of its doors ──
 
 
-class _Through:
-    """The Transport port over the server's application, without a socket."""
-
-    def __init__(self, front: Front) -> None:
-        self._http = front.http
-
-    async def request(self, request: Request) -> Response:
-        answer = await self._http.request(
-            request.method, request.url, headers=dict(request.headers), content=request.body
-        )
-        return Response(status=answer.status_code, headers=dict(answer.headers), body=answer.content)
-
-
 @asynccontextmanager
 async def _front(folder: Path) -> AsyncIterator[Front]:
     db = await migrated(open_store(SqliteEngine(folder / "holdfast.sqlite", SystemClock())))
@@ -155,21 +143,21 @@ async def _front(folder: Path) -> AsyncIterator[Front]:
 
 
 @asynccontextmanager
-async def _acme(folder: Path, _: HttpTransport) -> AsyncIterator[Bench]:
+async def _acme(folder: Path, _: HttpTransport) -> AsyncIterator[IssuerUnderTest]:
     async with _front(folder) as front:
-        wire = Wire(_Through(front), SystemClock(), Memory(), Place(directory=front.directory))
+        wire = Wire(Through(front), SystemClock(), Memory(), Place(directory=front.directory))
         account = await acme_account.ensure_account(wire, ec.generate_private_key(ec.SECP256R1()), terms_agreed=True)
 
         def prove(proof: Proof) -> None:
             front.office.proofs[proof.token] = proof.key_authorization
 
-        yield Bench(AcmeIssuer(wire, account), prove=prove, name="127.0.0.1")
+        yield IssuerUnderTest(AcmeIssuer(wire, account), prove=prove, name="127.0.0.1")
 
 
 @asynccontextmanager
-async def _local(folder: Path, _: HttpTransport) -> AsyncIterator[Bench]:
+async def _local(folder: Path, _: HttpTransport) -> AsyncIterator[IssuerUnderTest]:
     async with _front(folder) as front:
-        yield Bench(LocalIssuer(front.office.desk, front.office.ca.id))
+        yield IssuerUnderTest(LocalIssuer(front.office.desk, front.office.ca.id))
 
 
 CONTESTANTS = [

@@ -9,16 +9,15 @@ It believes every signature; it is the client that is under test.
 
 import asyncio
 import json
-import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from holdfast.issuers.acme_reading import Place
+from tests.support.http_server import HttpAnswer, HttpRequest, HttpServer, tls_context
 from tests.support.pebble import tls_certificate
 from tests.support.reaper import PATIENCE
 
@@ -27,15 +26,13 @@ TOKEN = "evaGxfADs6pSRb2LAv9IZf17Dt3juxGJ-PCt92wr-oA"
 NAME = "www.holdfast.test"
 
 
-class HostileCa:
+class HostileCa(HttpServer):
     def __init__(self, folder: Path, *, deadline_for: float = PATIENCE) -> None:
-        self._certificate, self._key = tls_certificate(folder, "localhost")
+        self._certificate, key = tls_certificate(folder, "localhost")
+        super().__init__(tls=tls_context(self._certificate, key))
         self._deadline_for = deadline_for
         self._behaviour: dict[str, list[Behave]] = {}
         self._nonces = count(1)
-        self._lines = set[asyncio.Task[None]]()
-        self.asked: Counter[str] = Counter()
-        self.left = asyncio.Event()  # somebody hung up while we were talking
 
     @property
     def place(self) -> Place:
@@ -61,9 +58,9 @@ class HostileCa:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
 
         async def behave(writer: asyncio.StreamWriter) -> None:
-            fields = {"Content-Length": str(len(content)), "Replay-Nonce": f"nonce-{next(self._nonces)}", **headers}
-            lines = [f"HTTP/1.1 {status} Said", *(f"{k.replace('_', '-')}: {v}" for k, v in fields.items()), "", ""]
-            writer.write("\r\n".join(lines).encode() + content)
+            fields = {name.replace("_", "-"): value for name, value in headers.items()}
+            nonce = f"nonce-{next(self._nonces)}"
+            writer.write(HttpAnswer(status, {"Replay-Nonce": nonce, **fields}, content).encoded())
 
         return behave
 
@@ -114,41 +111,13 @@ class HostileCa:
 
     # ── serving ──
 
-    async def __aenter__(self) -> Self:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self._certificate, self._key)
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=context)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
+    @property
+    def asked(self) -> Counter[str]:
+        """How often each path was."""
+        return Counter(each.path for each in self.requests)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for line in list(self._lines):
-            line.cancel()
-        await asyncio.gather(*self._lines, return_exceptions=True)
-        await self._server.wait_closed()
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = asyncio.create_task(self._serve(reader, writer))
-        self._lines.add(line)
-        line.add_done_callback(self._lines.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                fields = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-                await reader.readexactly(int(fields.get("content-length", "0")))
-                path = head[0].split()[1]
-                self.asked[path] += 1
-                await self._behave(path)(writer)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            self.left.set()
-        finally:
-            writer.transport.abort()  # a farewell by TLS would wait for the other side's
+    async def respond(self, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
+        await self._behave(request.path)(writer)
 
     def _behave(self, path: str) -> Behave:
         told = self._behaviour.get(path)
@@ -163,16 +132,3 @@ async def flood(writer: asyncio.StreamWriter) -> None:
     for _ in range(32768):
         writer.write(bytes(65536))
         await writer.drain()
-
-
-async def drip(writer: asyncio.StreamWriter) -> None:
-    """One byte now and one then; each of them comes in time."""
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-    for _ in range(100000):
-        writer.write(b" ")
-        await writer.drain()
-        await asyncio.sleep(0.02)
-
-
-async def hang(writer: asyncio.StreamWriter) -> None:
-    await asyncio.Event().wait()

@@ -7,7 +7,7 @@ async with Mailbox() as mail:
 async with Inbox() as web:
     web.answers += [Answer(503, {"Retry-After": "7"})]
     ...  # post to web.url("/hook")
-    assert web.calls[0].json == {…}
+    assert web.requests[0].json() == {…}
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ import base64
 import hashlib
 import hmac
 import ipaddress
-import json
-import ssl
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from email import message_from_bytes
 from email.message import EmailMessage
 from email.policy import default
@@ -33,9 +31,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from tests.support.challenge_server import a_certificate, server_context
+from tests.support.http_server import HOST, HttpAnswer, HttpRequest, HttpServer, hang
 from tests.support.secrets_watch import look
 
-HOST = "127.0.0.1"
 ROUTED = "/v2"  # PagerDuty, in tests
 
 
@@ -171,102 +169,44 @@ class Mailbox:
 # ── HTTP ──
 
 
-@dataclass
-class Received:
-    """One request as it came in; names of headers in lower case."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-@dataclass
-class Answer:
-    status: int = 200
-    headers: Mapping[str, str] = field(default_factory=dict)
+@dataclass(frozen=True)
+class Answer(HttpAnswer):
     body: bytes = b"ok"
     hang_up: bool = False  # after the request was taken: the reply is lost
     never: bool = False  # the line stays open, and silent
     echo: bool = False  # says what it was sent, credentials and all
 
 
-class Inbox:
+class Inbox(HttpServer):
     """An HTTP server. `answers` are given one after the other; when there is none any more, `usual` is."""
 
     def __init__(self, usual: Answer | None = None, *, tls: Identity | None = None, port: int = 0) -> None:
-        self.calls: list[Received] = []
+        super().__init__(port=port, tls=tls.context if tls else None)
         self.answers: list[Answer] = []
         self.usual = usual or Answer()
-        self.port = port
-        self._tls = tls
-        self._lines = set[asyncio.Task[None]]()
 
     def url(self, path: str = "/") -> str:
-        return f"{'https' if self._tls else 'http'}://{HOST}:{self.port}{path}"
+        return f"{self.origin}{path}"
 
-    async def __aenter__(self) -> Self:
-        context = self._tls.context if self._tls else None
-        self._server = await asyncio.start_server(self._accept, HOST, self.port, ssl=context)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for line in list(self._lines):
-            line.cancel()
-        await asyncio.gather(*self._lines, return_exceptions=True)
-        await self._server.wait_closed()
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = asyncio.create_task(self._serve(reader, writer))
-        self._lines.add(line)
-        line.add_done_callback(self._lines.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                method, path, _ = head[0].split(" ", 2)
-                pairs = (line.split(":", 1) for line in head[1:] if line)
-                headers = {name.strip().lower(): value.strip() for name, value in pairs}
-                body = await reader.readexactly(int(headers.get("content-length", "0")))
-                self.calls.append(Received(method, path, headers, body))
-                if path != ROUTED:  # there the key of the receiver is a part of the message
-                    look("message to a web hook", body)
-                answer = self.answers.pop(0) if self.answers else self.usual
-                if answer.hang_up:
-                    return
-                if answer.never:
-                    await asyncio.Event().wait()
-                writer.write(_written(replace(answer, body=_echo(self.calls[-1])) if answer.echo else answer))
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
-            pass
-        finally:
-            writer.transport.abort()
+    async def respond(self, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
+        if request.path != ROUTED:  # there the key of the receiver is a part of the message
+            look("message to a web hook", request.body)
+        answer = self.answers.pop(0) if self.answers else self.usual
+        if answer.hang_up:
+            raise ConnectionResetError
+        if answer.never:
+            await hang(writer)
+        writer.write((replace(answer, body=_echo(request)) if answer.echo else answer).encoded())
 
 
-def _echo(call: Received) -> bytes:
-    return f"{call.path} {call.headers.get('authorization', '')} ".encode() + call.body
-
-
-def _written(answer: Answer) -> bytes:
-    fields = {"Content-Length": str(len(answer.body)), **answer.headers}
-    lines = [f"HTTP/1.1 {answer.status} Said", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
-    return "\r\n".join(lines).encode() + answer.body
+def _echo(request: HttpRequest) -> bytes:
+    return f"{request.target} {request.headers.get('authorization', '')} ".encode() + request.body
 
 
 # ── Signatures (Standard Webhooks) ──
 
 
-def well_signed(call: Received, secret: str, *, now: float, tolerance: float = 300.0) -> bool:
+def well_signed(call: HttpRequest, secret: str, *, now: float, tolerance: float = 300.0) -> bool:
     """As a receiver checks it: one of the signatures is ours, and the message is not an old one sent again."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
     sent_at = call.headers["webhook-timestamp"]

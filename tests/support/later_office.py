@@ -33,9 +33,9 @@ class Reckoning(Days):
         self.claims: list[tuple[int, int]] = []
 
     async def _work(self, claim: Claim) -> None:
-        before = len(self._ca.asked)
+        before = len(self._ca.requests)
         await super()._work(claim)
-        self.claims.append((claim.budgets.count(ca_limits.request_key("later")), len(self._ca.asked) - before))
+        self.claims.append((claim.budgets.count(ca_limits.request_key("later")), len(self._ca.requests) - before))
 
 
 @dataclass

@@ -1,14 +1,12 @@
 """Processes under test, seen from outside: replicas that die where they are told to, and `holdfast serve` itself."""
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -19,14 +17,13 @@ from urllib.request import urlopen
 
 from tests.support import child
 from tests.support.child import Strike
+from tests.support.commands import started
+from tests.support.forks import Forked, preload
 from tests.support.grounds import Ground
 from tests.support.reaper import PATIENCE, state, until
 from tests.support.secrets_watch import WATCH
 
-# A process that has imported everything and started no thread is copied for each child: a tenth of the time.
-FORKS: Final = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["__main__", child.__name__])
-_guard: Final = threading.Lock()  # multiprocessing asks after all children at each start: not two of us at once
+preload(child.__name__)
 _numbers: Final = count(1)
 STOPS_AFTER: Final = 900  # seconds; a server that a killed test run left behind ends by itself
 
@@ -47,39 +44,40 @@ class Child:
     """A replica in a process of its own."""
 
     def __init__(self, ground: Ground, ca: str, report: Path, *wishes: str, strike: Strike | None = None) -> None:
+        options = (f"--offset={ground.offset}", f"--ca={ca}", *wishes)
+        self._start(child.main, ground, report, report.name, *options, strike=strike)
+
+    def _start(
+        self,
+        main: Callable[[Sequence[str]], None],
+        ground: Ground,
+        report: Path,
+        name: str,
+        *options: str,
+        strike: Strike | None,
+    ) -> None:
         self.report = report
         argv = [
-            f"--store={ground.store}", f"--folder={ground.folder}", f"--offset={ground.offset}", f"--ca={ca}",
-            f"--report={report}", f"--name={report.name}", *([f"--strike={strike}"] if strike else []), *wishes,
+            f"--store={ground.store}", f"--folder={ground.folder}", f"--report={report}", f"--name={name}",
+            *([f"--strike={strike}"] if strike else []), *options,
         ]  # fmt: skip
-        with _guard:
-            self._process = FORKS.Process(target=child.main, args=(argv,), name=report.name, daemon=True)
-            self._process.start()
+        self._process = Forked(main, argv, name=name)
 
     @property
     def pid(self) -> int:
-        pid = self._process.pid
-        if pid is None:
-            raise AssertionError("it was started")
-        return pid
+        return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
         """None while it runs; -9 after SIGKILL."""
-        with _guard:
-            return self._process.exitcode
+        return self._process.poll()
 
     def wait(self, seconds: float = PATIENCE) -> int:
         """Wait for its end; its exit code."""
-        until(lambda: self.exit_code is not None, f"{self} to end", seconds=seconds)
-        code = self.exit_code
-        if code is None:
-            raise AssertionError("it has ended")
-        return code
+        return self._process.wait(seconds)
 
     def signal(self, number: int) -> None:
-        if self.exit_code is None:
-            os.kill(self.pid, number)
+        self._process.send_signal(number)
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -128,7 +126,7 @@ class Child:
         return "(no log)"
 
     def __str__(self) -> str:
-        return f"replica {self.report.name} (pid {self._process.pid})"
+        return f"replica {self.report.name} (pid {self.pid})"
 
     def __enter__(self) -> Self:
         return self
@@ -136,8 +134,7 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.kill()
         WATCH.file(Path(f"{self.report}.log"))
-        with _guard:
-            self._process.close()
+        self._process.__exit__(None, None, None)
 
 
 # ── the product ──
@@ -147,21 +144,32 @@ class Served:
     """`holdfast serve` with these settings, as an operator would start it."""
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, str], *, room: int | None = None, open_files: int | None = None
+        self,
+        folder: Path,
+        settings: Mapping[str, str],
+        *,
+        room: int | None = None,
+        open_files: int | None = None,
+        fresh: bool = False,
     ) -> None:
-        """`room` is how many KiB a file may have, until somebody allows more; `open_files` how many may be open."""
+        """`room` is how many KiB a file may have, until somebody allows more; `open_files` how many may be open.
+
+        `fresh`: an interpreter of its own, for packages that only its environment names.
+        """
         folder.mkdir(exist_ok=True)
         number = next(_numbers)
         self._err, self._out = folder / f"stderr{number}", folder / f"stdout{number}"
-        command = [sys.executable, "-m", "holdfast.cli.main", "serve", f"--stop-after={STOPS_AFTER}"]
-        if room is not None:
-            command = ["sh", "-c", 'ulimit -S -f "$0" && exec "$@"', str(2 * room), *command]  # in blocks of 512 bytes
-        if open_files is not None:
-            command = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(open_files), *command]
-        with self._err.open("ab") as err, self._out.open("ab") as out:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment(folder, settings)
-            )
+        for path in (self._err, self._out):
+            path.touch()
+        words, streams = ("serve", f"--stop-after={STOPS_AFTER}"), (Path(os.devnull), self._out, self._err)
+        env = environment(folder, settings)
+        self.process: Any
+        if fresh:
+            with self._err.open("ab") as err, self._out.open("ab") as out:
+                command = [sys.executable, "-m", "holdfast.cli.main", *words]
+                self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env)
+        else:
+            self.process = started(words, env, *streams, room=room, open_files=open_files)
 
     @property
     def pid(self) -> int:
@@ -242,9 +250,7 @@ class Served:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        self.process.__exit__(None, None, None)
         WATCH.file(self._err)
         WATCH.file(self._out)
 

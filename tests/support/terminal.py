@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 import os
 import re
 import sys
@@ -18,6 +17,7 @@ from unittest import mock
 from holdfast.cli import main
 from holdfast.errors import UserError
 from holdfast.store.database import Database
+from tests.support import commands
 from tests.support.api import Desk, a_desk, on_a_socket
 from tests.support.processes import environment
 from tests.support.secrets_watch import look
@@ -35,16 +35,7 @@ HIDDEN = [
 ]
 
 
-@dataclass
-class Said:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
+class Said(commands.Said):
     @property
     def plain(self) -> str:
         """What it printed, without what differs from one time to the next: times, spans, ids, padding."""

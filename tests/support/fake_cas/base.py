@@ -20,13 +20,12 @@ import signal
 import ssl
 import urllib.request
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import Any
+from urllib.parse import urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -34,50 +33,26 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from tests.support.http_server import HttpAnswer, HttpRequest, HttpServer, drip, hang, tls_context
 from tests.support.pebble import tls_certificate
 from tests.support.reaper import PATIENCE
 
 DAY = timedelta(days=1)
 FOR_EVER = 10**9
+CONTROL = "/_control/"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """One request, as it came."""
-
-    at: datetime
-    method: str
-    path: str  # below the base, decoded; without the query
-    raw: str  # likewise, as it was sent
-    query: Mapping[str, str]
-    headers: Mapping[str, str]  # names in lower case
-    body: bytes
-    client: bytes | None = None  # DER of the client's certificate, if it showed one
-
-    @property
-    def line(self) -> str:
-        return f"{self.method} {self.path}"
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    status: int = 200
-    body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-
-def accepts(asked: Asked, kind: str) -> bool:
+def accepts(asked: HttpRequest, kind: str) -> bool:
     """Whether a client takes an answer of this content type; 406 is for those that do not."""
     offered = asked.headers.get("accept", "*/*")
     return any(each in offered for each in (kind, "*/*", f"{kind.partition('/')[0]}/*"))
 
 
-def as_json(value: object, status: int = 200, **headers: str) -> Answer:
+def as_json(value: object, status: int = 200, **headers: str) -> HttpAnswer:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return Answer(status=status, body=json.dumps(value).encode(), headers={"Content-Type": "application/json", **named})
+    return HttpAnswer(
+        status=status, body=json.dumps(value).encode(), headers={"Content-Type": "application/json", **named}
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -163,11 +138,11 @@ def read_csr(text: str) -> x509.CertificateSigningRequest:
 
 # ── The server ──
 
-Handler = Callable[..., Answer]
+Handler = Callable[..., HttpAnswer]
 
 
-class FakeCa:
-    """Subclasses have `routes`: (method, pattern below the base, name of a method that takes Asked and the groups)."""
+class FakeCa(HttpServer):
+    """Subclasses have `routes`: (method, pattern below the base, name of a method for the request and the groups)."""
 
     name = "Fake"
     base_path = ""
@@ -175,12 +150,9 @@ class FakeCa:
     verbs: frozenset[str] = frozenset({"fail", "calm", "approve", "deny", "set", "show"})
 
     def __init__(self, folder: Path, *, port: int = 0, client_roots: Path | None = None) -> None:
-        self._certificate, self._key = _tls(folder)
-        self._client_roots = client_roots  # whoever has no certificate of theirs is refused in the handshake
-        self._lines = set[asyncio.Task[None]]()
-        self.port = port
+        self._certificate, key = _tls(folder)
+        super().__init__(port=port, tls=tls_context(self._certificate, key, client_roots=client_roots))
         self.hierarchy = Hierarchy(self.name)
-        self.asked: list[Asked] = []
         self.faults: list[Fault] = []
         self.approval = False  # whether a person must say yes first
         self.pending_looks = 0  # how often a new order is shown as pending before it is issued
@@ -188,7 +160,6 @@ class FakeCa:
         self.gives_twins = False  # the bare domain along with its wildcard, and www along with a name, unasked
         self.adds_name = ""  # another one that nobody asked for
         self.bad_names: set[str] = set()  # names that it refuses
-        self.now: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     # ── what tests and other processes can do to it ──
 
@@ -214,8 +185,8 @@ class FakeCa:
         return {}
 
     def show(self) -> dict[str, Any]:
-        asked = [{"at": each.at.isoformat(), "line": each.line} for each in self.asked]
-        return {"asked": asked, **self.summary()}
+        requests = [{"at": each.at.isoformat(), "line": each.line} for each in self.requests]
+        return {"requests": requests, **self.summary()}
 
     # ── where it is ──
 
@@ -229,78 +200,33 @@ class FakeCa:
         return self._certificate.read_bytes()
 
     def lines(self, start: str = "") -> list[str]:
-        return [each.line for each in self.asked if each.line.startswith(start)]
+        return [each.line for each in self.requests if each.line.startswith(start)]
 
     # ── serving ──
 
-    async def __aenter__(self) -> Self:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self._certificate, self._key)
-        if self._client_roots is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(self._client_roots)
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port, ssl=context)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
+    def counts(self, request: HttpRequest) -> bool:
+        """Those of a client do, those of the test do not."""
+        return not request.path.startswith(CONTROL)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for line in list(self._lines):
-            line.cancel()
-        await asyncio.gather(*self._lines, return_exceptions=True)
-        await self._server.wait_closed()
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = asyncio.create_task(self._serve(reader, writer))
-        self._lines.add(line)
-        line.add_done_callback(self._lines.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                fields = {k.lower(): v for k, v in (line.split(": ", 1) for line in head[1:] if line)}
-                body = await reader.readexactly(int(fields.get("content-length", "0")))
-                method, target = head[0].split()[:2]
-                await self._handle(method, target, fields, body, writer)
-                await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.transport.abort()  # a farewell by TLS would wait for the other side's
-
-    async def _handle(
-        self, method: str, target: str, fields: dict[str, str], body: bytes, writer: asyncio.StreamWriter
-    ) -> None:
-        parts = urlsplit(target)
-        if parts.path.startswith("/_control/"):
-            writer.write(_raw(self._control(parts.path.removeprefix("/_control/"), body)))
+    async def respond(self, request: HttpRequest, writer: asyncio.StreamWriter) -> None:
+        if request.path.startswith(CONTROL):
+            writer.write(self._control(request.path.removeprefix(CONTROL), request.body).encoded())
             return
-        raw = parts.path.removeprefix(self.base_path)
-        line = writer.get_extra_info("ssl_object")
-        asked = Asked(
-            at=self.now(), method=method, path=unquote(raw), raw=raw, headers=fields, body=body,
-            query={name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()},
-            client=line.getpeercert(binary_form=True) if line is not None else None,
-        )  # fmt: skip
-        self.asked.append(asked)
-        fault = self._next_fault(asked)
+        fault = self._next_fault(request)
         if fault is None:
-            writer.write(_raw(self.answer(asked)))
+            writer.write(self.answer(request).encoded())
             return
         if fault.effect:
-            self.answer(asked)
+            self.answer(request)
         await _go_wrong(replace(fault, body=fault.body or self.error_body(fault.status)), writer)
 
-    def _next_fault(self, asked: Asked) -> Fault | None:
+    def _next_fault(self, asked: HttpRequest) -> Fault | None:
         found = next((each for each in self.faults if each.times > 0 and re.match(each.only, asked.line)), None)
         if found is not None:
             found.times -= 1
         return found
 
-    def _control(self, verb: str, body: bytes) -> Answer:
+    def _control(self, verb: str, body: bytes) -> HttpAnswer:
         if verb not in self.verbs:
             return as_json({"error": f"no verb {verb}"}, 404)
         return as_json(getattr(self, verb)(**json.loads(body or b"{}")))
@@ -314,7 +240,7 @@ class FakeCa:
 
     # ── answering ──
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, asked: HttpRequest) -> HttpAnswer:
         refusal = self.stranger(asked)
         if refusal is not None:
             return refusal
@@ -324,7 +250,7 @@ class FakeCa:
                 return getattr(self, handler)(asked, *found.groups())  # type: ignore[no-any-return]
         return self.nothing_here(asked)
 
-    def stranger(self, asked: Asked) -> Answer | None:
+    def stranger(self, asked: HttpRequest) -> HttpAnswer | None:
         """The refusal of somebody who is not known here; None lets them in."""
         return None
 
@@ -332,7 +258,7 @@ class FakeCa:
         """How this CA words a failure of this status."""
         return ""
 
-    def nothing_here(self, asked: Asked) -> Answer:
+    def nothing_here(self, asked: HttpRequest) -> HttpAnswer:
         return as_json({}, 404)
 
 
@@ -344,12 +270,6 @@ def _tls(folder: Path) -> tuple[Path, Path]:
     return tls_certificate(folder, "localhost", "127.0.0.1")
 
 
-def _raw(answer: Answer) -> bytes:
-    fields = {"Content-Length": str(len(answer.body)), **answer.headers}
-    lines = [f"HTTP/1.1 {answer.status} Said", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
-    return "\r\n".join(lines).encode() + (b"" if answer.status in (204, 304) else answer.body)
-
-
 # ── What goes wrong ──
 
 
@@ -359,7 +279,7 @@ async def _go_wrong(fault: Fault, writer: asyncio.StreamWriter) -> None:
 
 async def _status(fault: Fault, writer: asyncio.StreamWriter) -> None:
     waits = {} if fault.retry_after is None else {"Retry-After": fault.retry_after}
-    writer.write(_raw(Answer(status=fault.status, body=fault.body.encode(), headers=waits)))
+    writer.write(HttpAnswer(status=fault.status, body=fault.body.encode(), headers=waits).encoded())
 
 
 async def _reset(_: Fault, writer: asyncio.StreamWriter) -> None:
@@ -367,27 +287,22 @@ async def _reset(_: Fault, writer: asyncio.StreamWriter) -> None:
     raise ConnectionResetError
 
 
-async def _hang(_: Fault, __: asyncio.StreamWriter) -> None:
-    await asyncio.Event().wait()
+async def _hang(_: Fault, writer: asyncio.StreamWriter) -> None:
+    await hang(writer)
 
 
-async def _drip(fault: Fault, writer: asyncio.StreamWriter) -> None:
-    """One byte now and one then; each of them comes in time."""
-    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-    for _ in range(100000):
-        writer.write(b" ")
-        await writer.drain()
-        await asyncio.sleep(0.02)
+async def _drip(_: Fault, writer: asyncio.StreamWriter) -> None:
+    await drip(writer)
 
 
 async def _garbage(_: Fault, writer: asyncio.StreamWriter) -> None:
     body = b"<html><body>Welcome to the proxy</body></html>"
-    writer.write(_raw(Answer(status=200, body=body, headers={"Content-Type": "text/html"})))
+    writer.write(HttpAnswer(status=200, body=body, headers={"Content-Type": "text/html"}).encoded())
 
 
 async def _redirect(fault: Fault, writer: asyncio.StreamWriter) -> None:
     status = fault.status if 300 <= fault.status < 400 else 302
-    writer.write(_raw(Answer(status=status, headers={"Location": fault.location})))
+    writer.write(HttpAnswer(status=status, headers={"Location": fault.location}).encoded())
 
 
 _FAULTS: Mapping[str, Callable[[Fault, asyncio.StreamWriter], Awaitable[None]]] = {
@@ -411,7 +326,7 @@ class Remote:
 
     def do(self, verb: str, **arguments: Any) -> Any:
         request = urllib.request.Request(
-            f"{self._origin}/_control/{verb}", data=json.dumps(arguments).encode(), method="POST"
+            f"{self._origin}{CONTROL}{verb}", data=json.dumps(arguments).encode(), method="POST"
         )
         with urllib.request.urlopen(request, context=self._context, timeout=PATIENCE) as answer:
             return json.loads(answer.read() or b"null")

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
 from holdfast.core.reasons import Reason
 from holdfast.engine.upstream import OTHERS
-from holdfast.errors import TryLater
+from holdfast.errors import Refused, TryLater
 from holdfast.issuers import kind
-from holdfast.issuers.base import Issuer, Wish
+from holdfast.issuers.base import Issuer, Placed, Wish
 from holdfast.issuers.kind import Parts
+from holdfast.pki import csr
 from holdfast.secret import Secret
 from holdfast.world import HttpTransport, LocalFiles, SystemClock
-from tests.support.issuing import a_wish
+from tests.support.issuing import a_wish, leaf_of
 
 C = TypeVar("C", bound=Any)
+NAME = "www.holdfast.test"
 
 
 async def looked_up(make: Callable[[], Issuer], wish: Wish, *, claims: int = 40) -> Any:
@@ -47,11 +53,21 @@ class PushedClock(SystemClock):
         return super().monotonic() + self.ahead.total_seconds()
 
 
+async def refused(call: Callable[..., Awaitable[Any]], *arguments: Any) -> Refused:
+    """The refusal that a call must end in."""
+    with pytest.raises(Refused) as why:
+        await call(*arguments)
+    return why.value
+
+
 @dataclass
-class Bench(Generic[C]):
+class IssuerBench(Generic[C]):
+    """A fake CA, and what an issuer of its kind is made of."""
+
     ca: C
     transport: HttpTransport
     folder: Path
+    common_name: bool = False  # whether the engine puts one into the CSRs for this kind
     clock: PushedClock = field(default_factory=PushedClock)
     memory: dict[str, Any] = field(default_factory=dict)
 
@@ -69,15 +85,33 @@ class Bench(Generic[C]):
         )  # fmt: skip
 
     def wish(self, *names: str, key: Any = None, **more: Any) -> Wish:
-        return a_wish(*(names or ("www.example.com",)), key=key, **more)
+        """As the engine makes it for this kind."""
+        names = names or ("www.example.com",)
+        if not self.common_name:
+            return a_wish(*names, key=key, **more)
+        key = key or ec.generate_private_key(ec.SECP256R1())
+        return replace(a_wish(*names, key=key, **more), csr=csr.build(names, key, common_name=True))
+
+    async def issued(self, issuer: Issuer | None = None, **wishes: Any) -> tuple[Placed, x509.Certificate]:
+        """An order that was placed and issued."""
+        issuer, wish = issuer or self.issuer(), self.wish(NAME, **wishes)
+        placed = await issuer.place(wish)
+        return placed, leaf_of(await issuer.look(placed.ref, wish))  # type: ignore[arg-type]
+
+    @property
+    def bodies(self) -> list[Any]:
+        """What was sent to the CA by POST."""
+        return [each.json() for each in self.ca.requests if each.method == "POST"]
 
 
 @asynccontextmanager
-async def bench_of(fake: Callable[[Path], C], folder: Path) -> AsyncIterator[Bench[C]]:
+async def bench_of(
+    fake: Callable[[Path], C], folder: Path, *, common_name: bool = False
+) -> AsyncIterator[IssuerBench[C]]:
     transport = HttpTransport()
     try:
         async with fake(folder) as ca:
-            bench = Bench(ca, transport, folder)
+            bench = IssuerBench(ca, transport, folder, common_name)
             ca.now = bench.clock.now
             yield bench
     finally:

@@ -11,14 +11,15 @@ from typing import Any
 
 from cryptography import x509
 
-from tests.support.fake_cas.base import Answer, Asked, FakeCa, accepts, as_json, pem, read_csr, serve
+from tests.support.fake_cas.base import FakeCa, accepts, as_json, pem, read_csr, serve
+from tests.support.http_server import HttpAnswer, HttpRequest
 from tests.support.secrets_planted import DIGICERT_KEY
 
 PRODUCTS = ("ssl_basic", "ssl_securesite_flex", "ssl_dv_geotrust", "private_ssl_plus")
 WITHOUT_ORGANIZATION = ("ssl_dv_geotrust",)
 
 
-def error(status: int, code: str, message: str) -> Answer:
+def error(status: int, code: str, message: str) -> HttpAnswer:
     return as_json({"errors": [{"code": code, "message": message}]}, status)
 
 
@@ -142,15 +143,17 @@ class FakeDigicert(FakeCa):
 
     # ── Doors ──
 
-    def stranger(self, asked: Asked) -> Answer | None:
+    def stranger(self, asked: HttpRequest) -> HttpAnswer | None:
         if asked.headers.get("x-dc-devkey") != self.key:
             said = f"The API key {asked.headers.get('x-dc-devkey')} is not valid."
             return error(401, "access_denied", said)
         if asked.headers.get("content-type") != "application/json" or "user-agent" not in asked.headers:
             return error(406, "not_acceptable", "JSON is wanted.")
-        recent = [each for each in self.asked if each.at > self.now() - timedelta(seconds=5)]
+        recent = [each for each in self.requests if each.at > self.now() - timedelta(seconds=5)]
         return (
-            Answer(status=429, body=self.error_body(429).encode()) if self.rate_limited and len(recent) > 100 else None
+            HttpAnswer(status=429, body=self.error_body(429).encode())
+            if self.rate_limited and len(recent) > 100
+            else None
         )
 
     def error_body(self, status: int) -> str:
@@ -158,21 +161,21 @@ class FakeDigicert(FakeCa):
         message = "Service request limit exceeded" if status == 429 else f"this is {status}"
         return json.dumps({"errors": [{"code": code.get(status, "server_error"), "message": message}]})
 
-    def nothing_here(self, asked: Asked) -> Answer:
+    def nothing_here(self, asked: HttpRequest) -> HttpAnswer:
         return error(404, "not_found|route", "The specified service endpoint doesn't exist.")
 
-    def me(self, asked: Asked) -> Answer:
+    def me(self, asked: HttpRequest) -> HttpAnswer:
         return as_json({"id": 1, "username": "api", "access_roles": [{"id": 1, "name": "Administrator"}]})
 
-    def products(self, asked: Asked) -> Answer:
+    def products(self, asked: HttpRequest) -> HttpAnswer:
         return as_json({"products": [{"name_id": each, "group_name": "ssl_certificate"} for each in PRODUCTS]})
 
-    def organizations(self, asked: Asked) -> Answer:
+    def organizations(self, asked: HttpRequest) -> HttpAnswer:
         return as_json({"organizations": [{"id": 17, "name": "Example", "status": self.organization_status}]})
 
     # ── Ordering ──
 
-    def order(self, asked: Asked, product: str) -> Answer:
+    def order(self, asked: HttpRequest, product: str) -> HttpAnswer:
         if product not in PRODUCTS:
             return self.nothing_here(asked)
         body = asked.json()
@@ -194,7 +197,7 @@ class FakeDigicert(FakeCa):
             reply["certificate_chain"] = [{"subject_common_name": "x", "pem": self._pem(order.current).decode()}]
         return as_json(reply, 201)
 
-    def _refusal(self, product: str, body: dict[str, Any]) -> Answer | None:
+    def _refusal(self, product: str, body: dict[str, Any]) -> HttpAnswer | None:
         certificate = body.get("certificate", {})
         for name in ("common_name", "csr", "signature_hash"):
             if not isinstance(certificate.get(name), str):
@@ -218,7 +221,7 @@ class FakeDigicert(FakeCa):
         names = list(dict.fromkeys([wanted["common_name"], *wanted.get("dns_names", [])]))
         return Certificate(id=next(self._next.certificates), csr=wanted["csr"], names=names)
 
-    def reissue(self, asked: Asked, number: str) -> Answer:
+    def reissue(self, asked: HttpRequest, number: str) -> HttpAnswer:
         order = self._by_number(number)
         if order is None or order.status != "issued" or self.now() > self._valid_till(order):
             return error(400, "reissue_not_allowed", "This order cannot be reissued.")
@@ -227,14 +230,14 @@ class FakeDigicert(FakeCa):
         order.reissue = {"id": next(self._next.requests), "status": "pending" if self.approval else "approved"}
         return as_json({"id": order.id, "requests": [order.reissue]}, 201)
 
-    def reissues(self, asked: Asked, number: str) -> Answer:
+    def reissues(self, asked: HttpRequest, number: str) -> HttpAnswer:
         order = self._by_number(number)
         listed = order.certificates[1:] if order else []
         return as_json({"certificates": [self._shown(each) for each in listed]})
 
     # ── Looking ──
 
-    def order_info(self, asked: Asked, number: str) -> Answer:
+    def order_info(self, asked: HttpRequest, number: str) -> HttpAnswer:
         order = self._by_number(number) or self._by_serial(number)
         if order is None:
             return error(404, "not_found", "The order does not exist.")
@@ -291,7 +294,7 @@ class FakeDigicert(FakeCa):
             shown |= {"valid_from": f"{begins:%Y-%m-%d}", "valid_till": f"{ends:%Y-%m-%d}"}
         return shown
 
-    def list_orders(self, asked: Asked) -> Answer:
+    def list_orders(self, asked: HttpRequest) -> HttpAnswer:
         name = asked.query.get("filters[common_name]")
         found = [each for each in self.placed if name in (None, each.current.names[0])]
         listed = [
@@ -303,15 +306,15 @@ class FakeDigicert(FakeCa):
         ]  # fmt: skip
         return as_json({"orders": listed, "page": {"total": len(listed), "limit": 1000, "offset": 0}})
 
-    def by_reference(self, asked: Asked, reference: str) -> Answer:
+    def by_reference(self, asked: HttpRequest, reference: str) -> HttpAnswer:
         found = [each for each in self.placed if each.reference == reference]
         if not found and self.unknown_reference == "error":
             return error(404, "not_found", "No order has this alternative order id.")
         if not found and self.unknown_reference == "empty":
-            return Answer(status=404)
+            return HttpAnswer(status=404)
         return as_json({"orders": [{"order_id": each.id, "status": each.status} for each in found]})
 
-    def changes(self, asked: Asked) -> Answer:
+    def changes(self, asked: HttpRequest) -> HttpAnswer:
         found = [
             {"order_id": each.id, "certificate_id": each.current.id, "status": each.status} for each in self.placed
         ]
@@ -330,14 +333,14 @@ class FakeDigicert(FakeCa):
 
     # ── Certificates ──
 
-    def download(self, asked: Asked, number: str) -> Answer:
+    def download(self, asked: HttpRequest, number: str) -> HttpAnswer:
         if not accepts(asked, "application/x-pem-file"):
             return error(406, "not_acceptable", "The client does not take application/x-pem-file.")
         found = [each for order in self.placed for each in order.certificates if str(each.id) == number]
         if not found or found[0].issued is None or self.download_lag > 0:
             self.download_lag = max(0, self.download_lag - 1)
             return error(404, "not_found", "The certificate does not exist.")
-        return Answer(body=self._pem(found[0]), headers={"Content-Type": "application/x-pem-file"})
+        return HttpAnswer(body=self._pem(found[0]), headers={"Content-Type": "application/x-pem-file"})
 
     def _pem(self, certificate: Certificate) -> bytes:
         assert certificate.issued is not None
@@ -347,7 +350,7 @@ class FakeDigicert(FakeCa):
 
     # ── Taking back ──
 
-    def set_status(self, asked: Asked, number: str) -> Answer:
+    def set_status(self, asked: HttpRequest, number: str) -> HttpAnswer:
         order = self._by_number(number)
         if order is None:
             return error(404, "not_found", "The order does not exist.")
@@ -360,9 +363,9 @@ class FakeDigicert(FakeCa):
             order.status = "canceled"
         else:
             return error(400, "invalid_status", f"An order that is {order.status} cannot be canceled.")
-        return Answer(status=204)
+        return HttpAnswer(status=204)
 
-    def set_request(self, asked: Asked, number: str) -> Answer:
+    def set_request(self, asked: HttpRequest, number: str) -> HttpAnswer:
         order = next((each for each in self.placed if str(each.request) == number), None)
         if order is None or order.status != "needs_approval":
             return error(400, "invalid_request", "The request is not pending.")
@@ -370,9 +373,9 @@ class FakeDigicert(FakeCa):
         self.deny(order.id, wish.get("processor_comment", "")) if wish["status"] == "rejected" else self.approve(
             order.id
         )
-        return Answer(status=204)
+        return HttpAnswer(status=204)
 
-    def revoke(self, asked: Asked, name: str) -> Answer:
+    def revoke(self, asked: HttpRequest, name: str) -> HttpAnswer:
         """One certificate, by its id or serial, a reissued one too. The order stays active, and can be reissued."""
         pairs = [(order, each) for order in self.placed for each in order.certificates]
         order, found = next((pair for pair in pairs if _is(pair[1], name)), (None, None))
@@ -384,7 +387,7 @@ class FakeDigicert(FakeCa):
             return error(400, "already_revoked", "The certificate is revoked already.")
         if self.rights and asked.json().get("skip_approval"):
             found.revoked = True
-            return Answer(status=204)
+            return HttpAnswer(status=204)
         order.revoking = found
         order.revocation = {"id": next(self._next.requests), "type": "revoke", "status": "pending"}
         return as_json({**order.revocation, "comments": asked.json().get("comments")}, 201)

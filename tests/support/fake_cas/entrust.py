@@ -13,14 +13,15 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from tests.support.fake_cas.base import Answer, Asked, FakeCa, as_json, pem, serve
+from tests.support.fake_cas.base import FakeCa, as_json, pem, serve
 from tests.support.fake_cas.clients import client_roots as clients
+from tests.support.http_server import HttpAnswer, HttpRequest
 
 CA = "partition~ca-1"
 PROFILE = "CA-PROF-1001"
 
 
-def error(status: int, code: str, message: str) -> Answer:
+def error(status: int, code: str, message: str) -> HttpAnswer:
     inside = {"code": code, "message": message, "target": "enrollment", "details": [{"message": "backend-7.internal"}]}
     return as_json({"type": "ErrorResponse", "error": inside}, status)
 
@@ -127,9 +128,9 @@ class FakeEntrust(FakeCa):
 
     # ── Doors ──
 
-    def stranger(self, asked: Asked) -> Answer | None:
+    def stranger(self, asked: HttpRequest) -> HttpAnswer | None:
         if self.errors_with_200:
-            return Answer(body=error(200, "cagw-4000", "The profile is not in use.").body)
+            return HttpAnswer(body=error(200, "cagw-4000", "The profile is not in use.").body)
         found = re.match("/v1/certificate-authorities/([^/]+)", asked.path)
         if found is not None and found.group(1) != CA:
             return error(404, "cagw-4018", f"There is no CA {found.group(1)}.")
@@ -137,13 +138,13 @@ class FakeEntrust(FakeCa):
             return error(400, "cagw-4000", "The id of the CA is spelled wrongly.")
         return None
 
-    def nothing_here(self, asked: Asked) -> Answer:
+    def nothing_here(self, asked: HttpRequest) -> HttpAnswer:
         return error(404, "cagw-4040", "There is nothing here.")
 
-    def authorities(self, asked: Asked) -> Answer:
+    def authorities(self, asked: HttpRequest) -> HttpAnswer:
         return as_json({"type": "CAListResponse", "caList": [{"id": CA, "name": "Issuing", "properties": {}}]})
 
-    def authority(self, asked: Asked, _: str) -> Answer:
+    def authority(self, asked: HttpRequest, _: str) -> HttpAnswer:
         ca: dict[str, Any] = {"id": CA, "name": "Issuing", "properties": {"connector-name": "com.entrust.PKIHub"}}
         wanted = asked.query.get("$fields", "")
         if "ca.certificate" in wanted and self.shows_chain:
@@ -154,10 +155,10 @@ class FakeEntrust(FakeCa):
             ]
         return as_json({"type": "CAResponse", "ca": ca})
 
-    def profiles(self, asked: Asked, _: str) -> Answer:
+    def profiles(self, asked: HttpRequest, _: str) -> HttpAnswer:
         return as_json({"type": "ProfilesResponse", "profiles": [{"id": PROFILE, "name": "TLS server"}]})
 
-    def profile(self, asked: Asked, _: str, name: str) -> Answer:
+    def profile(self, asked: HttpRequest, _: str, name: str) -> HttpAnswer:
         if name != PROFILE:
             return error(404, "cagw-4041", "There is no such profile.")
         wanted = [{"name": name, "required": required} for name, required in self.variables.items()]
@@ -166,7 +167,7 @@ class FakeEntrust(FakeCa):
 
     # ── Ordering ──
 
-    def enroll(self, asked: Asked, _: str) -> Answer:
+    def enroll(self, asked: HttpRequest, _: str) -> HttpAnswer:
         body = asked.json()
         try:
             csr = x509.load_der_x509_csr(base64.b64decode(body["csr"], validate=True))  # no armour, no line breaks
@@ -235,7 +236,7 @@ class FakeEntrust(FakeCa):
 
     # ── Looking ──
 
-    def enrollment(self, asked: Asked, _: str, number: str) -> Answer:
+    def enrollment(self, asked: HttpRequest, _: str, number: str) -> HttpAnswer:
         found = next((each for each in self.placed if each.id == number), None)
         if found is not None:
             self._proceed(found)
@@ -245,7 +246,7 @@ class FakeEntrust(FakeCa):
             return error(404, "cagw-4042", "There is no such enrollment.")
         return as_json(self._shown(found))
 
-    def certificate(self, asked: Asked, _: str, serial: str) -> Answer:
+    def certificate(self, asked: HttpRequest, _: str, serial: str) -> HttpAnswer:
         found = self._by_serial(serial)
         if found is None or found.issued is None:
             return error(404, "cagw-4043", "There is no such certificate.")
@@ -256,7 +257,7 @@ class FakeEntrust(FakeCa):
     def _by_serial(self, serial: str) -> Enrollment | None:
         return next((each for each in self.placed if each.issued and self.serial(each.issued) == serial), None)
 
-    def events(self, asked: Asked, _: str) -> Answer:
+    def events(self, asked: HttpRequest, _: str) -> HttpAnswer:
         start = datetime.fromisoformat(asked.query["startDate"])
         for each in self.placed:
             self._proceed(each)
@@ -275,7 +276,7 @@ class FakeEntrust(FakeCa):
 
     # ── Taking back ──
 
-    def act(self, asked: Asked, _: str, serial: str) -> Answer:
+    def act(self, asked: HttpRequest, _: str, serial: str) -> HttpAnswer:
         found, action = self._by_serial(serial), asked.json()["action"]
         if found is None:
             return error(404, "cagw-4043", "There is no such certificate.")

@@ -15,17 +15,18 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
-from tests.support.fake_cas.base import Answer, Asked, FakeCa, as_json, pem, serve
+from tests.support.fake_cas.base import FakeCa, as_json, pem, serve
 from tests.support.fake_cas.clients import client_roots as clients
+from tests.support.http_server import HttpAnswer, HttpRequest
 from tests.support.secrets_planted import GLOBALSIGN_KEY, GLOBALSIGN_SECRET
 
 PROBLEM = "application/problem+json;charset=utf-8"
 CONTENT = "application/json;charset=utf-8"
 
 
-def error(status: int, description: str, **errors: str) -> Answer:
+def error(status: int, description: str, **errors: str) -> HttpAnswer:
     body = {"description": description, "id": "a1b2c3d4", **({"errors": errors} if errors else {})}
-    return Answer(status=status, body=json.dumps(body).encode(), headers={"Content-Type": PROBLEM})
+    return HttpAnswer(status=status, body=json.dumps(body).encode(), headers={"Content-Type": PROBLEM})
 
 
 @dataclass
@@ -137,7 +138,7 @@ class FakeGlobalSign(FakeCa):
 
     # ── Doors ──
 
-    def stranger(self, asked: Asked) -> Answer | None:
+    def stranger(self, asked: HttpRequest) -> HttpAnswer | None:
         if asked.method in ("POST", "PATCH"):
             if "content-length" not in asked.headers:
                 return error(411, "Content-Length is required")
@@ -150,10 +151,10 @@ class FakeGlobalSign(FakeCa):
             return error(401, f"unauthorized: {token}")
         return None
 
-    def nothing_here(self, asked: Asked) -> Answer:
+    def nothing_here(self, asked: HttpRequest) -> HttpAnswer:
         return error(404, "not found")
 
-    def login(self, asked: Asked) -> Answer:
+    def login(self, asked: HttpRequest) -> HttpAnswer:
         told = asked.json()
         if (told.get("api_key"), told.get("api_secret")) != (self.key, self.secret):
             return error(401, f"no account has the key {told.get('api_key')} and the secret {told.get('api_secret')}")
@@ -161,12 +162,12 @@ class FakeGlobalSign(FakeCa):
         self.tokens[token] = self.now() + self.token_for
         return as_json({"access_token": token})
 
-    def validation_policy(self, asked: Asked) -> Answer:
+    def validation_policy(self, asked: HttpRequest) -> HttpAnswer:
         return as_json(self.policy)
 
     # ── Ordering ──
 
-    def order(self, asked: Asked) -> Answer:
+    def order(self, asked: HttpRequest) -> HttpAnswer:
         body = asked.json()
         if self.quota_left <= 0:
             return error(402, "the issuance quota was reached")
@@ -182,9 +183,9 @@ class FakeGlobalSign(FakeCa):
         )
         self.placed.append(made)
         where = f"/certificates/{made.serial:X}"
-        return Answer(status=201, headers={"Location": f"{self.base}{where}" if self.absolute else f"/v2{where}"})
+        return HttpAnswer(status=201, headers={"Location": f"{self.base}{where}" if self.absolute else f"/v2{where}"})
 
-    def _refusal(self, body: dict[str, Any]) -> Answer | None:
+    def _refusal(self, body: dict[str, Any]) -> HttpAnswer | None:
         validity, policy = body.get("validity", {}), self.policy
         start, end = validity.get("not_before"), validity.get("not_after", 0)
         if not isinstance(start, int) or "subject_dn" not in body:
@@ -236,7 +237,7 @@ class FakeGlobalSign(FakeCa):
 
     # ── Looking ──
 
-    def certificate(self, asked: Asked, serial: str) -> Answer:
+    def certificate(self, asked: HttpRequest, serial: str) -> HttpAnswer:
         found = self._by_serial(serial)
         if found is None or self.unknown_looks > 0:
             self.unknown_looks = max(0, self.unknown_looks - 1)
@@ -265,16 +266,16 @@ class FakeGlobalSign(FakeCa):
         order.issued = self.hierarchy.issue(key, names, days=days, now=self.now(), serial=order.serial)
         order.issued_at = self.now()
 
-    def trust_chain(self, asked: Asked) -> Answer:
+    def trust_chain(self, asked: HttpRequest) -> HttpAnswer:
         return as_json([pem(self.hierarchy.intermediate).decode(), pem(self.hierarchy.root).decode()])
 
-    def quota(self, asked: Asked) -> Answer:
+    def quota(self, asked: HttpRequest) -> HttpAnswer:
         return as_json({"value": self.quota_left})
 
-    def counter(self, asked: Asked) -> Answer:
+    def counter(self, asked: HttpRequest) -> HttpAnswer:
         return as_json({"value": len([each for each in self.placed if each.issued])})
 
-    def issued(self, asked: Asked) -> Answer:
+    def issued(self, asked: HttpRequest) -> HttpAnswer:
         start, end = int(asked.query["from"]), int(asked.query["to"])
         if end > self.now().timestamp():
             return error(422, "the end of the time window is in the future", to="invalid")
@@ -291,20 +292,20 @@ class FakeGlobalSign(FakeCa):
         ]
         return as_json(shown, Total_Count=str(len(found)))
 
-    def list_claims(self, asked: Asked) -> Answer:
+    def list_claims(self, asked: HttpRequest) -> HttpAnswer:
         shown = [{"id": "0" * 32, "status": "VERIFIED", "domain": each} for each in sorted(self.claims)]
         return as_json(shown if asked.query.get("status") == "VERIFIED" else [], Total_Count=str(len(shown)))
 
     # ── Taking back ──
 
-    def revoke(self, asked: Asked, serial: str) -> Answer:
+    def revoke(self, asked: HttpRequest, serial: str) -> HttpAnswer:
         found = self._by_serial(serial)
         if found is None:
             return error(404, "no such certificate")
         if found.revoked or found.issued is None:
             return error(409, "the certificate is already revoked, rejected or still pending")
         found.revoked = asked.json()["revocation_reason"]
-        return Answer(status=204)
+        return HttpAnswer(status=204)
 
 
 if __name__ == "__main__":

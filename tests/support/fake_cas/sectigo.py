@@ -12,14 +12,15 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, pkcs7
 
-from tests.support.fake_cas.base import Answer, Asked, FakeCa, accepts, as_json, pem, read_csr, serve
+from tests.support.fake_cas.base import FakeCa, accepts, as_json, pem, read_csr, serve
+from tests.support.http_server import HttpAnswer, HttpRequest
 from tests.support.secrets_planted import SECTIGO_PASSWORD
 
 PROFILES = {3: "Multi-Domain SSL", 7: "Instant SSL"}
 TERMS = [90, 199, 365]
 
 
-def error(status: int, code: int, description: str) -> Answer:
+def error(status: int, code: int, description: str) -> HttpAnswer:
     return as_json({"code": code, "description": description}, status)
 
 
@@ -102,7 +103,7 @@ class FakeSectigo(FakeCa):
 
     # ── Doors ──
 
-    def stranger(self, asked: Asked) -> Answer | None:
+    def stranger(self, asked: HttpRequest) -> HttpAnswer | None:
         shown = tuple(asked.headers.get(name) for name in ("customeruri", "login", "password"))
         if shown != (self.customer_uri, self.login, self.password):
             return error(401, -16, f"Unknown user {shown[1]} with {shown[2]}")
@@ -111,17 +112,17 @@ class FakeSectigo(FakeCa):
     def error_body(self, status: int) -> str:
         return "<html>busy</html>" if status in (429, 502, 503) else json.dumps({"code": -1, "description": "odd"})
 
-    def nothing_here(self, asked: Asked) -> Answer:
+    def nothing_here(self, asked: HttpRequest) -> HttpAnswer:
         return error(404, -1, "There is nothing here.")
 
-    def types(self, asked: Asked) -> Answer:
+    def types(self, asked: HttpRequest) -> HttpAnswer:
         keys = {"RSA": ["2048", "4096"], "EC": ["P-256"]}
         listed = [{"id": number, "name": name, "terms": TERMS, "keyTypes": keys} for number, name in PROFILES.items()]
         return as_json(listed if asked.query.get("organizationId") in (None, "42") else [])
 
     # ── Enrolling ──
 
-    def enroll(self, asked: Asked) -> Answer:
+    def enroll(self, asked: HttpRequest) -> HttpAnswer:
         body = asked.json()
         if body.get("orgId") != 42:
             return error(400, -1023, "The organization is not valid.")
@@ -134,13 +135,13 @@ class FakeSectigo(FakeCa):
         names = [each for each in str(body.get("subjAltNames", "")).split(",") if each]
         return self._take(body["csr"], names, str(body.get("comments", "")))
 
-    def renew(self, asked: Asked, number: str) -> Answer:
+    def renew(self, asked: HttpRequest, number: str) -> HttpAnswer:
         before = self._by_number(number)
         if before is None or before.issued is None:
             return error(400, -124, f"Wrong SSL certificate id {number}.")
         return self._take(asked.json().get("csr") or before.csr, before.names, before.comments.partition(" ")[0])
 
-    def _take(self, csr: str, names: list[str], comments: str) -> Answer:
+    def _take(self, csr: str, names: list[str], comments: str) -> HttpAnswer:
         try:
             request = read_csr(csr)
         except ValueError:
@@ -162,7 +163,7 @@ class FakeSectigo(FakeCa):
 
     # ── Looking ──
 
-    def details(self, asked: Asked, number: str) -> Answer:
+    def details(self, asked: HttpRequest, number: str) -> HttpAnswer:
         found = self._by_number(number)
         if found is None:
             return error(404, -124, f"Wrong SSL certificate id {number}.")
@@ -184,7 +185,7 @@ class FakeSectigo(FakeCa):
         found.issued = self.hierarchy.issue(key, self.named(found.names), now=self.now())
         found.status = "Issued"
 
-    def listed(self, asked: Asked) -> Answer:
+    def listed(self, asked: HttpRequest) -> HttpAnswer:
         found = [each for each in self.placed if asked.query.get("commonName") in (None, each.common_name)]
         at, size = int(asked.query.get("position", "0")), int(asked.query.get("size", "200"))
         page = [{"sslId": each.id, "commonName": each.common_name} for each in found[at : at + size]]
@@ -193,9 +194,9 @@ class FakeSectigo(FakeCa):
     def _by_number(self, number: str) -> Enrolment | None:
         return next((each for each in self.placed if str(each.id) == number), None)
 
-    def collect(self, asked: Asked, number: str) -> Answer:
+    def collect(self, asked: HttpRequest, number: str) -> HttpAnswer:
         if not accepts(asked, "application/octet-stream"):
-            return Answer(status=406)
+            return HttpAnswer(status=406)
         if not self.may_collect:
             return error(403, -37, "The user has no permission to download certificates.")
         found = self._by_number(number)
@@ -206,7 +207,7 @@ class FakeSectigo(FakeCa):
         if found.issued is None or found.collect_lag > 0:
             found.collect_lag = max(0, found.collect_lag - 1)
             return error(400, self.wait_code, "Certificate is not collectable.")
-        return Answer(body=self._bundle(found.issued), headers={"Content-Type": "application/octet-stream"})
+        return HttpAnswer(body=self._bundle(found.issued), headers={"Content-Type": "application/octet-stream"})
 
     def _bundle(self, leaf: x509.Certificate) -> bytes:
         """Root first, leaf last, as in the documented sample."""
@@ -218,18 +219,18 @@ class FakeSectigo(FakeCa):
 
     # ── Deciding and taking back ──
 
-    def say_yes(self, asked: Asked, number: str) -> Answer:
+    def say_yes(self, asked: HttpRequest, number: str) -> HttpAnswer:
         self.approve(int(number))
-        return Answer(status=204)
+        return HttpAnswer(status=204)
 
-    def say_no(self, asked: Asked, number: str) -> Answer:
+    def say_no(self, asked: HttpRequest, number: str) -> HttpAnswer:
         found = self._by_number(number)
         if found is None or found.status != "Requested":
             return error(400, -1, "Only requested certificates can be declined.")
         self.deny(found.id, asked.json().get("message", ""))
-        return Answer(status=204)
+        return HttpAnswer(status=204)
 
-    def revoke(self, asked: Asked, serial: str) -> Answer:
+    def revoke(self, asked: HttpRequest, serial: str) -> HttpAnswer:
         wanted = int(serial.replace(":", ""), 16)
         found = next((each for each in self.placed if each.issued and each.issued.serial_number == wanted), None)
         body = asked.json()
@@ -240,7 +241,7 @@ class FakeSectigo(FakeCa):
         if found.revoked:
             return error(400, -159, "Your certificate already revoked")
         found.revoked, found.status = True, "Revoked"
-        return Answer(status=204)
+        return HttpAnswer(status=204)
 
 
 if __name__ == "__main__":

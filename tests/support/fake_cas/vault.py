@@ -11,11 +11,12 @@ from typing import Any
 
 from cryptography import x509
 
-from tests.support.fake_cas.base import Answer, Asked, FakeCa, as_json, pem, read_csr, serve
+from tests.support.fake_cas.base import FakeCa, as_json, pem, read_csr, serve
+from tests.support.http_server import HttpAnswer, HttpRequest
 from tests.support.secrets_planted import VAULT_TOKEN
 
 
-def error(status: int, *said: str) -> Answer:
+def error(status: int, *said: str) -> HttpAnswer:
     return as_json({"errors": list(said)}, status)
 
 
@@ -75,7 +76,7 @@ class FakeVault(FakeCa):
     def error_body(self, status: int) -> str:
         return json.dumps({"errors": [f"this is {status}"]})
 
-    def stranger(self, asked: Asked) -> Answer | None:
+    def stranger(self, asked: HttpRequest) -> HttpAnswer | None:
         if self.sealed:
             return error(503, "Vault is sealed")
         if asked.headers.get("x-vault-token") != self.token or asked.headers.get("x-vault-request") != "true":
@@ -84,10 +85,10 @@ class FakeVault(FakeCa):
             return error(403, "permission denied")
         return None
 
-    def nothing_here(self, asked: Asked) -> Answer:
+    def nothing_here(self, asked: HttpRequest) -> HttpAnswer:
         return error(404, f'no handler for route "{asked.path}"')
 
-    def sign(self, asked: Asked, role: str) -> Answer:
+    def sign(self, asked: HttpRequest, role: str) -> HttpAnswer:
         body = asked.json()
         if role != "web":
             return error(404, f"unknown role: {role}")
@@ -117,16 +118,16 @@ class FakeVault(FakeCa):
         found = re.fullmatch(r"(\d+)(s|m|h)", body.get("ttl", ""))
         return int(found.group(1)) * {"s": 1, "m": 60, "h": 3600}[found.group(2)] / 86400 if found else 30
 
-    def role(self, asked: Asked, role: str) -> Answer:
+    def role(self, asked: HttpRequest, role: str) -> HttpAnswer:
         if not self.reads_roles:
             return error(403, "permission denied")
         return as_json({"data": {"max_ttl": 0}}) if role == "web" else error(404)
 
-    def certificate(self, asked: Asked, serial: str) -> Answer:
+    def certificate(self, asked: HttpRequest, serial: str) -> HttpAnswer:
         found = next((each for each in self.signed if each.serial == serial), None)
         return error(404) if found is None else as_json({"data": {"certificate": pem(found.certificate).decode()}})
 
-    def revoke(self, asked: Asked) -> Answer:
+    def revoke(self, asked: HttpRequest) -> HttpAnswer:
         """By its serial, unless the role keeps nothing (no_store); or by the certificate itself."""
         serial, shown = asked.json().get("serial_number"), asked.json().get("certificate", "").strip()
         known = [each for each in self.signed if shown == pem(each.certificate).decode().strip()]
@@ -139,11 +140,11 @@ class FakeVault(FakeCa):
         known[0].revoked = True
         return as_json({"data": {"revocation_time": 1, "state": "revoked"}})
 
-    def token_info(self, asked: Asked) -> Answer:
+    def token_info(self, asked: HttpRequest) -> HttpAnswer:
         shown = {"ttl": self.token_ttl, "creation_ttl": self.token_life, "renewable": True}
         return as_json({"data": shown})
 
-    def renew(self, asked: Asked) -> Answer:
+    def renew(self, asked: HttpRequest) -> HttpAnswer:
         self.renewals += 1
         self.token_ttl = self.token_life
         return as_json({"auth": {"client_token": self.token, "lease_duration": self.token_life, "renewable": True}})

@@ -1,0 +1,106 @@
+"""The reference of state machines, drawn from the tables of moves in core/."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import ModuleType
+from typing import Any, Final
+
+from holdfast.core import acme, certificate, issuance, job, notice
+
+Moves = Mapping[tuple[Any, str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A state machine of core/: the table `moves` of `module`, and the states in which its subject can begin."""
+
+    title: str
+    sentence: str
+    module: ModuleType
+    moves: str
+    begins: tuple[StrEnum, ...]
+
+    @property
+    def table(self) -> Moves:
+        table: Moves = getattr(self.module, self.moves)
+        return table
+
+    @property
+    def final(self) -> list[StrEnum]:
+        """States without a move out of them."""
+        left = {before for before, _ in self.table}
+        return [state for state in type(self.begins[0]) if state not in left]
+
+
+MACHINES: Final = (
+    Machine(
+        "Certificate",
+        "A certificate that Holdfast keeps. An imported one may begin paused.",
+        certificate, "MOVES", (certificate.State.ACTIVE, certificate.State.PAUSED),
+    ),
+    Machine(
+        "Issuance",
+        "One attempt to obtain a certificate from an issuer. It begins with an approval where the policy asks for one.",
+        issuance, "MOVES", (issuance.State.REQUESTED, issuance.State.AWAITING_APPROVAL),
+    ),
+    Machine(
+        "Job",
+        "One piece of work, leased by one worker at a time. It begins running if the process that adds it takes it over at once.",
+        job, "MOVES", (job.State.READY, job.State.RUNNING),
+    ),
+    Machine(
+        "Notification",
+        "One message owed to one channel. It begins dead if no channel is configured for it, so that it is not lost.",
+        notice, "MOVES", (notice.State.PENDING, notice.State.DEAD),
+    ),
+    Machine(
+        "ACME account",
+        "An account at our own CA (RFC 8555 §7.1.6).",
+        acme, "ACCOUNT_MOVES", (acme.AccountState.VALID,),
+    ),
+    Machine(
+        "ACME order",
+        "An order at our own CA (RFC 8555 §7.1.6). It begins ready if no identifier needs a new challenge.",
+        acme, "ORDER_MOVES", (acme.OrderState.PENDING, acme.OrderState.READY),
+    ),
+    Machine(
+        "ACME authorization",
+        "An authorization at our own CA (RFC 8555 §7.1.6). It begins valid for an account that the CA trusts with the identifier.",
+        acme, "AUTHZ_MOVES", (acme.AuthzState.PENDING, acme.AuthzState.VALID),
+    ),
+    Machine(
+        "ACME challenge",
+        "A challenge at our own CA (RFC 8555 §7.1.6). Attempts that failed for now stay in `processing`.",
+        acme, "CHALLENGE_MOVES", (acme.ChallengeState.PENDING,),
+    ),
+)  # fmt: skip
+
+
+def machines() -> str:
+    lines = [
+        "# State machines",
+        "",
+        "Each machine is one table in `src/holdfast/core/`, and no other code decides a state. Diagrams and tables on this page are",
+        "drawn from those tables.",
+        *(line for machine in MACHINES for line in _section(machine)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _section(machine: Machine) -> Iterator[str]:
+    path = machine.module.__name__.replace(".", "/")
+    yield from ("", f"## {machine.title}", "", f"{machine.sentence} Table: `{machine.moves}` in `src/{path}.py`.", "")
+    yield from ("```mermaid", "stateDiagram-v2", *(f"    {arrow}" for arrow in _arrows(machine)), "```", "")
+    yield from ("| from | event | to |", "|---|---|---|")
+    yield from (f"| `{before}` | {event} | `{after}` |" for (before, event), after in machine.table.items())
+
+
+def _arrows(machine: Machine) -> Iterator[str]:
+    """One arrow for each pair of states, with all its events."""
+    events: dict[tuple[StrEnum, StrEnum], list[str]] = {}
+    for (before, event), after in machine.table.items():
+        events.setdefault((before, after), []).append(event)
+    yield from (f"[*] --> {state}" for state in machine.begins)
+    yield from (f"{before} --> {after}: {', '.join(names)}" for (before, after), names in events.items())
+    yield from (f"{state} --> [*]" for state in machine.final)
