@@ -7,7 +7,7 @@ DATA   ?= data
 # The suite starts hundreds of processes: byte code that is kept saves each of them compiling the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notices bench-api bench-faces contract interop shape docs lock clean
+.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notifications bench-api bench-faces contract interop shape docs lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -23,11 +23,11 @@ check: $(VENV)/.dev
 	$(BIN)/pytest -q tests/test_architecture.py
 
 sim: $(VENV)/.dev
-	$(BIN)/python -m holdfast.simulation --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 # Ten thousand certificates for a year, in a storm, in an outage, and revoked together: minutes, and figures.
 sim-year: $(VENV)/.dev
-	$(BIN)/python -m holdfast.simulation --experiment all
+	$(BIN)/python -m tests.simulation --experiment all
 
 kill: $(VENV)/.dev
 	$(BIN)/python -m tests.kill
@@ -54,9 +54,9 @@ bench-renew: $(VENV)/.bench
 bench-api: $(VENV)/.bench
 	$(BIN)/python -m bench.api
 
-# Ten thousand notices through a real web hook, and outages of hours and days in skipped time.
-bench-notices: $(VENV)/.dev
-	$(BIN)/python -m bench.notices
+# Ten thousand notifications through a real web hook, and outages of hours and days in skipped time.
+bench-notifications: $(VENV)/.dev
+	$(BIN)/python -m bench.notifications
 
 # Everything that the API's own document lets one ask, and much that it does not.
 contract: $(VENV)/.dev
@@ -91,8 +91,9 @@ $(VENV)/.bench: requirements/bench.txt $(VENV)/.dev
 shape: $(VENV)/.dev
 	$(BIN)/python -m scripts.shape
 
-# Writes docs/reference from the code, then all pages as a site into site/.
+# Writes the table of commands and docs/reference from the code, then all pages as a site into site/.
 docs: $(VENV)/.docs
+	$(BIN)/python -m scripts.command_table
 	$(BIN)/python -m scripts.make_reference
 	$(BIN)/zensical build --strict
 

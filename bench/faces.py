@@ -15,7 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from bench.figures import figure
-from holdfast.operations.gauges import Inventory
+from holdfast.from_settings import compose
+from holdfast.operations.installation.observe import Inventory
 from holdfast.ports import no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database
@@ -63,7 +64,7 @@ async def metrics_took(many: int, runs: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         clock = SystemClock()
         engine = SqliteEngine(Path(folder) / "holdfast.sqlite", clock)
-        db = Database(engine, clock=clock, points=no_points, deadline=timedelta(minutes=5))
+        db = compose(engine, clock=clock, points=no_points, deadline=timedelta(minutes=5))
         try:
             await migrate.bring_up(db, points=no_points)
             await db.write(lambda tx: seed(tx, many))

@@ -10,16 +10,18 @@ from pathlib import Path
 
 import uvloop
 
-from holdfast.core.job import Done, Outcome, Spec
-from holdfast.engine.kind import Kind, Work
-from holdfast.engine.worker import Identity, Worker
+from holdfast.core.work.job import Done, Outcome, Spec
+from holdfast.engine.kind import JobKind, Work
+from holdfast.engine.worker import Worker, WorkerIdentity
+from holdfast.from_settings import compose
 from holdfast.ports import no_points
 from holdfast.secret import Secret
-from holdfast.store import jobs, migrate
+from holdfast.store import migrate
 from holdfast.store.database import Database, Engine
 from holdfast.store.postgres import PostgresEngine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx
+from holdfast.store.work import jobs
 from holdfast.telemetry import Metrics, SilentLog, Telemetry
 from holdfast.world import SystemClock, SystemRandom
 
@@ -33,7 +35,7 @@ async def open_store(where: str) -> Database:
         engine = PostgresEngine(Secret(where), connections=2)
     else:
         engine = SqliteEngine(Path(where), SystemClock())
-    db = Database(engine, clock=SystemClock(), points=no_points, deadline=timedelta(seconds=300))
+    db = compose(engine, clock=SystemClock(), points=no_points, deadline=timedelta(seconds=300))
     await migrate.bring_up(db, points=no_points)
     return db
 
@@ -82,8 +84,8 @@ async def drain(db: Database, random: SystemRandom, number: int, slots: int, ran
 
     worker = Worker(
         db=db,
-        identity=Identity(holder=random.new_id("replica"), name="bench"),
-        kinds=[Kind(name="noop", handler=noop, slots=slots)],
+        identity=WorkerIdentity(holder=random.new_id("replica"), name="bench"),
+        kinds=[JobKind(name="noop", handler=noop, slots=slots)],
         clock=SystemClock(),
         points=no_points,
         telemetry=Telemetry(log=SilentLog(), metrics=Metrics()),

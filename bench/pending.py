@@ -18,14 +18,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from tests.simulation.authority import Authority
+from tests.simulation.clockwork import VirtualLoop
+from tests.simulation.fleet import Member, enlist
+from tests.simulation.life_stage import LifeStage, Rhythm
+from tests.simulation.run import Result, pass_time, perform, stop_all
+
 from bench.figures import figure
 from holdfast.core.backoff import next_poll
 from holdfast.engine.replica import Pace
-from holdfast.simulation.authority import Authority
-from holdfast.simulation.clockwork import VirtualLoop
-from holdfast.simulation.fleet import Member, enlist
-from holdfast.simulation.life_stage import LifeStage, Rhythm
-from holdfast.simulation.run import Result, pass_time, perform, stop_all
 from holdfast.store.tx import Tx
 
 MINUTE: Final = timedelta(minutes=1)

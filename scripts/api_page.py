@@ -1,11 +1,9 @@
 """docs/reference/api.md and problems.md, from the API's own document and its table of codes."""
 
-from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.api.app import site
+from holdfast.api import openapi
 from holdfast.api.codes import OTHERS, SENTENCES
-from holdfast.telemetry import SilentLog
 
 ABOUT = """# API
 
@@ -22,13 +20,10 @@ Under `/api/v1`, as JSON. The whole of it as OpenAPI 3.1: `/api/v1/openapi.json`
   request, it happens once. `PATCH` needs `If-Match` with the `ETag` that was read, or `*`.
 - **What takes its time** is answered with 202, its `operation`, and `Location`. With `Prefer: wait=30` the answer comes
   when it is over, or after 30 seconds.
-- **Events** are pages, or with `Accept: text/event-stream` a stream. It resumes after `Last-Event-ID`, on any replica.
+- **Events** are pages of `/events`, or a stream of server-sent events at `/events/stream`. The stream resumes after
+  `Last-Event-ID`, on any replica.
 - **Behind a proxy**: `server.trusted_proxies` names the networks whose `X-Forwarded-For` is believed.
 """
-
-
-def _document() -> dict[str, Any]:
-    return site(lambda: None, SilentLog(), new_id=str, now=lambda: datetime.now(UTC)).openapi()
 
 
 def api() -> str:
@@ -38,12 +33,12 @@ def api() -> str:
             tag = operation["tags"][0]
             lines += [f"\n## {tag}\n", "| request | what it does |", "|---|---|"]
         says = " ".join(operation.get("description", "").split()).replace("|", "\\|")
-        lines.append(f"| `{method.upper()} {path}` | {says or operation['summary'] + '.'} |")
+        lines.append(f"| `{method.upper()} {path}` | {says or operation['summary']} |")
     return "\n".join(lines) + "\n"
 
 
 def _operations() -> list[tuple[str, str, dict[str, Any]]]:
-    paths = _document()["paths"]
+    paths = openapi.whole()["paths"]
     return [(path, method, each) for path, item in paths.items() for method, each in item.items()]
 
 

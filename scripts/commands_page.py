@@ -1,13 +1,9 @@
 """The reference of commands, read off the commands themselves."""
 
 from collections.abc import Iterator
-from importlib import import_module
 from typing import Any
 
-import typer
-from typer.main import get_group
-
-from holdfast.cli.main import COMMANDS
+from holdfast.cli.main import COMMANDS, load
 
 
 def commands() -> str:
@@ -18,19 +14,18 @@ def commands() -> str:
         "2 usage; 3 still in progress at the timeout; 4 not let in; 5 conflict; 6 not found; 10 findings or changes; 130 interrupted.",
     ]
     for name in COMMANDS:
-        lines += _section(f"holdfast {name}", _loaded(name))
+        lines += _section(f"holdfast {name}", load(name))
     return "\n".join(lines) + "\n"
-
-
-def _loaded(name: str) -> Any:
-    loaded = typer.Typer(rich_markup_mode=None)
-    loaded.add_typer(import_module(COMMANDS[name][0]).app)
-    return get_group(loaded).commands[name]
 
 
 def _section(path: str, command: Any, depth: int = 2) -> Iterator[str]:
     yield from ("", f"{'#' * depth} {path}", "", _sentence(command))
-    rows = [row for each in command.params if each.name != "help" for row in [_row(each)]]
+    rows = [
+        row
+        for each in command.params
+        if each.name != "help" and not getattr(each, "hidden", False)
+        for row in [_row(each)]
+    ]
     if rows:
         yield from ("", "| argument or option | what it does |", "|---|---|", *rows)
     for name, inner in getattr(command, "commands", {}).items():

@@ -6,7 +6,10 @@ from enum import StrEnum
 from types import ModuleType
 from typing import Any, Final
 
-from holdfast.core import acme, certificate, issuance, job, notice
+from holdfast.core import certificate, issuance
+from holdfast.core.notifications import notification
+from holdfast.core.own_ca import acme
+from holdfast.core.work import job
 
 Moves = Mapping[tuple[Any, str], Any]
 
@@ -37,22 +40,22 @@ MACHINES: Final = (
     Machine(
         "Certificate",
         "A certificate that Holdfast keeps. An imported one may begin paused.",
-        certificate, "MOVES", (certificate.State.ACTIVE, certificate.State.PAUSED),
+        certificate, "MOVES", (certificate.CertificateState.ACTIVE, certificate.CertificateState.PAUSED),
     ),
     Machine(
         "Issuance",
         "One attempt to obtain a certificate from an issuer. It begins with an approval where the policy asks for one.",
-        issuance, "MOVES", (issuance.State.REQUESTED, issuance.State.AWAITING_APPROVAL),
+        issuance, "MOVES", (issuance.IssuanceState.REQUESTED, issuance.IssuanceState.AWAITING_APPROVAL),
     ),
     Machine(
         "Job",
         "One piece of work, leased by one worker at a time. It begins running if the process that adds it takes it over at once.",
-        job, "MOVES", (job.State.READY, job.State.RUNNING),
+        job, "MOVES", (job.JobState.READY, job.JobState.RUNNING),
     ),
     Machine(
         "Notification",
         "One message owed to one channel. It begins dead if no channel is configured for it, so that it is not lost.",
-        notice, "MOVES", (notice.State.PENDING, notice.State.DEAD),
+        notification, "MOVES", (notification.NotificationState.PENDING, notification.NotificationState.DEAD),
     ),
     Machine(
         "ACME account",

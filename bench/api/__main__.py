@@ -27,7 +27,7 @@ from bench.acme.processes import cpu_seconds, running, spawn
 from bench.figures import figure
 from bench.renew.scan import Table, furnish
 from bench.renew.server import HOLDFAST, POSTGRESQL, SQLITE, Store
-from holdfast.operations.gauges import SHARE
+from holdfast.operations.installation.observe import SHARE
 
 GOAL_MS = 50.0
 CHAIN = "-----BEGIN CERTIFICATE-----\n" + ("A" * 64 + "\n") * 50 + "-----END CERTIFICATE-----\n"  # as long as most are

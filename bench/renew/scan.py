@@ -14,13 +14,13 @@ from pathlib import Path
 import psycopg
 import uvloop
 from tests.support.ca import a_vault
+from tests.support.running import add_issuer
 
 from bench.ours import open_store
 from bench.renew.server import Store, Unmeasured
-from holdfast.engine import renew
-from holdfast.engine.upstream import KINDS
-from holdfast.operations import issuers
-from holdfast.operations.issuing import Keeper
+from holdfast.engine.issuance import renewals
+from holdfast.engine.issuance.issuer_factory import kinds as issuer_kinds
+from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.secret import Secret
 from holdfast.store import certificates
 from holdfast.store.database import Database
@@ -61,9 +61,9 @@ def measure(folder: Path, new_store: Callable[[int], str], sizes: tuple[int, int
 
 async def furnish(table: Table) -> None:
     """A CA and a key, as the product makes them; then the many rows, by the database itself."""
-    db, keeper = await _opened(table)
-    await issuers.add(keeper, "own", kind="local", kinds=KINDS, settings={"ca": "default"}, actor="bench")
-    [secret] = await keeper.vault.keep([Secret(b"no key")], lambda _tx, ids: ids)
+    db, context = await _opened(table)
+    await add_issuer(context, "own", kind="local", kinds=issuer_kinds(), settings={"ca": "default"}, actor="bench")
+    [secret] = await context.secret_store.keep([Secret(b"no key")], lambda _tx, ids: ids)
     await db.close()
     began = time.monotonic()
     fill(table, secret, int(datetime.now(UTC).timestamp() * 1_000_000))
@@ -105,10 +105,10 @@ def _inserts(numbers: str, digits: str, secret: str, now: int) -> tuple[str, str
 async def play(tables: list[Table], rounds: int) -> None:
     opened = [(table, *await _opened(table)) for table in tables]
     for turn in range(rounds):
-        for table, db, keeper in opened:
+        for table, db, context in opened:
             table.store.change(*_becoming_due(table, turn))
             table.scans.append(await _scan(db))
-            table.sweeps.append(await _sweep(keeper))
+            table.sweeps.append(await _sweep(context))
     for _, db, _ in opened:
         await db.close()
 
@@ -134,15 +134,15 @@ async def _scan(db: Database) -> float:
     return 1000 * took
 
 
-async def _sweep(keeper: Keeper) -> float:
+async def _sweep(context: CertificateContext) -> float:
     began = time.perf_counter()
-    begun = await renew.sweep(keeper)
+    begun = await renewals.sweep_due(context)
     took = time.perf_counter() - began
     if begun != DUE:
         raise Unmeasured(f"the sweep began {begun} of {DUE}")
     return 1000 * took
 
 
-async def _opened(table: Table) -> tuple[Database, Keeper]:
+async def _opened(table: Table) -> tuple[Database, CertificateContext]:
     db = await open_store(table.store.where)
-    return db, Keeper(db=db, random=SystemRandom(), vault=await a_vault(db, table.folder))
+    return db, CertificateContext(db=db, random=SystemRandom(), secret_store=await a_vault(db, table.folder))

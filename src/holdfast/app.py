@@ -14,59 +14,60 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
+from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from holdfast import plugins
 from holdfast.api.app import mount
-from holdfast.ca_server import CaServer
-from holdfast.certificate_keeper import CertificateKeeper
+from holdfast.compose_ca import CaServer
+from holdfast.compose_certificates import CertificateKeeper
 from holdfast.config import SOCKET_NAME, Settings
 from holdfast.core.backoff import STORE
-from holdfast.core.ca import Policy
+from holdfast.core.own_ca.ca import Policy
 from holdfast.engine import selfcheck
+from holdfast.engine.commit_log import Spoken
 from holdfast.engine.loop import wait_for
-from holdfast.engine.replica import HANDING_BACK, IN_GOOD_TIME, Every, Pace, Replica
-from holdfast.engine.spoken import Spoken
-from holdfast.engine.worker import Identity
+from holdfast.engine.replica import HANDING_BACK, IN_GOOD_TIME, Pace, PeriodicDuty, RunningReplica
+from holdfast.engine.worker import WorkerIdentity
 from holdfast.errors import OutcomeUnknown, SettingRefused, StoreError, StoreRefused, StoreUnavailable, StoreUnfit
-from holdfast.listener_bounds import bounds
+from holdfast.from_settings import listener_bounds, open_store
+from holdfast.listening.admission import ToldTally
 from holdfast.listening.bounds import Bounds
-from holdfast.listening.told import ToldTally
-from holdfast.operations import audit, first_token, keys, observe, publishing, tokens
-from holdfast.operations.diagnosis import IN_THE_CLEAR
-from holdfast.operations.front import Front
-from holdfast.operations.gauges import Inventory
-from holdfast.operations.policy import policy
-from holdfast.operations.publishing import Published
-from holdfast.operations.vault import Vault
+from holdfast.operations.context import Services
+from holdfast.operations.installation import audit, keys, observe, tokens
+from holdfast.operations.installation.diagnosis import IN_THE_CLEAR
+from holdfast.operations.installation.observe import Inventory
+from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.operations.own_ca import publication
+from holdfast.operations.own_ca.authorities import policy_of
+from holdfast.operations.own_ca.publication import Published
 from holdfast.ports import Points, Sink, no_points
-from holdfast.sinks import FileSink, SyslogSink
 from holdfast.store import migrate
 from holdfast.store.database import Database
-from holdfast.stores import open_store
-from holdfast.telemetry import Metrics, Phase, Telemetry, Traces, make_log
-from holdfast.web import challenges, local, publish
-from holdfast.web.health import site
-from holdfast.web.serve import Line, bind, bind_local, serving
-from holdfast.world import LocalFiles, SystemClock, SystemRandom
+from holdfast.telemetry import Metrics, StartPhase, Telemetry, Traces, make_log
+from holdfast.web import sites
+from holdfast.web.serve import ListeningSocket, bind, bind_local, serving
+from holdfast.web.sites import plain_site
+from holdfast.world import FileSink, LocalFiles, SyslogSink, SystemClock, SystemRandom
 
 CERTIFICATE_WITHIN: Final = 30.0  # seconds that the start waits for our own certificate; without a CA there is none
 TO_CLOSE: Final = 1.0  # second; the store is closed last, and must not find nothing left of the time for a stop
 FIRST_TOKEN_EVERY: Final = timedelta(seconds=2)  # to look whether its file is of use; without a file it costs nothing
 BY_COMMAND: Final = "on this machine: holdfast token create NAME --role admin"
-Started = Callable[[], Coroutine[Any, Any, None]]  # what to do once all is up, beside it
-Step = Callable[[Database], Awaitable[None]]  # of the start; one that was cut off may be done again
+OnceStarted = Callable[[], Coroutine[Any, Any, None]]  # what to do once all is up, beside it
+StartStep = Callable[[Database], Awaitable[None]]  # of the start; one that was cut off may be done again
 
 
 class App:
     """One process: the probes answer first, then the store, the schema, the keys and the engine come up."""
 
-    def __init__(self, settings: Settings, *, points: Points = no_points, started: Started | None = None) -> None:
+    def __init__(self, settings: Settings, *, points: Points = no_points, started: OnceStarted | None = None) -> None:
         self._started = started
         self._settings = settings
         self._points = points
         self._clock, self._random, self._files = SystemClock(), SystemRandom(), LocalFiles()
         name = settings.replica.name or platform.node()
-        self._identity = Identity(holder=self._random.new_id("replica"), name=name)
+        self._identity = WorkerIdentity(holder=self._random.new_id("replica"), name=name)
         log = make_log(settings.log.level, settings.log.format, replica=name)
         metrics = Metrics()
         self._telemetry = Telemetry(log=log, metrics=metrics, traces=_traces(settings, name, metrics))
@@ -82,15 +83,19 @@ class App:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until stop, then drain. Raises UserError when a person must act first."""
         log, health = self._telemetry.log, self._health
+        for each in plugins.broken():
+            log.error("plugin.broken", group=each.group, plugin=each.name, package=each.package, error=each.error)
         line = bind(*self._settings.server.address)
         acme_line = bind(*self._settings.acme.address, setting="acme.listen")
         at = self._settings.keeping.tls_alpn_address
         proof_line = None if at is None else bind(*at, setting="keeping.tls_alpn_listen")
         where = "http://{}:{}".format(*line.getsockname()[:2])
-        self._policy = policy(self._settings, acme_port=acme_line.getsockname()[1], publish_port=line.getsockname()[1])
-        more = [*publish.routes(self._published), *challenges.routes(self._proof), self._api(local=False)]
-        pages = site(health, self._telemetry.metrics, look=self._look, scrape=self._scrape, more=more)
-        self._bounds = bounds(self._settings, listeners=3 if proof_line is None else 4, log=log)
+        self._policy = policy_of(
+            self._settings, acme_port=acme_line.getsockname()[1], publish_port=line.getsockname()[1]
+        )
+        more = [*sites.published_routes(self._published), *sites.challenge_routes(self._proof), self._api(local=False)]
+        pages = plain_site(health, self._telemetry.metrics, look=self._look, scrape=self._scrape, more=more)
+        self._bounds = listener_bounds(self._settings, listeners=3 if proof_line is None else 4, log=log)
         async with serving(pages, line, bounds=self._bounds, tally=ToldTally("server", self._telemetry)):
             health.enter("settings")
             log.info("holdfast.starting", probes=f"{where}/health/ready", holder=self._identity.holder)
@@ -107,7 +112,7 @@ class App:
             await self._telemetry.traces.close()
             log.info("holdfast.stopped")
 
-    async def _work(self, db: Database, acme_line: Line, where: str, stop: asyncio.Event) -> None:
+    async def _work(self, db: Database, acme_line: ListeningSocket, where: str, stop: asyncio.Event) -> None:
         """From here on the engine runs: the certificate of our own ACME server is one of its jobs."""
         ca, keeper = self._ca, self._keeper
         if ca is None or keeper is None:
@@ -118,11 +123,11 @@ class App:
         engine = asyncio.create_task(self._engine(db, ca, keeper).run(stop), name="engine")
         draining = asyncio.create_task(self._note_stop(stop))
         try:
-            async with ca.serving(acme_line, self._bounds), self._answering_commands(ca):
+            async with ca.serving(acme_line, self._bounds), self._answering_commands():
                 self._health.enter("engine")
                 await self._either(ca.ready(CERTIFICATE_WITHIN), engine)
                 self._health.enter("serving")
-                await self._let_somebody_in(db)
+                await self._show_first_token(db)
                 acme = self._policy.base_url
                 self._telemetry.log.info("holdfast.serving", url=where, acme=acme, store=db.engine.name)
                 _settle_down()
@@ -134,13 +139,13 @@ class App:
             draining.cancel()
             await _ended(engine)
 
-    def _showing(self, line: Line | None) -> contextlib.AbstractAsyncContextManager[None]:
+    def _showing(self, line: ListeningSocket | None) -> contextlib.AbstractAsyncContextManager[None]:
         if self._keeper is None:
             raise AssertionError("the keys come before the engine")
         return self._keeper.showing(line, self._bounds)
 
     @contextlib.asynccontextmanager
-    async def _answering_commands(self, ca: CaServer) -> AsyncIterator[None]:
+    async def _answering_commands(self) -> AsyncIterator[None]:
         """Commands on this machine reach us by a socket in the data folder; without it, all else works."""
         path = self._settings.store.data_dir / SOCKET_NAME
         try:
@@ -149,7 +154,7 @@ class App:
             self._telemetry.log.warning("local.not_listening", path=str(path), error=str(error))
             yield
             return
-        commands = local.site(ca.do, self._telemetry.log, [self._api(local=True)])
+        commands = Starlette(routes=[self._api(local=True)])
         async with serving(commands, line, bounds=self._bounds, tally=ToldTally("local", self._telemetry)):
             yield
 
@@ -158,11 +163,11 @@ class App:
         proxies = self._settings.server.trusted_proxies
         return mount(self._front, self._telemetry.log, new_id=new_id, now=self._clock.now, local=local, proxies=proxies)
 
-    def _front(self) -> Front | None:
+    def _front(self) -> Services | None:
         return (
             None
             if self._keeper is None
-            else replace(self._keeper.front, leaving=lambda: self._health.draining, holder=self._identity.holder)
+            else replace(self._keeper.services, leaving=lambda: self._health.draining, holder=self._identity.holder)
         )
 
     async def _proof(self, token: str) -> str | None:
@@ -170,8 +175,8 @@ class App:
             raise StoreUnavailable("the store is not open yet")
         return await self._keeper.http01(token)
 
-    async def _let_somebody_in(self, db: Database) -> None:
-        """While nobody has a token: one that makes an admin, at a terminal or else in a file; and in no log."""
+    async def _show_first_token(self, db: Database) -> None:
+        """While there is no token: show one that makes an admin, at a terminal or else in a file; and in no log."""
         try:
             if not sys.stderr.isatty():
                 await self._leave_first_token(db)
@@ -180,21 +185,21 @@ class App:
                     f"The first token, for a day and one use (POST /api/v1/tokens): {first.reveal()}", file=sys.stderr
                 )
         except StoreError as error:  # away for a moment: all else goes on, and waits for it
-            self._telemetry.log.warning("holdfast.nobody_let_in_yet", error=str(error), next=BY_COMMAND)
+            self._telemetry.log.warning("holdfast.no_token_yet", error=str(error), next=BY_COMMAND)
 
     async def _leave_first_token(self, db: Database) -> None:
         folder = self._settings.store.data_dir
         try:
-            left = await first_token.leave(db, self._random, self._files, folder)
+            left = await tokens.leave_first_token(db, self._random, self._files, folder)
         except OSError as error:
             facts = {"path": str(folder), "error": str(error), "next": BY_COMMAND}
-            self._telemetry.log.warning("holdfast.nobody_let_in_yet", **facts)
+            self._telemetry.log.warning("holdfast.no_token_yet", **facts)
             return
         if left is not None:
             how = f"within a day: holdfast login URL < {left}"
             self._telemetry.log.info("holdfast.first_token_written", path=str(left), next=how)
 
-    async def _either(self, wait: Coroutine[Any, Any, object], engine: asyncio.Task[None]) -> None:
+    async def _either(self, wait: Coroutine[object, object, object], engine: asyncio.Task[None]) -> None:
         """Wait for one thing, but not longer than the engine runs."""
         waiting = asyncio.ensure_future(wait)
         await asyncio.wait({waiting, engine}, return_when=asyncio.FIRST_COMPLETED)
@@ -227,7 +232,11 @@ class App:
 
     async def _bring_up(self, db: Database, stop: asyncio.Event) -> bool:
         """Each phase in turn, tried again while the store is away: a restart would not bring it back either."""
-        steps: list[tuple[Phase, Step]] = [("store", _reach), ("schema", self._migrate), ("keys", self._unlock)]
+        steps: list[tuple[StartPhase, StartStep]] = [
+            ("store", _reach),
+            ("schema", self._migrate),
+            ("keys", self._unlock),
+        ]
         for phase, step in steps:
             tries = 0
             while not stop.is_set():
@@ -254,10 +263,10 @@ class App:
         keyring = await keys.unlock(db, self._settings, self._files, self._random)
         if note := keys.owed(self._settings, keyring):
             self._telemetry.log.warning("keys.owed", note=note)
-        vault = Vault(db=db, settings=self._settings, files=self._files, keyring=keyring)
+        secret_store = SecretStore(db=db, settings=self._settings, files=self._files, keyring=keyring)
         self._ca = CaServer(
             db,
-            vault,
+            secret_store,
             self._policy,
             clock=self._clock,
             random=self._random,
@@ -266,7 +275,7 @@ class App:
         await self._ca.prepare()
         self._keeper = CertificateKeeper(
             db,
-            vault,
+            secret_store,
             self._ca,
             clock=self._clock,
             random=self._random,
@@ -275,41 +284,43 @@ class App:
         )
         await self._keeper.prepare()
 
-    def _engine(self, db: Database, ca: CaServer, keeper: CertificateKeeper) -> Replica:
+    def _engine(self, db: Database, ca: CaServer, keeper: CertificateKeeper) -> RunningReplica:
         settings = self._settings
         check = selfcheck.kind(db, settings.scheduler.selfcheck_interval, self._telemetry)
         kinds = [check, *ca.kinds(), *keeper.kinds()]
-        return Replica(
+        return RunningReplica(
             db=db,
             identity=self._identity,
             pace=_pace(settings),
             kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in kinds],
             families=[selfcheck.owed(self._random), *ca.families(), *keeper.families()],
             duties=[*ca.duties(), *self._audit_duties(db), *keeper.duties(), self._first_token_duty(db)],
-            handover=ca.desk.handover,
+            handover=ca.acme_context.handover,
             clock=self._clock,
             random=self._random,
             points=self._points,
             telemetry=self._telemetry,
         )
 
-    def _first_token_duty(self, db: Database) -> Every:
-        duty = partial(first_token.tidy, db, self._files, self._settings.store.data_dir)
-        return Every(name="first_token", period=FIRST_TOKEN_EVERY, duty=duty, everywhere=True)
+    def _first_token_duty(self, db: Database) -> PeriodicDuty:
+        duty = partial(tokens.remove_first_token, db, self._files, self._settings.store.data_dir)
+        return PeriodicDuty(name="first_token", period=FIRST_TOKEN_EVERY, duty=duty, everywhere=True)
 
-    def _audit_duties(self, db: Database) -> list[Every]:
+    def _audit_duties(self, db: Database) -> list[PeriodicDuty]:
         """Audit rows go to a second place, if the settings name one; by the replica that leads."""
         chosen, sinks = self._settings.audit, list[Sink]()
         sinks += [] if chosen.file is None else [FileSink(chosen.file)]
         sinks += [SyslogSink(chosen.syslog, self._identity.name)] if chosen.syslog else []
         names = [f"audit_{sink.name.partition(':')[0]}" for sink in sinks]
         duties = [partial(audit.hand_on, db, sink) for sink in sinks]
-        return [Every(name=name, period=chosen.interval, duty=duty) for name, duty in zip(names, duties, strict=True)]
+        return [
+            PeriodicDuty(name=name, period=chosen.interval, duty=duty) for name, duty in zip(names, duties, strict=True)
+        ]
 
     async def _published(self, ca: str, name: str) -> Published | None:
         if self._db is None or "schema" not in self._health.passed:
             raise StoreUnavailable("the store is not open yet")
-        return await publishing.fetch(self._db, ca, name)
+        return await publication.fetch(self._db, ca, name)
 
     async def _look(self) -> None:
         if self._health.started and self._db is not None:
@@ -332,7 +343,7 @@ class App:
 
 
 def _traces(settings: Settings, replica: str, metrics: Metrics) -> Traces:
-    """None, unless somebody says where to send them."""
+    """The traces, or None where otel.endpoint is not set."""
     wanted = settings.otel
     if not wanted.endpoint:
         return Traces()
@@ -362,7 +373,7 @@ def _settle_down() -> None:
     gc.set_threshold(10_000, 20, 50)
 
 
-def _unfit(error: StoreError, phase: Phase) -> StoreRefused:
+def _unfit(error: StoreError, phase: StartPhase) -> StoreRefused:
     """The store answers, and a person must act: trying again would only repeat it."""
     hint = error.hint if isinstance(error, StoreUnfit) else "Look at the database; the logs of its server may say more."
     return StoreRefused(f"The store cannot be used (phase {phase}): {error}", hint)
@@ -385,7 +396,7 @@ def _pace(settings: Settings) -> Pace:
     )
 
 
-async def serve(settings: Settings, *, stop_after: float | None = None, started: Started | None = None) -> None:
+async def serve(settings: Settings, *, stop_after: float | None = None, started: OnceStarted | None = None) -> None:
     """Run the product until SIGTERM or SIGINT; a second signal ends it without waiting for the drain."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -14,9 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from holdfast.errors import SettingRefused
-from holdfast.secret import MASK, Secret
-from holdfast.setting_kinds import (
+from holdfast.config_values import (
     ADDRESS,
     CA_NAME,
     COUNT,
@@ -33,16 +31,18 @@ from holdfast.setting_kinds import (
     TEXT,
     URL,
     YES_NO,
-    Kind,
+    SettingKind,
     address_of,
-    brief,
     choice,
     duration,
     whole,
 )
+from holdfast.core.durations import brief
+from holdfast.errors import SettingRefused
+from holdfast.secret import MASK, Secret
 
 POD_VARIABLE: Final = "POD_NAME"  # what a pod is told of itself (the Downward API): the host name may be the node's
-Source = Literal["default", "file", "environment", "secret file"]
+SettingSource = Literal["default", "file", "environment", "secret file"]
 CONFIG_VARIABLE: Final = "HOLDFAST_CONFIG"  # names the TOML file; read by the command line, not by load()
 SERVER_VARIABLE: Final = "HOLDFAST_SERVER_URL"  # of commands: a server elsewhere, and the token for it
 TOKEN_VARIABLE: Final = "HOLDFAST_TOKEN"  # noqa: S105  (its name, not its value)
@@ -55,7 +55,7 @@ SOCKET_NAME: Final = "holdfast.sock"
 # ── The settings: load() checks what people write; code may build any value, such as a test's loop of 1 ms ──
 
 
-def setting(default: Any, doc: str, kind: Kind) -> Any:
+def setting(default: Any, doc: str, kind: SettingKind) -> Any:
     """Declare a key; its sentence is read at run time, by `config show` and for the reference page."""
     if isinstance(default, Secret):  # unhashable, which dataclasses take for mutable
         return field(default_factory=lambda: default, metadata={"doc": doc, "kind": kind})
@@ -69,7 +69,7 @@ def _host_and_port(listen: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class ServerSettings:
     listen: str = setting("127.0.0.1:8630", "Host and port to answer on; port 0 takes any free one.", ADDRESS)
     trusted_proxies: tuple[str, ...] = setting([], "Networks whose X-Forwarded-For is believed.", NETWORKS)
 
@@ -114,12 +114,12 @@ def _is_here(host: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class ReplicaSettings:
     name: str = setting("", "Name of this replica as people see it; empty: POD_NAME, or the host name.", TEXT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Store:
+class StoreSettings:
     data_dir: Path = setting("data", "Directory for everything that is kept on this machine.", PATH)
     url: Secret[str] = setting(Secret(""), "Database to use; without it, SQLite in data_dir.", STORE_URL)
     url_file: Path | None = setting(None, "File to read store.url from.", PATH)
@@ -151,16 +151,16 @@ class Scheduler:
     retry_interval: timedelta = setting("5m", "How often failed jobs are put back to work.", INTERVAL)
     reconcile_interval: timedelta = setting("1m", "How often work that lost its job gets one.", INTERVAL)
     timeout_interval: timedelta = setting("10m", "How often overdue jobs are ended.", INTERVAL)
-    cleanup_interval: timedelta = setting("1h", "How often rows that nobody needs are removed.", INTERVAL)
+    cleanup_interval: timedelta = setting("1h", "How often rows that are not needed any more are removed.", INTERVAL)
     selfcheck_interval: timedelta = setting("1m", "How often the replica checks itself.", INTERVAL)
     renewal_interval: timedelta = setting("1m", "How often to look which certificates are due.", INTERVAL)
     ari_interval: timedelta = setting("5m", "How often to look of which renewal windows to ask CAs.", INTERVAL)
     turns_interval: timedelta = setting("5m", "How often turns at a CA's limits are dealt by risk.", INTERVAL)
-    approval_interval: timedelta = setting("10m", "How often approvals that nobody gave are ended.", INTERVAL)
+    approval_interval: timedelta = setting("10m", "How often overdue approvals are expired.", INTERVAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engine:
+class EngineSettings:
     slots: int = setting(64, "Jobs of one kind that this replica runs at a time, at most.", whole(1, 256))
     poll_interval: timedelta = setting("1s", "How often to look for due jobs unprompted.", INTERVAL)
     lease_ttl: timedelta = setting("30s", "How long a silent replica keeps its jobs.", duration("3s"))
@@ -199,7 +199,7 @@ class Acme:
     orders_per_identifier: int = setting(1000, "Certificates of one CA for one name in a day; 0: no limit.", COUNT)
     failures_per_identifier: int = setting(60, "Failed proofs of one name of an account in 1 hour; 0: any.", COUNT)
     pause_after: int = setting(30, "Failures in a row that pause a name of an account; 0: never.", COUNT)
-    uncollected_after: timedelta = setting("15m", "When a certificate nobody fetched is reported.", duration("1m"))
+    uncollected_after: timedelta = setting("15m", "When an unfetched certificate is reported.", duration("1m"))
     chaos_nonces: int = setting(
         0, "Per cent of requests whose nonce is refused at first, to try clients out.", whole(0, 100)
     )
@@ -217,6 +217,10 @@ class Keeping:
     approval_for: timedelta = setting(
         "3d", "How long a second person has to approve; then it is rejected.", duration("1m")
     )
+    poll_max_wait_seconds: int = setting(
+        600, "Seconds after which a pending order is polled ever more seldom, unless its issuer has its own; 0: 600.",
+        whole(0, 86_400, empty=0),
+    )  # fmt: skip
     solvers_file: Path | None = setting(None, "TOML file of [[solver]] tables: how names are proved to CAs.", PATH)
     tls_alpn_listen: str = setting(
         "", "Host and port that show proofs of tls-alpn-01, reached as port 443 of your names; empty: none.",
@@ -225,28 +229,16 @@ class Keeping:
 
     @property
     def tls_alpn_address(self) -> tuple[str, int] | None:
-        """Host, without brackets, and port; None if nobody is to listen."""
+        """Host, without brackets, and port; None if there is no such listener."""
         return _host_and_port(self.tls_alpn_listen) if self.tls_alpn_listen else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpstreamCa:
-    """What holds for all CAs of one kind, where the settings of one of them say nothing."""
-
-    poll_max_wait_seconds: int = setting(
-        600, "Seconds after which an order that is pending is looked at ever more seldom; 0: 600.",
-        whole(0, 86_400, empty=0),
-    )  # fmt: skip
-
-    @property
-    def poll_window(self) -> timedelta:
-        return timedelta(seconds=self.poll_max_wait_seconds)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notification:
-    retry_interval: timedelta = setting("2m", "How often failed notices are looked for that are due again.", INTERVAL)
-    process_interval: timedelta = setting("1m", "How often to look what is over, lost, or owed a heartbeat.", INTERVAL)
+class NotificationSettings:
+    retry_interval: timedelta = setting(
+        "2m", "How often failed notifications are looked for that are due again.", INTERVAL
+    )
+    process_interval: timedelta = setting("1m", "How often to check outages and heartbeats.", INTERVAL)
     expiry_interval: timedelta = setting("1h", "How often to look which certificates come to their end.", INTERVAL)
 
 
@@ -258,13 +250,13 @@ class Audit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class LogSettings:
     level: str = setting("info", "Least severe line to write.", choice("debug", "info", "warning", "error"))
     format: str = setting("json", "Write lines for programs or for people.", choice("json", "console"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Metrics:
+class MetricsSettings:
     interval: timedelta = setting("10s", "How often gauges are read from the store, at most.", duration("0s", "10m"))
     certificate_series: int = setting(1000, "Certificates with series of their own, at most; 0: none.", COUNT)
 
@@ -278,26 +270,22 @@ class Otel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    server: Server = field(default_factory=Server)
+    server: ServerSettings = field(default_factory=ServerSettings)
     listeners: Listeners = field(default_factory=Listeners)
-    replica: Replica = field(default_factory=Replica)
-    store: Store = field(default_factory=Store)
+    replica: ReplicaSettings = field(default_factory=ReplicaSettings)
+    store: StoreSettings = field(default_factory=StoreSettings)
     keys: Keys = field(default_factory=Keys)
     scheduler: Scheduler = field(default_factory=Scheduler)
-    engine: Engine = field(default_factory=Engine)
+    engine: EngineSettings = field(default_factory=EngineSettings)
     acme: Acme = field(default_factory=Acme)
     keeping: Keeping = field(default_factory=Keeping)
-    notification: Notification = field(default_factory=Notification)
-    digicert: UpstreamCa = field(default_factory=UpstreamCa)
-    sectigo: UpstreamCa = field(default_factory=UpstreamCa)
-    entrust: UpstreamCa = field(default_factory=UpstreamCa)
-    globalsign: UpstreamCa = field(default_factory=UpstreamCa)
+    notification: NotificationSettings = field(default_factory=NotificationSettings)
     audit: Audit = field(default_factory=Audit)
-    log: Log = field(default_factory=Log)
-    metrics: Metrics = field(default_factory=Metrics)
+    log: LogSettings = field(default_factory=LogSettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     otel: Otel = field(default_factory=Otel)
     # Where each value that is no default came from: names, never values.
-    provenance: tuple[tuple[str, Source], ...] = field(default=(), repr=False, compare=False)
+    provenance: tuple[tuple[str, SettingSource], ...] = field(default=(), repr=False, compare=False)
 
     @property
     def key_file(self) -> Path:
@@ -307,7 +295,7 @@ class Settings:
 DEFAULTS: Final = Settings()
 SECTIONS: Final = {f.name: type(getattr(DEFAULTS, f.name)) for f in fields(Settings) if f.name != "provenance"}
 FIELDS: Final = {f"{name}.{f.name}": f for name, section in SECTIONS.items() for f in fields(section)}
-KINDS: Final[Mapping[str, Kind]] = {key: f.metadata["kind"] for key, f in FIELDS.items()}
+KINDS: Final[Mapping[str, SettingKind]] = {key: f.metadata["kind"] for key, f in FIELDS.items()}
 
 
 def variable(key: str) -> str:
@@ -324,7 +312,7 @@ def load(path: Path | None, env: Mapping[str, str], read_file: Callable[[Path], 
     _refuse_unknown_keys(table, path)
     _refuse_unknown_variables(env)
     values: dict[str, Any] = {}
-    sources: dict[str, Source] = {}
+    sources: dict[str, SettingSource] = {}
     for key, kind in KINDS.items():
         section, _, name = key.partition(".")
         if name in table.get(section, ()):
@@ -351,7 +339,7 @@ def load(path: Path | None, env: Mapping[str, str], read_file: Callable[[Path], 
     return Settings(**sections, provenance=tuple(sources.items()))
 
 
-def _parsed(key: str, kind: Kind, raw: object, origin: object) -> Any:
+def _parsed(key: str, kind: SettingKind, raw: object, origin: object) -> Any:
     try:
         return kind.parse(raw)
     except ValueError as problem:
@@ -378,7 +366,7 @@ def _table(path: Path, read_file: Callable[[Path], bytes]) -> dict[str, Any]:
         what, _, place = str(error).removesuffix(")").rpartition(" (at ")
         if not place.startswith("line "):  # "end of document"
             place = f"line {text.count(chr(10)) + 1}, column {len(text) - text.rfind(chr(10))}"
-        raise SettingRefused(f"{path}, {place}", what, 'Text stands in quotes: key = "value".') from None
+        raise SettingRefused(f"{path}, {place}", what, 'Write text in quotes: key = "value".') from None
 
 
 def _refuse_unknown_keys(table: Mapping[str, Any], path: Path | None) -> None:
@@ -392,7 +380,7 @@ def _refuse_unknown_keys(table: Mapping[str, Any], path: Path | None) -> None:
                 raise SettingRefused(f"{key} ({path})", "there is no such setting", _meant(key, KINDS))
 
 
-# Kubernetes sets these in every pod next to a Service called holdfast or holdfast-…: nobody wrote them.
+# Kubernetes sets these in every pod next to a Service called holdfast or holdfast-…: they are no settings.
 SERVICE_LINK: Final = re.compile(
     r"HOLDFAST_(\w+_)?(SERVICE_HOST=|SERVICE_PORT(_\w+)?=|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?=|=(tcp|udp|sctp)://))"
 )
@@ -418,7 +406,7 @@ def _meant(name: str, known: Iterable[str]) -> str:
 # ── Showing ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-Shown = str | int | list[str] | None
+ShownSetting = str | int | list[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,27 +415,27 @@ class Described:
 
     key: str
     variable: str
-    value: Shown
-    default: Shown
-    source: Source
+    value: ShownSetting
+    default: ShownSetting
+    source: SettingSource
     secret: bool
     expected: str
     doc: str
 
 
 def describe(settings: Settings) -> list[Described]:
-    """Say for every key what is in force, where it came from and what it means."""
+    """Say for every key its value in force, where the value came from and what the key means."""
 
-    def one(key: str, kind: Kind) -> Described:
+    def one(key: str, kind: SettingKind) -> Described:
         value, default = (_shown(key, attrgetter(key)(each), settings) for each in (settings, DEFAULTS))
         source, doc = sources.get(key, "default"), FIELDS[key].metadata["doc"]
         return Described(key, variable(key), value, default, source, kind.secret, kind.expected, doc)
 
-    sources: dict[str, Source] = dict(settings.provenance)
+    sources: dict[str, SettingSource] = dict(settings.provenance)
     return [one(key, kind) for key, kind in KINDS.items()]
 
 
-def _shown(key: str, value: Any, settings: Settings) -> Shown:
+def _shown(key: str, value: Any, settings: Settings) -> ShownSetting:
     match key, value:
         case "store.url", Secret() if not value:
             return f"sqlite:///{settings.store.data_dir / SQLITE_NAME}"

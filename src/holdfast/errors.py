@@ -1,4 +1,4 @@
-"""Every error raised on purpose, and the sentence a person sees."""
+"""Base classes of errors: mistakes of users, answers of remotes, failures of the store. Modules derive their own."""
 
 from __future__ import annotations
 

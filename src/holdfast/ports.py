@@ -98,7 +98,7 @@ class Tls:
 
 
 class Stream(Protocol):
-    """One open connection. Raises NetProblem; whoever has it closes it."""
+    """One open connection. Raises NetProblem; its holder closes it."""
 
     @property
     def certificate(self) -> bytes | None:
@@ -125,7 +125,7 @@ class Net(Protocol):
     async def ask(
         self, server: str, port: int, query: bytes, *, tcp: bool, deadline_for: float, fits: Callable[[bytes], bool]
     ) -> bytes:
-        """One question to a name server, from a port of its own. What does not fit is taken for somebody else's."""
+        """One question to a name server, from a port of its own. Answers that do not fit are ignored."""
 
 
 class Files(Protocol):
@@ -151,17 +151,17 @@ class Files(Protocol):
 
 
 class Unreadable(Exception):
-    """A file or folder of somebody else's that cannot be read, or must not be; the text says why."""
+    """A file or folder of another program that cannot be read, or must not be; the text says why."""
 
 
 class Tree(Protocol):
-    """A folder of somebody else's, to be read only. Paths are relative to it; nothing outside it is ever opened."""
+    """A folder of another program, to be read only. Paths are relative to it; nothing outside it is ever opened."""
 
     def shown(self, path: str) -> str:
         """The path as its owner knows it, for messages."""
 
     def names(self, folder: str) -> list[str] | None:
-        """What is in a folder, sorted; None if there is no such folder. Unreadable if it may not be looked at."""
+        """The names in a folder, sorted; None if there is no such folder. Unreadable if it may not be looked at."""
 
     def read(self, path: str, limit: int) -> bytes | None:
         """A file; None if there is none. Unreadable: no permission, no plain file, a link that leads out, too long."""
@@ -169,7 +169,7 @@ class Tree(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLine:
-    """One audit row on its way out: one line of JSON, and what is needed to put it in its place."""
+    """One audit entry to export: one line of JSON, with its number and time."""
 
     seq: int
     at: datetime

@@ -129,7 +129,7 @@ def _escaped(value: str) -> str:
 
 
 class Metrics:
-    """The Prometheus registry. Gauges about the store are set from SQL when somebody asks, never kept by hand."""
+    """The Prometheus registry. Gauges about the store are set from SQL at each scrape, never kept by hand."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -163,13 +163,17 @@ class Metrics:
             "connections_refused_total", "Connections that a listener refused or ended.", "listener", "reason"
         )
         self._of_lifecycle()
-        self._of_notices()
+        self._of_notifications()
 
-    def _of_notices(self) -> None:
-        self.notifications = self._gauge("notifications", "Notices by channel and state.", "channel", "state")
-        self.notifications_dead = self._gauge("notifications_dead", "Notices that were given up; a person must look.")
+    def _of_notifications(self) -> None:
+        self.notifications = self._gauge("notifications", "Notifications by channel and state.", "channel", "state")
+        self.notifications_dead = self._gauge(
+            "notifications_dead", "Notifications that were given up; a person must look."
+        )
         self.notification_oldest = self._gauge(
-            "notification_oldest_waiting_seconds", "How long the longest-waiting notice of a channel waits.", "channel"
+            "notification_oldest_waiting_seconds",
+            "How long the longest-waiting notification of a channel waits.",
+            "channel",
         )
         self.channel_down = self._gauge("channel_down", "1 while a channel does not answer.", "channel")
         self.notification_deliveries = self._counter(
@@ -201,7 +205,7 @@ class Metrics:
         self.issuances = self._gauge("issuances", "Attempts under way by CA and state.", "ca", "state")
         self.ca_budget = self._gauge("ca_budget_remaining", "What a CA's limit still allows now.", "ca", "limit")
         self.ca_circuit_open = self._gauge("ca_circuit_open", "1 while a CA is left alone after failures.", "ca")
-        self.ca_paused = self._gauge("ca_paused", "1 while somebody keeps a CA from being asked.", "ca")
+        self.ca_paused = self._gauge("ca_paused", "1 while the issuer is paused by a person.", "ca")
         self.ca_issuer_not_after = self._gauge(
             "ca_issuer_not_after_timestamp_seconds", "When the issuer of one of our own CAs ends.", "ca"
         )
@@ -231,7 +235,7 @@ class Metrics:
 
 
 class Span:
-    """A stretch of work that somebody may follow; this one is followed by nobody."""
+    """A span of work for traces; this one records nothing."""
 
     def tell(self, **facts: str | int | float | bool) -> None:
         """Facts by their names; nothing secret has a name here either."""
@@ -250,7 +254,7 @@ class Traces:
         return contextlib.nullcontext(_UNSEEN)
 
     def call(self, name: str, **facts: str | int) -> AbstractContextManager[Span]:
-        """A call to somebody outside, as a part of what is going on."""
+        """A call to a remote, as a child of the current span."""
         return contextlib.nullcontext(_UNSEEN)
 
     async def close(self) -> None: ...
@@ -258,23 +262,23 @@ class Traces:
 
 _UNSEEN: Final = Span()
 
-Phase = Literal["settings", "store", "schema", "keys", "engine", "serving"]
-PHASES: Final[tuple[Phase, ...]] = ("settings", "store", "schema", "keys", "engine", "serving")
+StartPhase = Literal["settings", "store", "schema", "keys", "engine", "serving"]
+PHASES: Final[tuple[StartPhase, ...]] = ("settings", "store", "schema", "keys", "engine", "serving")
 
 
 @dataclass
 class Health:
     """What the probes say. Phases are passed in order; a phase that waits says why."""
 
-    passed: list[Phase] = field(default_factory=list)
+    passed: list[StartPhase] = field(default_factory=list)
     waiting_for: str = ""  # why the current phase is not over
     store_problem: str = "not connected yet"
     beat_problem: str = ""  # why our last heartbeat could not be written: reading may work on a full disk
     draining: bool = False
-    rests: bool = False  # somebody asked this replica to take no more work
+    rests: bool = False  # an operator asked this replica to take no more work
     loops: dict[str, dict[str, Any]] = field(default_factory=dict)  # how each loop of this replica ended last
 
-    def enter(self, phase: Phase) -> None:
+    def enter(self, phase: StartPhase) -> None:
         self.passed.append(phase)
         self.waiting_for = ""
 

@@ -132,7 +132,7 @@ class OtlpTraces(Traces):
             yield seen
 
     async def close(self) -> None:
-        """Send what is left; not for longer than a batch may take."""
+        """Send the remaining spans; not for longer than a batch may take."""
         await asyncio.to_thread(self._provider.shutdown)
 
 

@@ -1,4 +1,4 @@
-"""The real adapters of the ports: this machine's clock, random numbers, network, files and programs."""
+"""The real adapters of the ports: random numbers, HTTP, files, programs, and the sinks of the audit log."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import ssl
 import stat
 import time
@@ -16,14 +17,17 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import urlsplit
 
 import httpx2
 
 from holdfast.errors import TryLater
-from holdfast.ports import Identity, Points, Request, Response, Unreadable, no_points
+from holdfast.ports import AuditLine, Identity, Points, Request, Response, Transport, Unreadable, no_points
 from holdfast.system_clock import SystemClock as SystemClock
+
+if TYPE_CHECKING:  # commands load this module, and need no logging
+    from holdfast.telemetry import Traces
 
 _ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # Crockford's: no i, l, o, u
 _PAIRS: Final = tuple(first + second for first in _ALPHABET for second in _ALPHABET)  # two characters at a time
@@ -164,7 +168,7 @@ def _cause(error: BaseException) -> str:
 
 
 def _alert(error: BaseException | None) -> str | None:
-    """What is wrong with a certificate, theirs or ours: fixed words of OpenSSL's, never text of the remote."""
+    """The TLS alert about a certificate, theirs or ours: fixed words of OpenSSL's, never text of the remote."""
     for _ in range(_DEEPEST):
         if isinstance(error, ssl.SSLError) and any(word in (error.reason or "") for word in _HANDSHAKE):
             return error.reason.replace("_", " ").lower()
@@ -278,7 +282,7 @@ class LocalTree:
         self._given, self._root = root, os.path.realpath(root)
 
     def shown(self, path: str) -> str:
-        """File names are bytes of somebody else's: nothing in them may reach a terminal as an order."""
+        """File names come from others: nothing in them may reach a terminal as an order."""
         text = str(self._given / path).encode("utf-8", "backslashreplace").decode()
         return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
 
@@ -330,7 +334,7 @@ def _parts(name: str) -> list[str]:
 
 @contextlib.contextmanager
 def _opened(folder: Path, below: Sequence[str], *, make: bool) -> Iterator[int]:
-    """A handle of folder/below…, opened step by step: a link that somebody else put there ends the walk."""
+    """A handle of folder/below…, opened step by step: a symbolic link ends the walk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for part in below:
@@ -372,3 +376,103 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class TracedTransport:
+    """The same transport, with a span for each request: whom it went to, and what came of it; no path, no header."""
+
+    def __init__(self, inner: Transport, traces: Traces) -> None:
+        self._inner, self._traces = inner, traces
+
+    async def request(self, request: Request) -> Response:
+        host = urlsplit(request.url).hostname or ""
+        with self._traces.call(f"{request.method} {host}", method=request.method, remote=host) as span:
+            try:
+                answer = await self._inner.request(request)
+            except Exception as error:
+                span.failed(type(error).__name__)
+                raise
+            span.tell(status=answer.status)
+            return answer
+
+
+PATIENCE: Final = 10.0  # seconds
+PRIORITY: Final = 13 * 8 + 6  # facility "log audit", severity "informational" (RFC 5424 §6.2.1)
+LONGEST_DATAGRAM: Final = 60_000  # bytes
+
+
+class FileSink:
+    """Lines of JSON, appended and synced: a crash loses none. Opened each time, so that it may be rotated."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = f"file:{path}"
+        self._path = path
+
+    async def write(self, lines: Sequence[AuditLine]) -> None:
+        await asyncio.to_thread(self._append, "".join(f"{each.text}\n" for each in lines).encode())
+
+    def _append(self, content: bytes) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.open(self._path, flags, 0o600)
+        try:
+            size = os.fstat(handle).st_size
+            torn = size > 0 and os.pread(handle, 1, size - 1) != b"\n"  # a crash cut the last line: it comes again
+            _write_all(handle, b"\n" + content if torn else content)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        if size == 0:
+            _sync_folder(self._path.parent)
+
+
+def _write_all(handle: int, content: bytes) -> None:
+    left = memoryview(content)
+    while left:
+        left = left[os.write(handle, left) :]
+
+
+class SyslogSink:
+    """RFC 5424, to a socket of this machine or over UDP or TCP. Syslog confirms nothing: a file is safer."""
+
+    def __init__(self, address: str, host: str) -> None:
+        self.name = f"syslog:{address}"
+        self._address = urlsplit(address)
+        self._host = "".join(char for char in host if char.isascii() and char.isprintable() and char != " ") or "-"
+
+    async def write(self, lines: Sequence[AuditLine]) -> None:
+        await asyncio.to_thread(self._send, [self._message(each) for each in lines])
+
+    def _message(self, line: AuditLine) -> bytes:
+        at = line.at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        head = f'<{PRIORITY}>1 {at} {self._host} holdfast - audit [audit@32473 seq="{line.seq}"] '
+        return f"{head}{line.text}".encode()
+
+    def _send(self, messages: Sequence[bytes]) -> None:
+        with self._connected() as line:
+            for message in messages:
+                if line.type == socket.SOCK_STREAM:
+                    line.sendall(b"%d %s" % (len(message), message))  # octet counting (RFC 6587 §3.4.1)
+                else:
+                    line.send(message[:LONGEST_DATAGRAM])
+
+    def _connected(self) -> socket.socket:
+        match self._address.scheme:
+            case "unix":
+                line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+                target: object = self._address.path
+            case "udp":
+                target = (self._address.hostname, self._address.port or 514)
+                line = socket.socket(_family(target), socket.SOCK_DGRAM)
+            case _:
+                return socket.create_connection((self._address.hostname, self._address.port or 601), PATIENCE)
+        line.settimeout(PATIENCE)
+        try:
+            line.connect(target)  # type: ignore[arg-type]
+        except OSError:
+            line.close()
+            raise
+        return line
+
+
+def _family(target: tuple[str | None, int]) -> int:
+    return socket.getaddrinfo(*target, type=socket.SOCK_DGRAM)[0][0]

@@ -30,7 +30,7 @@ expected-statuses = ["2xx", "400", "401", "403", "404", "409", "412", "428", "42
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    operations: int  # that the document has
+    operations: int  # that the document has, and that end
     tested: int
     cases: int  # requests that were judged
     failures: tuple[str, ...]
@@ -49,6 +49,7 @@ async def asked(
         "--max-examples", str(examples), "--seed", str(seed), "--workers", str(workers), "--no-shrink",
         "--continue-on-failure", "--no-color", "--report", "json", "--report-json-path", str(report),
         "--suppress-health-check", "all", "--request-timeout", "30", "--warnings", "off",
+        "--exclude-path", "/events/stream",  # its answer has no end
         *(["--max-time", str(most_s)] if most_s else []),
     ]  # fmt: skip
     process = await asyncio.create_subprocess_exec(
@@ -72,7 +73,7 @@ def _found(report: Any, text: str) -> Found:
     failures = [f"{each['title']}: {operation}" for each in report["failures"] for operation in each["operations"]]
     errors = [f"error: {json.dumps(each)[:300]}" for each in report["errors"]]
     return Found(
-        operations=report["operations"]["total"],
+        operations=report["operations"]["selected"],
         tested=report["operations"]["tested"],
         cases=report["test_cases"]["generated"],
         failures=(*failures, *errors),

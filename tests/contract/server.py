@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.api.throttle import Throttle
+from holdfast.api.caller import Throttle
 from holdfast.store.database import Database
 from tests.support.api import Asker, a_desk, on_a_port
 

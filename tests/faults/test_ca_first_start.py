@@ -16,7 +16,8 @@ from tests.support.grounds import Ground, PostgresGround, look
 from tests.support.processes import Served, environment
 from tests.support.reaper import PATIENCE, until
 
-from holdfast.store import cas, journal
+from holdfast.store import journal
+from holdfast.store.own_ca import cas
 
 # The commits of a first start: the schema, the key, the CA; then the engine and the order of the listener together.
 # They are the same on both stores, so each is killed on one of them.

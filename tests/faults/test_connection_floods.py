@@ -12,7 +12,7 @@ from tests.support.postgres import free_port
 from tests.support.processes import Served
 from tests.support.reaper import PATIENCE, until
 
-from holdfast.listening.descriptors import divided
+from holdfast.listening.bounds import divided
 
 LIVE: Final = b"GET /health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 

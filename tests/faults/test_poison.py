@@ -5,10 +5,10 @@ from tests.support.grounds import Ground, look
 from tests.support.processes import Child
 from tests.support.reaper import until
 
-from holdfast.core.job import State
-from holdfast.store import jobs, journal
-from holdfast.store.jobs import Job
+from holdfast.core.work.job import Job, JobState
+from holdfast.store import journal
 from holdfast.store.tx import Tx
+from holdfast.store.work import jobs
 
 POISON = "e1"
 OTHERS = ("e2", "e3", "e4")
@@ -50,7 +50,7 @@ def test_a_job_that_kills_its_worker_three_times_is_put_aside_and_the_others_are
         die_of_it(place, ca, name)
     survive_it(place, ca)
     job = look(place, the_poison)
-    assert (job.state, job.reason, job.crashes) == (State.DEAD, "POISON", 3)
+    assert (job.state, job.reason, job.crashes) == (JobState.DEAD, "POISON", 3)
     assert "went silent (3 in a row)" in str(job.last_error)
     assert look(place, audited) == ["errand_asked", "job_taken_back", "job_taken_back", "job_quarantined"]
     assert look(place, journal.verify).ok

@@ -18,9 +18,9 @@ from tests.support.reaper import PATIENCE, until
 from tests.support.stores import migrated
 
 from holdfast.errors import StoreError
-from holdfast.store import leases, replicas
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Row, Tx
+from holdfast.store.work import cluster
 from holdfast.world import SystemClock
 
 
@@ -143,8 +143,8 @@ def test_a_signal_stops_an_idle_replica_in_good_order(serve: Serve, tmp_path: Pa
     assert drained["handed_back"] == 0
     left = SqliteGround(tmp_path / "data")
     assert look(left, running) == []
-    assert look(left, leases.held) == []
-    assert look(left, replicas.everyone) == []
+    assert look(left, cluster.held_leases) == []
+    assert look(left, cluster.all_replicas) == []
 
 
 def test_a_log_that_cannot_be_written_does_not_stop_the_work(tmp_path: Path) -> None:

@@ -9,10 +9,9 @@ from tests.support.grounds import Ground, look
 from tests.support.processes import Child
 from tests.support.reaper import until
 
-from holdfast.core.job import State
-from holdfast.store import jobs, leases, replicas
-from holdfast.store.jobs import Job
+from holdfast.core.work.job import Job, JobState
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster, jobs
 
 LASTING = "--ttl=60"  # nobody here is to lose a lease because the machine is slow
 
@@ -24,8 +23,8 @@ def the_job(tx: Tx) -> Job:
 
 
 def must_have_left_in_good_order(place: Ground) -> None:
-    assert look(place, leases.held) == []
-    assert look(place, replicas.everyone) == []
+    assert look(place, cluster.held_leases) == []
+    assert look(place, cluster.all_replicas) == []
     assert look(place, lambda tx: tx.rows("SELECT id FROM jobs WHERE state = 'running'")) == []
 
 
@@ -38,7 +37,7 @@ def test_work_that_ends_soon_is_finished_and_written_down(place: Ground, ca: Ca,
         assert child.wait() == 0
     must_have_left_in_good_order(place)
     job = look(place, the_job)
-    assert (job.state, job.reason, job.attempts) == (State.READY, "CA_STILL_PENDING", 0)
+    assert (job.state, job.reason, job.attempts) == (JobState.READY, "CA_STILL_PENDING", 0)
     with Child(place, ca.base, place.folder / "b", "--leave") as successor:
         assert successor.wait() == 0
     assert problems(place, ca, Promise(errands=("e1",))) == []
@@ -52,7 +51,7 @@ def test_work_that_does_not_end_is_handed_back_at_no_cost(place: Ground, ca: Ca)
         assert child.wait() == 0  # while the CA still says nothing
     must_have_left_in_good_order(place)
     job = look(place, the_job)
-    assert (job.state, job.reason, job.attempts, job.crashes) == (State.READY, "RELEASED", 0, 0)
+    assert (job.state, job.reason, job.attempts, job.crashes) == (JobState.READY, "RELEASED", 0, 0)
     ca.release()
     with Child(place, ca.base, place.folder / "b", "--leave") as successor:
         assert successor.wait() == 0

@@ -43,7 +43,7 @@ def test_a_proof_that_one_replica_made_is_answered_by_the_other(shared: Ground, 
     second.wait_until_ready()
     place = pebble.place
     roots = f"roots={json.dumps(place.roots.decode())}"
-    holdfast(works, settings, "issuer", "add", "pebble", "--directory", place.directory, "--set", roots)
+    holdfast(works, settings, "issuer", "add", "acme", "pebble", "--directory", place.directory, "--set", roots)
     for domain in ("holdfast.test", "tls.holdfast.test"):
         names = [f"n{number}.{domain}" for number in range(20)]
         assert any(made_by(shared, works, settings, name) in maker for name in names), "the first one got none"

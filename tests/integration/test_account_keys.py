@@ -11,16 +11,19 @@ from tests.support.issuing import a_wish
 from tests.support.lifecycle import a_house
 from tests.support.upstream import Site, Through, a_site, add, ask
 
-from holdfast.core.ca import CaOptions
-from holdfast.engine import account_key, lifecycle
+from holdfast.core.issuers.issuer import AccountRow
+from holdfast.core.own_ca.ca import CaOptions
+from holdfast.engine.issuance import accounts
+from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.issuers.base import Issuer
-from holdfast.operations import account_keys, certificates
-from holdfast.operations.issuers import IssuerRefused, NoSuchIssuer
+from holdfast.operations.issuers import account_keys
+from holdfast.operations.issuers.manage import IssuerRefused, NoSuchIssuer
 from holdfast.ports import Request, Response
-from holdfast.store import issuer_accounts, issuers, journal
+from holdfast.store import issuers, journal
 from holdfast.store.database import Database
-from holdfast.store.issuer_accounts import AccountRow
+from holdfast.world import SystemRandom
 
+new_id = SystemRandom().new_id
 pytestmark = pytest.mark.anyio
 LOCAL = "127.0.0.1"
 
@@ -53,10 +56,15 @@ class Frail(Through):
 
 class Ours:
     def __init__(self, site: Site, way: Frail) -> None:
-        self.site, self.way, self.db, self.keeper = site, way, site.house.db, site.house.keeper
+        self.site, self.way, self.db, self.certificate_context = (
+            site,
+            way,
+            site.house.db,
+            site.house.certificate_context,
+        )
 
     async def account(self) -> AccountRow:
-        found = await self.db.read(lambda tx: issuer_accounts.of(tx, "acme"))
+        found = await self.db.read(lambda tx: issuers.accounts_of(tx, "acme"))
         assert len(found) == 1, "a second account was made"
         return found[0]
 
@@ -69,7 +77,7 @@ class Ours:
     async def change(self, old: str) -> None:
         row = await self.db.read(lambda tx: issuers.get(tx, "acme"))
         assert row is not None
-        await self.site.upstream.change_key(row, old)
+        await self.site.upstream.accounts.change_key(row, old)
 
     async def said(self) -> list[str]:
         rows = await self.db.read(
@@ -98,9 +106,14 @@ async def ours(db: Database, tmp_path: Path) -> AsyncIterator[Ours]:
 
 async def test_a_key_is_changed_by_a_job_and_certificates_come_as_before(ours: Ours) -> None:
     before = await ours.account()
-    job = await account_keys.change(ours.keeper, "acme", actor="local:alice")
-    assert (await account_keys.change(ours.keeper, "acme", actor="local:alice")).id == job.id
-    kinds = [*lifecycle.kinds(ours.site.tools), account_key.kind(ours.keeper, ours.site.upstream.change_key)]
+    job = await ours.site.house.write(account_keys.change, "acme", job=new_id("job"), actor="local:alice")
+    assert (
+        await ours.site.house.write(account_keys.change, "acme", job=new_id("job"), actor="local:alice")
+    ).id == job.id
+    kinds = [
+        *issuance_duties.kinds(ours.site.services),
+        accounts.kind(ours.certificate_context, ours.site.upstream.accounts.change_key),
+    ]
     async with ours.site.house.working(kinds=kinds, only=True):
         await ours.site.house.until_no_job(account_keys.ACCOUNT_KEY)
         await ask(ours.site, "site", LOCAL)
@@ -147,7 +160,7 @@ async def test_a_step_that_has_the_old_key_in_hand_is_not_refused(ours: Ours, en
     before, in_hand, ours.way.end = await ours.account(), await ours.issuer(), end
     with suppress(Died):
         await ours.change(before.key_secret)
-    placed = await in_hand.place(a_wish(LOCAL))
+    placed = await in_hand.place_order(a_wish(LOCAL))
     assert placed.ref
     assert (await ours.account()).url == before.url
 
@@ -166,19 +179,19 @@ async def test_a_key_that_the_ca_does_not_take_is_forgotten_and_the_old_one_stay
 
 async def test_a_change_that_cannot_be_is_refused_with_the_reason(ours: Ours) -> None:
     with pytest.raises(NoSuchIssuer):
-        await account_keys.change(ours.keeper, "nowhere", actor="local:alice")
+        await ours.site.house.write(account_keys.change, "nowhere", job=new_id("job"), actor="local:alice")
     with pytest.raises(IssuerRefused, match="no account key"):
-        await account_keys.change(ours.keeper, "ca", actor="local:alice")
+        await ours.site.house.write(account_keys.change, "ca", job=new_id("job"), actor="local:alice")
     await ours.db.write(lambda tx: tx.run("UPDATE issuer_accounts SET state = 'gone'"))
     with pytest.raises(IssuerRefused, match="no account at acme yet"):
-        await account_keys.change(ours.keeper, "acme", actor="local:alice")
+        await ours.site.house.write(account_keys.change, "acme", job=new_id("job"), actor="local:alice")
 
 
 async def test_while_the_ca_looks_at_proofs_the_change_waits(ours: Ours) -> None:
     await ask(ours.site, "site", LOCAL)
     await ours.db.write(lambda tx: tx.run("UPDATE issuances SET state = 'proving'"))
-    await account_keys.change(ours.keeper, "acme", actor="local:alice")
-    changing = account_key.kind(ours.keeper, ours.site.upstream.change_key)
+    await ours.site.house.write(account_keys.change, "acme", job=new_id("job"), actor="local:alice")
+    changing = accounts.kind(ours.certificate_context, ours.site.upstream.accounts.change_key)
     async with ours.site.house.working(kinds=[changing], only=True):
 
         async def waits() -> bool:
@@ -187,7 +200,7 @@ async def test_while_the_ca_looks_at_proofs_the_change_waits(ours: Ours) -> None
 
         await ours.site.house.until(waits)
         assert ours.way.changes == 0
-        await certificates.cancel(ours.keeper, "site", actor="local:alice", why="a test")
+        await ours.site.house.cancel("site", actor="local:alice", why="a test")
         await ours.site.house.hurry()
         await ours.site.house.until_no_job(account_keys.ACCOUNT_KEY)
     assert ours.way.changes == 1

@@ -15,11 +15,12 @@ from tests.support.acme_face import Front, open_front
 from tests.support.secrets_planted import OWN_EAB_MAC as MAC
 
 from holdfast.acme import accounts
-from holdfast.core.ca import CaOptions, Rate
+from holdfast.core.own_ca.acme import EabKey
+from holdfast.core.own_ca.ca import CaOptions, CaState, RateLimit
 from holdfast.secret import Secret
-from holdfast.store import eab_keys, journal
+from holdfast.store import journal
+from holdfast.store.acme import accounts as account_rows
 from holdfast.store.database import Database
-from holdfast.store.eab_keys import EabKey
 
 pytestmark = pytest.mark.anyio
 TERMS = "https://ca.example/terms/1"
@@ -128,15 +129,18 @@ async def test_only_return_existing_makes_no_account(front: Front) -> None:
 
 
 async def test_each_ca_has_accounts_of_its_own(front: Front, tmp_path: Path) -> None:
-    from tests.support.ca import ca as cas
+    from holdfast.operations.own_ca import manage as cas
+    from holdfast.pki.ceremony import CeremonyPlan
 
-    from holdfast.pki.ceremony import Plan
-
-    desk = front.office.desk
+    acme_context = front.office.acme_context
     await cas.create(
-        desk.authorities.vault, ca="second", plan=Plan(name="Second"), options=CaOptions(), actor="local:test"
+        acme_context.authorities.secret_store,
+        ca="second",
+        plan=CeremonyPlan(name="Second"),
+        options=CaOptions(),
+        actor="local:test",
     )
-    await desk.authorities.refresh()
+    await acme_context.authorities.refresh()
     client = await front.client()
     other = AcmeClient(front.http, front.directory.replace("ca1", "second"), client.signer)
     await other.start()
@@ -199,7 +203,7 @@ async def test_terms_of_service_must_be_agreed_to_where_there_are_any(db: Databa
 
 
 async def test_accounts_are_counted_by_the_address_of_the_peer(db: Database, tmp_path: Path) -> None:
-    rate = Rate(count=2, span=timedelta(hours=1))
+    rate = RateLimit(count=2, span=timedelta(hours=1))
     async with open_front(db, tmp_path, policy=limits(accounts_per_address=rate)) as front:
         statuses = []
         for n in range(3):
@@ -215,10 +219,10 @@ async def test_accounts_are_counted_by_the_address_of_the_peer(db: Database, tmp
 
 async def test_a_closed_ca_takes_no_new_accounts_and_no_orders(front: Front) -> None:
     client = await front.client()
-    from holdfast.operations import ca
+    from holdfast.operations.own_ca import manage as manage_ca
 
-    await ca.set_state(front.office.db, "ca1", "closed", actor="local:test")
-    await front.office.desk.authorities.refresh()
+    await front.office.db.write(lambda tx: manage_ca.set_state(tx, "ca1", CaState.CLOSED, actor="local:test"))
+    await front.office.acme_context.authorities.refresh()
     assert problem(await (await front.stranger()).register()) == (403, "unauthorized")
     assert (await client.register()).status_code == 200
     assert problem(await client.order("a.example")) == (403, "unauthorized")
@@ -228,13 +232,13 @@ async def test_a_closed_ca_takes_no_new_accounts_and_no_orders(front: Front) -> 
 
 
 async def eab_key(front: Front, kid: str = "kid-1", **changes: Any) -> str:
-    vault = front.office.desk.authorities.vault
+    secret_store = front.office.acme_context.authorities.secret_store
 
     def owner(tx: Any, ids: list[str]) -> None:
         key = EabKey(kid=kid, ca="ca1", secret_id=ids[0], created_at=tx.now())
-        eab_keys.insert(tx, replace(key, **changes))
+        account_rows.insert_eab_key(tx, replace(key, **changes))
 
-    await vault.keep([Secret(MAC)], owner)
+    await secret_store.keep([Secret(MAC)], owner)
     return kid
 
 
@@ -284,7 +288,7 @@ async def test_a_binding_that_is_wrong_in_any_way_is_refused(bound: Front) -> No
     long_ago = datetime.fromisoformat("2020-01-01T00:00:00+00:00")
     old = await eab_key(bound, "kid-old", expires_at=long_ago)
     strange = await eab_key(bound, "kid-revoked")
-    await bound.office.db.write(lambda tx: eab_keys.revoke(tx, strange))
+    await bound.office.db.write(lambda tx: account_rows.revoke_eab_key(tx, strange))
     good = binding(kid, MAC, url, jwk)
     bad = {
         "no JWS": ("nonsense", 400, "malformed"),

@@ -16,10 +16,10 @@ from tests.support.acme_face import LOCAL, Front, open_front
 from tests.support.ca import issue
 
 from holdfast.acme.certificates import wants_single
-from holdfast.operations import acme_certificates
+from holdfast.operations.acme import certificates
 from holdfast.pki import ari
-from holdfast.store import ca_certificates
 from holdfast.store.database import Database
+from holdfast.store.own_ca import certificates as ca_certificates
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +84,7 @@ async def test_a_client_may_prefer_the_certificate_alone(busy: Front) -> None:
     reply = await client.get(order["certificate"], headers={"accept": "application/pkix-cert"})
     assert reply.headers["content-type"] == "application/pkix-cert"
     assert reply.content == await der_of(client, order)
-    assert links(reply, "up") == [busy.office.desk.policy.issuer_url("ca1")]
+    assert links(reply, "up") == [busy.office.acme_context.policy.issuer_url("ca1")]
     for accept in (
         "application/pem-certificate-chain",
         "*/*",
@@ -118,7 +118,7 @@ def test_preferences_are_weighed(accept: str, single: bool) -> None:
 async def test_alternate_chains_are_linked_to_each_other(db: Database, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from holdfast.store import cas
+    from holdfast.store.own_ca import cas
 
     async with open_front(db, tmp_path) as front, front.office.working():
         issuer = front.office.ca.issuer.certificate.public_bytes(Encoding.PEM).decode()
@@ -130,7 +130,7 @@ async def test_alternate_chains_are_linked_to_each_other(db: Database, tmp_path:
             cas.save(tx, replace(row, alternates=alternates))
 
         await db.write(change)
-        await front.office.desk.authorities.refresh()
+        await front.office.acme_context.authorities.refresh()
         client = await front.client()
         order = await front.issued(client)
         urls = [order["certificate"], f"{order['certificate']}/1", f"{order['certificate']}/2"]
@@ -146,7 +146,7 @@ async def test_a_download_is_fetched_and_the_next_request_acknowledges_it(busy: 
     client = await busy.client()
     order = await busy.issued(client)
     name = order["certificate"].rpartition("/")[2]
-    db, delivered = busy.office.db, busy.office.desk.delivered
+    db, delivered = busy.office.db, busy.office.acme_context.delivered
 
     async def level() -> str:
         await delivered.flush()  # type: ignore[attr-defined]
@@ -312,4 +312,4 @@ async def test_renewal_information_of_one_ca_is_not_that_of_another(busy: Front)
     assert problem(await busy.http.get(f"{url}/{name}")) == (404, "malformed")
     right = cert_id(busy, issued.der)
     assert (await busy.http.get(f"{url}/{right}")).status_code == 200
-    assert acme_certificates.RENEWAL_RETRY_AFTER == 21600
+    assert certificates.RENEWAL_RETRY_AFTER == 21600

@@ -7,10 +7,12 @@ import pytest
 from tests.support.acme_desk import open_office
 from tests.support.jobs import update
 
-from holdfast.core.acme import AuthzState, ChallengeState, Identifier, Order, OrderState
-from holdfast.core.problem import AcmeError
-from holdfast.engine import acme_issue, acme_sweep, acme_validate, sweep
-from holdfast.operations import acme_accounts, acme_authzs, acme_certificates, acme_orders
+from holdfast.core.own_ca.acme import AuthzState, ChallengeState, Identifier, Order, OrderState
+from holdfast.core.own_ca.problem import AcmeError
+from holdfast.engine import sweep
+from holdfast.engine.own_ca import signing, validation
+from holdfast.engine.own_ca import sweep as ca_sweep
+from holdfast.operations.acme import accounts, authorizations, certificates, orders
 from holdfast.ports import no_points
 from holdfast.store.database import Database
 from holdfast.store.tx import to_micros
@@ -47,15 +49,15 @@ async def test_authorizations_go_ten_days_after_their_end_and_take_their_challen
         old, young = await office.order(who), await office.order(who, SECOND)
         await grow_old(db, old, 10.1)
         await grow_old(db, young, 9.9)
-        await acme_sweep.expire(db)  # both are over now
+        await ca_sweep.expire(db)  # both are over now
         before = await counts(db)
-        assert await acme_sweep.forget(db, KEPT) == 1
+        assert await ca_sweep.forget(db, KEPT) == 1
         after = await counts(db)
         assert [old - new for old, new in zip(before, after, strict=True)] == [0, 1, before[2] // 2, 1]
         with pytest.raises(AcmeError):
-            await acme_authzs.get(office.desk, who, old.authzs[0])
-        assert (await acme_authzs.get(office.desk, who, young.authzs[0])).state is AuthzState.EXPIRED
-        assert (await acme_orders.get(office.desk, who, old.id)).state is OrderState.INVALID  # and still says why
+            await authorizations.get(office.acme_context, who, old.authzs[0])
+        assert (await authorizations.get(office.acme_context, who, young.authzs[0])).state is AuthzState.EXPIRED
+        assert (await orders.get(office.acme_context, who, old.id)).state is OrderState.INVALID  # and still says why
 
 
 async def test_an_order_that_came_to_nothing_goes_when_the_history_does(db: Database, tmp_path: Path) -> None:
@@ -64,10 +66,10 @@ async def test_an_order_that_came_to_nothing_goes_when_the_history_does(db: Data
         old, young = await office.order(who), await office.order(who, SECOND)
         await grow_old(db, old, 91)
         await grow_old(db, young, 89)
-        await acme_sweep.expire(db)
-        await acme_sweep.forget(db, KEPT)
+        await ca_sweep.expire(db)
+        await ca_sweep.forget(db, KEPT)
         assert await counts(db) == [1, 0, 0, 0]
-        assert (await acme_orders.get(office.desk, who, young.id)).state is OrderState.INVALID
+        assert (await orders.get(office.acme_context, who, young.id)).state is OrderState.INVALID
 
 
 async def test_an_order_is_kept_as_long_as_its_certificate_is_of_use(db: Database, tmp_path: Path) -> None:
@@ -78,13 +80,13 @@ async def test_an_order_is_kept_as_long_as_its_certificate_is_of_use(db: Databas
         await grow_old(db, first, 91)
         await update(db, f"UPDATE acme_orders SET created_at = {ago(days=200)} WHERE id = '{second.id}'")
         await update(db, f"UPDATE acme_authzs SET expires_at = {ago(days=20)}")
-        await acme_sweep.expire(db)
-        await acme_sweep.forget(db, KEPT, page=1)
+        await ca_sweep.expire(db)
+        await ca_sweep.forget(db, KEPT, page=1)
         assert await counts(db) == [1, 0, 0, 0]
-        assert await acme_accounts.order_ids(office.desk, who) == [second.id]
-        kept = await acme_orders.get(office.desk, who, second.id)
-        assert (await acme_certificates.download(office.desk, who, kept.certificate or "")).order == second.id
-        assert await acme_sweep.forget(db, KEPT) == 0
+        assert await accounts.order_ids(office.acme_context, who) == [second.id]
+        kept = await orders.get(office.acme_context, who, second.id)
+        assert (await certificates.download(office.acme_context, who, kept.certificate or "")).order == second.id
+        assert await ca_sweep.forget(db, KEPT) == 0
 
 
 async def test_proofs_of_an_order_under_way_stay(db: Database, tmp_path: Path) -> None:
@@ -94,7 +96,7 @@ async def test_proofs_of_an_order_under_way_stay(db: Database, tmp_path: Path) -
         await update(db, f"UPDATE acme_authzs SET expires_at = {ago(days=20)}, state = 'expired'")
         await update(db, "UPDATE acme_orders SET state = 'processing'")
         before = await counts(db)
-        assert await acme_sweep.forget(db, KEPT) == 0
+        assert await ca_sweep.forget(db, KEPT) == 0
         assert await counts(db) == before
         assert order.authzs
 
@@ -110,8 +112,8 @@ async def test_a_proof_that_was_not_looked_at_in_time_ends_with_a_reason(db: Dat
         await grow_old(db, order, 0.1)
         await update(db, f"UPDATE jobs SET expires_at = {ago(hours=1)} WHERE kind = 'acme.validate'")
         assert await sweep.time_out(db) == 1
-        await sweep.reconcile(db, [acme_validate.owed(office.desk, SystemRandom())], no_points)
-        shown, _ = await acme_authzs.challenge(office.desk, who, challenge.id)
+        await sweep.reconcile(db, [validation.owed(office.acme_context, SystemRandom())], no_points)
+        shown, _ = await authorizations.challenge(office.acme_context, who, challenge.id)
         assert shown.state is ChallengeState.INVALID
         assert shown.error is not None
         assert "could not be tested" in shown.error.detail
@@ -124,11 +126,11 @@ async def test_an_order_that_was_not_signed_in_time_ends_with_a_reason(db: Datab
             order = await office.ready(who)
         await office.finalize(who, order)
         [job] = await db.read(lambda tx: tx.rows("SELECT expires_at FROM jobs WHERE kind = 'acme.issue'"))
-        assert job["expires_at"] == to_micros(order.expires_at + acme_orders.STILL_ISSUED_FOR)
+        assert job["expires_at"] == to_micros(order.expires_at + orders.STILL_ISSUED_FOR)
         await update(db, f"UPDATE jobs SET expires_at = {ago(hours=1)} WHERE kind = 'acme.issue'")
         assert await sweep.time_out(db) == 1
-        await sweep.reconcile(db, [acme_issue.owed(SystemRandom())], no_points)
-        over = await acme_orders.get(office.desk, who, order.id)
+        await sweep.reconcile(db, [signing.owed(SystemRandom())], no_points)
+        over = await orders.get(office.acme_context, who, order.id)
         assert over.state is OrderState.INVALID
         assert over.error is not None
         assert over.error.type == "serverInternal"

@@ -14,8 +14,8 @@ from tests.support.acme_desk import a_csr, limits
 from tests.support.acme_face import LOCAL, Front, csr_for, open_front
 from tests.support.engine import eventually
 
-from holdfast.core.acme import Identifier
-from holdfast.core.ca import CaOptions, Mode, ProfileOptions, Rate
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.own_ca.ca import CaOptions, Mode, ProfileOptions, RateLimit
 from holdfast.store.database import Database
 
 pytestmark = pytest.mark.anyio
@@ -202,7 +202,7 @@ async def test_a_profile_is_chosen_by_name_and_shown(db: Database, tmp_path: Pat
 
 
 async def test_orders_are_limited_and_the_answer_says_for_how_long(db: Database, tmp_path: Path) -> None:
-    rate = Rate(count=2, span=timedelta(hours=1))
+    rate = RateLimit(count=2, span=timedelta(hours=1))
     async with open_front(db, tmp_path, policy=limits(orders_per_account=rate)) as front:
         client = await front.client()
         for n in range(2):
@@ -421,7 +421,7 @@ async def test_a_poll_is_held_until_the_order_has_moved_on(front: Front) -> None
     held = await client.get(order["url"])
     assert (held.json()["status"], held.headers["retry-after"]) == ("processing", "1")
     poll = asyncio.create_task(client.get(order["url"]))
-    await eventually(lambda: front.office.desk.changes._waiting)
+    await eventually(lambda: front.office.acme_context.changes._waiting)
     async with front.office.working():
         assert (await poll).json()["status"] == "valid"
 

@@ -11,17 +11,21 @@ from tests.support.acme_desk import LOOPBACK, a_csr, limits, open_office
 from tests.support.dns_server import DnsServer
 from tests.support.engine import eventually
 
-from holdfast.core.acme import AuthzState, ChallengeState, Identifier, OrderState
-from holdfast.core.ca import CaOptions, Mode, Rate
-from holdfast.core.problem import AcmeError
-from holdfast.engine import acme_issue, acme_sweep, acme_validate, sweep
-from holdfast.operations import acme_accounts, acme_authzs, acme_certificates, acme_orders, deliveries
-from holdfast.operations.acme_certificates import revoke
+from holdfast.core.own_ca.acme import AuthzState, ChallengeState, Identifier, OrderState
+from holdfast.core.own_ca.ca import CaOptions, DeliveryLevel, Mode, RateLimit
+from holdfast.core.own_ca.problem import AcmeError
+from holdfast.engine import sweep
+from holdfast.engine.own_ca import signing, validation
+from holdfast.engine.own_ca import sweep as ca_sweep
+from holdfast.operations.acme import accounts, authorizations, certificates, orders
+from holdfast.operations.acme.certificates import revoke
 from holdfast.pki import ari, keys
 from holdfast.ports import no_points
-from holdfast.store import acme_authzs as rows
-from holdfast.store import acme_limits, ca_certificates, journal
+from holdfast.store import journal
+from holdfast.store.acme import authorizations as rows
+from holdfast.store.acme import limits as acme_limits
 from holdfast.store.database import Database
+from holdfast.store.own_ca import certificates as ca_certificates
 from holdfast.world import SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +42,7 @@ async def test_an_order_becomes_a_certificate(db: Database, tmp_path: Path) -> N
         who = await office.client()
         order = await office.issued(who)
         assert order.state is OrderState.VALID, order.error
-        issued = await acme_certificates.download(office.desk, who, order.certificate or "")
+        issued = await certificates.download(office.acme_context, who, order.certificate or "")
         certificate = x509.load_der_x509_certificate(issued.der)
         certificate.verify_directly_issued_by(office.ca.issuer.certificate)
         assert f"{certificate.serial_number:x}" == issued.serial
@@ -73,7 +77,7 @@ async def test_proofs_that_arrive_together_make_the_order_ready(db: Database, tm
 
 
 async def _is(office, who, order_id, state) -> bool:  # type: ignore[no-untyped-def]
-    return (await acme_orders.get(office.desk, who, order_id)).state is state
+    return (await orders.get(office.acme_context, who, order_id)).state is state
 
 
 async def test_a_wrong_proof_ends_the_order_with_its_reason(db: Database, tmp_path: Path) -> None:
@@ -83,7 +87,7 @@ async def test_a_wrong_proof_ends_the_order_with_its_reason(db: Database, tmp_pa
         await office.answer(who, order.authzs[0], right=False)
         authz = await office.decided(who, order.authzs[0])
         assert authz.state is AuthzState.INVALID
-        over = await acme_orders.get(office.desk, who, order.id)
+        over = await orders.get(office.acme_context, who, order.id)
         assert over.state is OrderState.INVALID
         assert over.error is not None
         assert over.error.type in ("unauthorized", "incorrectResponse")
@@ -100,7 +104,7 @@ async def test_a_failure_that_may_pass_is_tried_again_inside_processing(db: Data
             return len(await db.read(lambda tx: rows.tries(tx, challenge.id))) == 1
 
         await eventually(tried)
-        shown, _ = await acme_authzs.challenge(office.desk, who, challenge.id)
+        shown, _ = await authorizations.challenge(office.acme_context, who, challenge.id)
         assert shown.state is ChallengeState.PROCESSING
         assert shown.next_try_at is not None
         office.web.answer = answer
@@ -136,9 +140,9 @@ async def test_giving_up_an_authorization_ends_the_orders_that_need_it(db: Datab
     async with open_office(db, tmp_path) as office, office.working():
         who = await office.client()
         order = await office.ready(who)
-        authz = await acme_authzs.deactivate(office.desk, who, order.authzs[0])
+        authz = await authorizations.deactivate(office.acme_context, who, order.authzs[0])
         assert authz.state is AuthzState.DEACTIVATED
-        assert (await acme_orders.get(office.desk, who, order.id)).state is OrderState.INVALID
+        assert (await orders.get(office.acme_context, who, order.id)).state is OrderState.INVALID
         with pytest.raises(AcmeError, match="not ready"):
             await office.finalize(who, order)
 
@@ -147,7 +151,7 @@ async def test_an_account_that_ends_takes_its_open_orders_along(db: Database, tm
     async with open_office(db, tmp_path) as office, office.working():
         who = await office.client()
         issued, waiting = await office.issued(who), await office.order(who, SECOND)
-        await acme_accounts.deactivate(office.desk, who)
+        await accounts.deactivate(office.acme_context, who)
         rows = await db.read(lambda tx: tx.rows("SELECT id, state FROM acme_orders"))
         assert {row["id"]: row["state"] for row in rows} == {issued.id: "valid", waiting.id: "invalid"}
         with pytest.raises(AcmeError) as refused:
@@ -160,15 +164,15 @@ async def test_a_csr_for_other_names_is_refused_and_the_order_stays_ready(db: Da
         who = await office.client()
         order = await office.ready(who)
         with pytest.raises(AcmeError, match="exactly the names"):
-            await acme_orders.finalize(office.desk, office.ca, who, order.id, a_csr(LOOPBACK, SECOND))
-        assert (await acme_orders.get(office.desk, who, order.id)).state is OrderState.READY
+            await orders.finalize(office.acme_context, office.ca, who, order.id, a_csr(LOOPBACK, SECOND))
+        assert (await orders.get(office.acme_context, who, order.id)).state is OrderState.READY
 
 
 async def test_nobody_sees_or_finalizes_an_order_of_another(db: Database, tmp_path: Path) -> None:
     async with open_office(db, tmp_path) as office, office.working():
         who, other = await office.client(), await office.client()
         order = await office.ready(who)
-        for attempt in (acme_orders.get(office.desk, other, order.id), office.finalize(other, order)):
+        for attempt in (orders.get(office.acme_context, other, order.id), office.finalize(other, order)):
             with pytest.raises(AcmeError) as refused:
                 await attempt
             assert refused.value.problem.type == "unauthorized"
@@ -204,7 +208,7 @@ async def test_a_name_that_keeps_failing_is_paused_until_somebody_looks(db: Data
 
 @pytest.mark.parametrize("setting", ["orders_per_account", "accounts_per_address"])
 async def test_a_limit_is_counted_in_the_store(db: Database, tmp_path: Path, setting: str) -> None:
-    policy = limits(**{setting: Rate(count=2, span=timedelta(hours=1))})
+    policy = limits(**{setting: RateLimit(count=2, span=timedelta(hours=1))})
     async with open_office(db, tmp_path, policy=policy) as office:
 
         async def ask_for_more_and_more() -> None:
@@ -225,7 +229,7 @@ async def test_an_order_that_lost_its_job_gets_it_back(db: Database, tmp_path: P
         order = await office.order(who)
         await office.answer(who, order.authzs[0])
         await db.write(lambda tx: tx.run("DELETE FROM jobs"))
-        families = [acme_validate.owed(office.desk, SystemRandom()), acme_issue.owed(SystemRandom())]
+        families = [validation.owed(office.acme_context, SystemRandom()), signing.owed(SystemRandom())]
         async with office.working():
             assert await sweep.reconcile(db, families, no_points) == 1
             await office.decided(who, order.authzs[0])
@@ -243,8 +247,8 @@ async def test_an_order_whose_job_died_is_invalid_with_a_problem(db: Database, t
             order = await office.ready(who)
         await office.finalize(who, order)
         await db.write(lambda tx: tx.run("UPDATE jobs SET state = 'dead'"))
-        assert await sweep.reconcile(db, [acme_issue.owed(SystemRandom())], no_points) == 0
-        over = await acme_orders.get(office.desk, who, order.id)
+        assert await sweep.reconcile(db, [signing.owed(SystemRandom())], no_points) == 0
+        over = await orders.get(office.acme_context, who, order.id)
         assert over.state is OrderState.INVALID
         assert over.error is not None
         assert over.error.type == "serverInternal"
@@ -255,10 +259,10 @@ async def test_an_open_order_expires_whether_or_not_the_sweep_came_by(db: Databa
         who = await office.client()
         order = await office.order(who)
         await db.write(lambda tx: tx.run("UPDATE acme_orders SET expires_at = 1"))
-        assert (await acme_orders.get(office.desk, who, order.id)).state is OrderState.INVALID
+        assert (await orders.get(office.acme_context, who, order.id)).state is OrderState.INVALID
         assert (await office.order(who)).id != order.id
         await db.write(lambda tx: tx.run("UPDATE acme_orders SET expires_at = 1 WHERE state = 'pending'"))
-        assert await acme_sweep.expire(db) == 1
+        assert await ca_sweep.expire(db) == 1
         assert await _count(db, "acme_orders WHERE state = 'pending'") == 0
 
 
@@ -269,23 +273,23 @@ async def test_revocation_is_for_the_account_its_key_or_whoever_proved_the_names
     async with open_office(db, tmp_path) as office, office.working():
         who, stranger, prover = [await office.client() for _ in range(3)]
         orders = [await office.issued(who) for _ in range(3)]
-        ders = [(await acme_certificates.download(office.desk, who, each.certificate or "")).der for each in orders]
+        ders = [(await certificates.download(office.acme_context, who, each.certificate or "")).der for each in orders]
         with pytest.raises(AcmeError, match="may revoke"):
-            await revoke(office.desk, office.ca, ders[0], None, who=stranger, key_spki=None)
+            await revoke(office.acme_context, office.ca, ders[0], None, who=stranger, key_spki=None)
         await office.ready(prover)
-        await revoke(office.desk, office.ca, ders[0], 1, who=prover, key_spki=None)
-        await revoke(office.desk, office.ca, ders[1], None, who=who, key_spki=None)
+        await revoke(office.acme_context, office.ca, ders[0], 1, who=prover, key_spki=None)
+        await revoke(office.acme_context, office.ca, ders[1], None, who=who, key_spki=None)
         spki = keys.spki(x509.load_der_x509_certificate(ders[2]).public_key())  # type: ignore[arg-type]
-        await revoke(office.desk, office.ca, ders[2], 4, who=None, key_spki=spki)
+        await revoke(office.acme_context, office.ca, ders[2], 4, who=None, key_spki=spki)
         with pytest.raises(AcmeError, match="already"):
-            await revoke(office.desk, office.ca, ders[2], 4, who=None, key_spki=spki)
+            await revoke(office.acme_context, office.ca, ders[2], 4, who=None, key_spki=spki)
         with pytest.raises(AcmeError, match="already"):
-            await revoke(office.desk, office.ca, ders[2], 1, who=prover, key_spki=None)
+            await revoke(office.acme_context, office.ca, ders[2], 1, who=prover, key_spki=None)
         assert await _count(db, "blocked_keys") == 0
-        await revoke(office.desk, office.ca, ders[2], 1, who=None, key_spki=spki)
+        await revoke(office.acme_context, office.ca, ders[2], 1, who=None, key_spki=spki)
         assert await _count(db, "blocked_keys") == 1
         with pytest.raises(AcmeError, match="reason is one of"):
-            await revoke(office.desk, office.ca, ders[2], 6, who=who, key_spki=None)
+            await revoke(office.acme_context, office.ca, ders[2], 6, who=who, key_spki=None)
 
 
 async def test_a_compromised_key_gets_no_other_certificate(db: Database, tmp_path: Path) -> None:
@@ -295,8 +299,8 @@ async def test_a_compromised_key_gets_no_other_certificate(db: Database, tmp_pat
         order = await office.ready(who)
         await office.finalize(who, order, key=key)
         order = await office.ended(who, order.id)
-        issued = await acme_certificates.download(office.desk, who, order.certificate or "")
-        await revoke(office.desk, office.ca, issued.der, 1, who=who, key_spki=None)
+        issued = await certificates.download(office.acme_context, who, order.certificate or "")
+        await revoke(office.acme_context, office.ca, issued.der, 1, who=who, key_spki=None)
         again = await office.ready(who)
         with pytest.raises(AcmeError, match="blocked"):
             await office.finalize(who, again, key=key)
@@ -306,17 +310,17 @@ async def test_an_order_may_replace_a_certificate_once(db: Database, tmp_path: P
     async with open_office(db, tmp_path) as office, office.working():
         who = await office.client()
         order = await office.issued(who)
-        issued = await acme_certificates.download(office.desk, who, order.certificate or "")
+        issued = await certificates.download(office.acme_context, who, order.certificate or "")
         named = ari.cert_id(office.ca.issuer.key_identifier, int(issued.serial, 16))
         first = await office.order(who, LOOPBACK, replaces=named)
         assert first.replaces == named
         with pytest.raises(AcmeError) as refused:
             await office.order(who, LOOPBACK, SECOND, replaces=named)
         assert (refused.value.problem.type, refused.value.status) == ("alreadyReplaced", 409)
-        await acme_authzs.deactivate(office.desk, who, first.authzs[0])
+        await authorizations.deactivate(office.acme_context, who, first.authzs[0])
         second = await office.order(who, LOOPBACK, SECOND, replaces=named)  # the first one failed
         assert second.id != first.id
-        kept = await acme_certificates.download(office.desk, who, order.certificate or "")
+        kept = await certificates.download(office.acme_context, who, order.certificate or "")
         assert kept.delivery == "acknowledged"  # whoever names it has it
 
 
@@ -327,15 +331,15 @@ async def test_delivery_climbs_and_never_sinks(db: Database, tmp_path: Path) -> 
         certificate = order.certificate or ""
 
         async def level() -> str:
-            await office.desk.delivered.flush()  # type: ignore[attr-defined]
-            return (await acme_certificates.download(office.desk, who, certificate)).delivery
+            await office.acme_context.delivered.flush()  # type: ignore[attr-defined]
+            return (await certificates.download(office.acme_context, who, certificate)).delivery
 
         assert await level() == "offered"
-        acme_certificates.fetched(office.desk, "acct_somebody_else", certificate)
+        certificates.fetched(office.acme_context, "acct_somebody_else", certificate)
         assert await level() == "offered"
-        acme_certificates.acknowledged(office.desk, who.account, certificate)
+        certificates.acknowledged(office.acme_context, who.account, certificate)
         assert await level() == "acknowledged"
-        acme_certificates.fetched(office.desk, who.account, certificate)
+        certificates.fetched(office.acme_context, who.account, certificate)
         assert await level() == "acknowledged"
 
 
@@ -343,10 +347,12 @@ async def test_a_certificate_that_nobody_collects_is_told_once(db: Database, tmp
     async with open_office(db, tmp_path) as office, office.working():
         who = await office.client()
         first, second = await office.issued(who), await office.issued(who)
-        await db.write(lambda tx: ca_certificates.deliver(tx, "fetched", [(first.certificate or "", who.account)]))
+        await db.write(
+            lambda tx: ca_certificates.deliver(tx, DeliveryLevel.FETCHED, [(first.certificate or "", who.account)])
+        )
         await db.write(lambda tx: tx.run("UPDATE ca_certificates SET issued_at = 1"))
-        assert await deliveries.tell_uncollected(db, timedelta(minutes=15)) == 1
-        assert await deliveries.tell_uncollected(db, timedelta(minutes=15)) == 0
+        assert await certificates.tell_uncollected(db, timedelta(minutes=15)) == 1
+        assert await certificates.tell_uncollected(db, timedelta(minutes=15)) == 0
         events = await db.read(lambda tx: journal.events_after(tx, 0, subject=second.certificate or ""))
         assert [each.name for each in events][-1] == "certificate.uncollected"
 
@@ -355,10 +361,10 @@ async def test_renewal_information_moves_when_a_certificate_is_revoked(db: Datab
     async with open_office(db, tmp_path) as office, office.working():
         who = await office.client()
         order = await office.issued(who)
-        issued = await acme_certificates.download(office.desk, who, order.certificate or "")
+        issued = await certificates.download(office.acme_context, who, order.certificate or "")
         named = ari.cert_id(office.ca.issuer.key_identifier, int(issued.serial, 16))
-        before = await acme_certificates.renewal_info(office.desk, office.ca, named)
+        before = await certificates.renewal_info(office.acme_context, office.ca, named)
         assert issued.not_before < before.start < before.end < issued.not_after
-        await revoke(office.desk, office.ca, issued.der, 4, who=who, key_spki=None)
-        after = await acme_certificates.renewal_info(office.desk, office.ca, named)
+        await revoke(office.acme_context, office.ca, issued.der, 4, who=who, key_spki=None)
+        after = await certificates.renewal_info(office.acme_context, office.ca, named)
         assert after.end < before.start

@@ -17,9 +17,9 @@ from tests.support.jobs import ON_POSTGRES
 from tests.support.stores import open_store
 
 from holdfast.acme.app import site
-from holdfast.acme.replay import KEPT_FOR, LIFE, OwnNonces, SharedNonces, nonces_for
-from holdfast.operations.desk import Desk
-from holdfast.store import nonces as table
+from holdfast.acme.nonces import KEPT_FOR, LIFE, OwnNonces, SharedNonces, nonces_for
+from holdfast.operations.acme.context import AcmeContext
+from holdfast.store.acme import nonces as table
 from holdfast.store.database import Database, Engine
 from holdfast.world import SystemClock, SystemRandom
 
@@ -190,10 +190,10 @@ async def test_garbage_does_not_make_us_ask_the_store_each_time(replicas: list[R
 @asynccontextmanager
 async def another_replica(front: Front, db: Database) -> AsyncIterator[httpx2.AsyncClient]:
     """A second process on the same database: its own memory, keys and connections."""
-    desk = front.office.desk
-    authorities = authorities_of(replace(desk.authorities.vault, db=db), desk.policy)
+    acme_context = front.office.acme_context
+    authorities = authorities_of(replace(acme_context.authorities.secret_store, db=db), acme_context.policy)
     await authorities.refresh()
-    own: Desk = replace(desk, db=db, authorities=authorities)
+    own: AcmeContext = replace(acme_context, db=db, authorities=authorities)
     app = site(own, nonces_for(own, SystemClock(), shared=True), SystemClock(), front.watch.telemetry)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
         yield http

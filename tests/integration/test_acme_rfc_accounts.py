@@ -15,15 +15,16 @@ from tests.support.acme_desk import limits
 from tests.support.acme_face import LOCAL, Front, csr_for, open_front
 from tests.support.stores import migrated, open_store
 
-from holdfast.core.ca import CaOptions, Rate
-from holdfast.operations import acme_accounts
-from holdfast.operations import ca as cas
-from holdfast.operations.acme_orders import failure_key
-from holdfast.operations.desk import Requester
+from holdfast.core.own_ca.ca import CaOptions, RateLimit
+from holdfast.operations.acme import accounts
+from holdfast.operations.acme.context import Requester
+from holdfast.operations.acme.orders import failure_key
+from holdfast.operations.own_ca import manage as cas
 from holdfast.pki import keys
-from holdfast.pki.ceremony import Plan
-from holdfast.store import acme_limits, ca_certificates
+from holdfast.pki.ceremony import CeremonyPlan
+from holdfast.store.acme import limits as acme_limits
 from holdfast.store.database import Database
+from holdfast.store.own_ca import certificates
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock
 
@@ -189,7 +190,7 @@ async def test_the_nonce_of_a_refusal_is_good_for_the_next_request(ground: Groun
 
 
 async def test_retry_after_is_the_longest_of_all_limits_that_were_hit(db: Database, tmp_path: Path) -> None:
-    few, seldom = Rate(count=1, span=HOUR), Rate(count=1, span=10 * HOUR)
+    few, seldom = RateLimit(count=1, span=HOUR), RateLimit(count=1, span=10 * HOUR)
     policy = limits(orders_per_account=few, failures_per_identifier=seldom)
     async with open_front(db, tmp_path, policy=policy) as front:
         client = await front.client()
@@ -237,7 +238,7 @@ async def test_an_ended_account_is_told_so_whatever_else_is_wrong_with_its_reque
     client, other = await front.client(), await front.client()
     order = (await client.order("a.example")).json()
     account = (client.kid or "").rpartition("/")[2]
-    await acme_accounts.deactivate(front.office.desk, Requester(account, client.signer.thumbprint))
+    await accounts.deactivate(front.office.acme_context, Requester(account, client.signer.thumbprint))
     asked: list[tuple[str, Any]] = [
         (client.urls["newOrder"], {}),
         (client.urls["newOrder"], b"no JSON"),
@@ -279,10 +280,16 @@ async def test_a_csr_with_the_key_of_any_account_is_refused(ground: Ground) -> N
 
 
 async def test_a_csr_with_the_key_of_an_account_of_another_ca_is_refused(front: Front) -> None:
-    desk = front.office.desk
+    acme_context = front.office.acme_context
     options = CaOptions()
-    await cas.create(desk.authorities.vault, ca="second", plan=Plan(name="Second"), options=options, actor="local:test")
-    await desk.authorities.refresh()
+    await cas.create(
+        acme_context.authorities.secret_store,
+        ca="second",
+        plan=CeremonyPlan(name="Second"),
+        options=options,
+        actor="local:test",
+    )
+    await acme_context.authorities.refresh()
     elsewhere = await AcmeClient(front.http, front.directory.replace("ca1", "second")).start()
     assert (await elsewhere.register()).status_code == 201
     async with front.office.working():
@@ -298,7 +305,7 @@ async def test_a_csr_with_the_key_of_an_account_of_another_ca_is_refused(front: 
 async def test_no_account_gets_a_key_that_is_known_to_be_compromised(front: Front) -> None:
     client, lost = await front.client(), es256()
     fingerprint = keys.spki_sha256(lost.private.public_key()).hex()
-    await front.office.db.write(lambda tx: ca_certificates.block_key(tx, fingerprint, "found in a repository"))
+    await front.office.db.write(lambda tx: certificates.block_key(tx, fingerprint, "found in a repository"))
     assert problem(await (await front.stranger(lost)).register()) == (400, "badPublicKey")
     assert problem(await client.change_key(lost)) == (400, "badPublicKey")
     assert (await client.get(client.kid or "")).status_code == 200

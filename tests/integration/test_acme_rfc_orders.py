@@ -17,7 +17,7 @@ from tests.support.challenge_server import WebServer
 from tests.support.engine import eventually
 from tests.support.stores import migrated, open_store
 
-from holdfast.core.acme import Identifier
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.pki.ari import cert_id
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
@@ -230,13 +230,13 @@ async def test_each_failed_try_is_an_entry_of_the_error(busy: Front) -> None:
     [authz] = reply.json()["authorizations"]
     challenge = await http01(client, authz)
     await client.post(challenge["url"], {})
-    for _ in range(busy.office.desk.policy.tries - 1):
+    for _ in range(busy.office.acme_context.policy.tries - 1):
         await waiting(client, challenge["url"])
         await client.post(challenge["url"], {})
     error = (await busy.until(client, challenge["url"], "invalid"))["error"]
     assert error["type"] == f"{ERROR}connection"
     named = {"type": "ip", "value": ELSEWHERE}
-    assert [each["identifier"] for each in error["subproblems"]] == [named] * busy.office.desk.policy.tries
+    assert [each["identifier"] for each in error["subproblems"]] == [named] * busy.office.acme_context.policy.tries
     order = (await client.get(reply.headers["location"])).json()
     assert [each["identifier"] for each in order["error"]["subproblems"]] == [named]  # which of its names it was
 

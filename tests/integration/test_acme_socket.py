@@ -32,7 +32,7 @@ async def served(db: Database, tmp_path: Path) -> AsyncIterator[Front]:
 
 async def said(front: Front, request: bytes) -> bytes:
     """Everything the server says to these bytes, until it ends the connection."""
-    host, _, port = front.office.desk.policy.base_url.removeprefix("http://").partition(":")
+    host, _, port = front.office.acme_context.policy.base_url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(request)
@@ -116,7 +116,7 @@ async def test_an_odd_target_is_not_found(served: Front, target: bytes) -> None:
 
 
 async def test_a_client_that_hangs_up_in_mid_sentence_hurts_nobody(served: Front) -> None:
-    host, _, port = served.office.desk.policy.base_url.removeprefix("http://").partition(":")
+    host, _, port = served.office.acme_context.policy.base_url.removeprefix("http://").partition(":")
     for _ in range(5):
         _, writer = await asyncio.open_connection(host, int(port))
         head = f"POST /acme/ca1/new-account HTTP/1.1\r\nHost: x\r\nContent-Type: {JOSE}\r\nContent-Length: 50\r\n\r\n{{"

@@ -14,12 +14,12 @@ from tests.support.acme_desk import limits
 from tests.support.acme_face import Front, open_front
 from tests.support.engine import Moody
 
-from holdfast.acme import body
+from holdfast.acme import request
 from holdfast.acme.app import site
-from holdfast.acme.replay import OwnNonces
+from holdfast.acme.nonces import OwnNonces
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
-from holdfast.operations import acme_accounts
-from holdfast.operations.desk import Requester
+from holdfast.operations.acme import accounts
+from holdfast.operations.acme.context import Requester
 from holdfast.store.database import Database
 from holdfast.world import SystemClock, SystemRandom
 
@@ -374,7 +374,7 @@ async def test_an_error_of_ours_is_logged_and_says_nothing_of_itself(front: Fron
         async def sweep(self) -> int:
             return 0
 
-    app = site(front.office.desk, Broken(), SystemClock(), front.watch.telemetry)
+    app = site(front.office.acme_context, Broken(), SystemClock(), front.watch.telemetry)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
         client.http = http
         reply = await client.get(client.kid or "")
@@ -389,8 +389,8 @@ async def test_while_the_store_is_away_clients_are_asked_to_come_back(front: Fro
 
     client = await front.client()
     moody = Moody(front.office.db)
-    desk = replace(front.office.desk, db=moody)
-    app = site(desk, OwnNonces(SystemClock(), SystemRandom()), SystemClock(), front.watch.telemetry)
+    acme_context = replace(front.office.acme_context, db=moody)
+    app = site(acme_context, OwnNonces(SystemClock(), SystemRandom()), SystemClock(), front.watch.telemetry)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http:
         away = AcmeClient(http, front.directory, client.signer, client.kid, client.urls)
         assert (await away.order("a.example")).status_code == 201
@@ -409,7 +409,7 @@ async def test_a_ca_that_cannot_be_opened_is_not_gone(front: Front) -> None:
         tx.run("UPDATE cas SET key_secret = NULL, key_device = 'pkcs11:nonsense', version = version + 1")
 
     await front.office.db.write(lose_the_key)
-    await front.office.desk.authorities.refresh()
+    await front.office.acme_context.authorities.refresh()
     for reply in (await front.http.get(front.directory), await client.get(client.kid or "")):
         assert problem(reply) == (503, "serverInternal")
         assert int(reply.headers["retry-after"]) >= 1
@@ -454,7 +454,7 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for_for_ever(front: Fro
         await asyncio.Event().wait()
 
     with pytest.raises(Exception, match="did not arrive"):
-        await body.read(never, None, patience=0.01)
+        await request.read_body(never, None, patience=0.01)
 
 
 async def test_a_client_that_leaves_in_mid_sentence_gets_nothing(front: Front) -> None:
@@ -484,7 +484,7 @@ async def test_a_key_changed_behind_our_back_is_noticed(front: Front) -> None:
     account = (client.kid or "").rpartition("/")[2]
     who = Requester(account, old.thumbprint)
     jwk = json.dumps(new.jwk, sort_keys=True, separators=(",", ":"))
-    await acme_accounts.change_key(front.office.desk, who, jwk=jwk, thumbprint=new.thumbprint)
+    await accounts.change_key(front.office.acme_context, who, jwk=jwk, thumbprint=new.thumbprint)
     assert problem(await client.get(client.kid or "")) == (401, "unauthorized")
     client.signer = new
     assert (await client.get(client.kid or "")).status_code == 200
@@ -496,7 +496,7 @@ async def test_an_account_ended_behind_our_back_is_refused_everywhere(front: Fro
     client = await front.client()
     order = (await client.order("a.example")).json()
     account = (client.kid or "").rpartition("/")[2]
-    await acme_accounts.deactivate(front.office.desk, Requester(account, client.signer.thumbprint))
+    await accounts.deactivate(front.office.acme_context, Requester(account, client.signer.thumbprint))
     urls = [client.kid or "", f"{client.kid}/orders", *order["authorizations"], front.directory]
     for url in urls:
         reply = await client.get(url)

@@ -18,18 +18,16 @@ from tests.support.engine import PATIENCE, eventually
 from tests.support.processes import environment
 from tests.support.stores import migrated, open_store
 
-from holdfast.api.origin import networks
-from holdfast.core.chain import Entry, canonical, verify
-from holdfast.operations import audit
-from holdfast.operations.access import Role
-from holdfast.operations.verbs import Office, dispatch
+from holdfast.api.caller import networks
+from holdfast.core.access import Role
+from holdfast.core.journal import AuditRow, canonical, chain_verdict
+from holdfast.operations.installation import audit
 from holdfast.ports import AuditLine
-from holdfast.sinks import FileSink, SyslogSink
 from holdfast.store import journal
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx
-from holdfast.world import SystemClock
+from holdfast.world import FileSink, SyslogSink, SystemClock
 
 pytestmark = pytest.mark.anyio
 WISH = {"names": ["a.example.com"]}
@@ -83,13 +81,10 @@ async def test_a_change_leaves_digests_of_before_and_after(db: Database, tmp_pat
 
 
 async def test_a_command_on_the_server_is_told_apart(db: Database, tmp_path: Path) -> None:
-    async with a_desk(db, tmp_path) as desk:
-
-        async def nothing() -> None: ...
-
-        office = Office(vault=desk.house.keeper.vault, policy=None, refresh=nothing, problem=lambda ca: None)  # type: ignore[arg-type]
-        offer = {"directory": "https://acme.example.com/directory", "dry_run": False}
-        await dispatch(office, "import.account", offer, actor="local:root")
+    async with a_desk(db, tmp_path, local=True) as desk:
+        offer = {"directory": "https://acme.example.com/directory"}
+        made = await desk.http.post("/imports/account", json=offer, headers={"X-Holdfast-User": "root"})
+        assert made.status_code == 200, made.text
         ask = await desk.as_()
         [row] = (await ask.get("/audit", action="issuer_added", actor="local:root"))["items"]
         assert (row["actor_kind"], row["origin"]["face"]) == ("local", "local")
@@ -148,15 +143,15 @@ async def test_the_export_is_the_whole_log_and_its_chain_can_be_checked_elsewher
         rows = [json.loads(line) for line in answer.text.splitlines()]
         head, newest = await db.read(journal.audit_head)
         entries = [_entry(each) for each in rows]
-        assert verify(entries, newest_seq=head, newest_hash=newest).verified == head
+        assert chain_verdict(entries, newest_seq=head, newest_hash=newest).verified == head
         part = await ask("GET", "/audit/export", actor="human:x")
         assert len(part.text.splitlines()) == 2400
         verdict = await ask.get("/audit/verify")
         assert (verdict["ok"], verdict["verified"], verdict["last_hash"]) == (True, head, newest)
 
 
-def _entry(row: Mapping[str, Any]) -> Entry:
-    return Entry(
+def _entry(row: Mapping[str, Any]) -> AuditRow:
+    return AuditRow(
         seq=row["seq"], at=row["at_us"], actor=row["actor"], action=row["action"], subject=row["subject"],
         details=canonical(row["details"]), hash=row["hash"],
     )  # fmt: skip
@@ -251,8 +246,8 @@ def _received(line: socket.socket, kind: str) -> Sequence[str]:
 CHILD = """
 import asyncio, sys
 from pathlib import Path
-from holdfast.operations import audit
-from holdfast.sinks import FileSink
+from holdfast.operations.installation import audit
+from holdfast.world import FileSink
 from holdfast.store import journal
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock

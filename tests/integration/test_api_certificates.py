@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, p
 from tests.support.api import a_desk
 from tests.support.lifecycle import TruthfulCa
 
+from holdfast.core.access import Role
 from holdfast.errors import Refused
-from holdfast.operations.access import Role
 from holdfast.store import journal
 from holdfast.store.database import Database
 

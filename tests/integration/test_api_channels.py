@@ -12,11 +12,11 @@ from tests.support.api import a_desk
 from tests.support.channels import KEY, a_webhook, draining, states
 from tests.support.engine import PATIENCE
 from tests.support.inboxes import Answer, Inbox, Mailbox, well_signed
-from tests.support.messages import a_notice, owe
+from tests.support.messages import a_notification, owe
 from tests.support.secrets_planted import MARK, MISPLACED_HOOK_KEY, NEW_HOOK_KEY
 
-from holdfast.core.notice import State
-from holdfast.store import alerts
+from holdfast.core.notifications.notification import NotificationState
+from holdfast.operations.notifications import routing
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock
@@ -55,8 +55,11 @@ async def test_a_channel_is_added_shown_changed_paused_and_removed(db: Database,
         assert (changed["rate"], changed["version"]) == ({"burst": 2, "every_s": 5.0}, 2)
         assert (await admin.post("/channels/ops/pause"))["state"] == "paused"
         assert (await admin.post("/channels/ops/resume"))["state"] == "active"
-        await owe(db, a_notice(state=State.PENDING, why=None))
-        more_than_a_page = (a_notice(id=f"notice_x{n}", message=f"x{n}", state=State.PENDING) for n in range(250))
+        await owe(db, a_notification(state=NotificationState.PENDING, why=None))
+        more_than_a_page = (
+            a_notification(id=f"notification_x{n}", message=f"x{n}", state=NotificationState.PENDING)
+            for n in range(250)
+        )
         await owe(db, *more_than_a_page)
         async with asyncio.timeout(PATIENCE):
             tried = await admin("DELETE", "/channels/ops", dry_run=True)
@@ -91,9 +94,9 @@ async def test_settings_are_checked_before_a_channel_is_kept(db: Database, tmp_p
         admin = await desk.as_()
         wrong: list[tuple[dict[str, Any], int, str]] = [
             ({"name": "x", "kind": "smoke"}, 400, "There is no kind of channel 'smoke'."),
-            ({"name": "x", "kind": "slack"}, 400, "slack needs the credential url"),
+            ({"name": "x", "kind": "slack"}, 400, "the credential url is missing"),
             ({"name": "x", "kind": "slack", "settings": {"url": "https://x"}}, 400, "url is a credential"),
-            ({"name": "x", "kind": "email", "settings": {"host": "m"}}, 400, "the setting from and the setting to"),
+            ({"name": "x", "kind": "email", "settings": {"host": "m"}}, 400, "from and to are missing"),
             (a_webhook(web, fallback="nobody"), 404, "There is no channel named 'nobody'."),
             (a_webhook(web, fallback="ops"), 400, "cannot be its own fallback"),
             (a_webhook(web, "UPPER"), 422, "name: It has 1 to 63 lower-case letters"),
@@ -110,7 +113,7 @@ async def test_settings_are_checked_before_a_channel_is_kept(db: Database, tmp_p
         answer = await admin("PATCH", "/channels/ops", bad, headers={"If-Match": "*"})
         assert "the credential url must" in answer.json()["detail"]
         missing = await admin("PATCH", "/channels/ops", {"credentials": {"url": None}}, headers={"If-Match": "*"})
-        assert "webhook needs the credential url" in missing.json()["detail"]
+        assert "the credential url is missing" in missing.json()["detail"]
 
 
 async def test_a_new_secret_signs_beside_the_old_one_until_that_is_taken_away(db: Database, tmp_path: Path) -> None:
@@ -172,8 +175,8 @@ async def test_a_channel_in_trouble_is_shown_and_a_test_that_goes_well_ends_it(d
     async with a_desk(db, tmp_path) as desk, Inbox(Answer(503, body=b"down for lunch")) as web:
         admin = await desk.as_()
         await admin.post("/channels", a_webhook(web))
-        await owe(db, *(a_notice(id=f"notice_{n}", message=f"m{n}") for n in range(4)))
-        await admin.post("/notifications/requeue", {"all": True})
+        await owe(db, *(a_notification(id=f"notification_{n}", message=f"m{n}") for n in range(4)))
+        await admin.post("/dead-letters/requeue", {"all": True})
         async with draining(desk):
 
             async def down() -> bool:
@@ -201,17 +204,17 @@ async def test_a_mailbox_that_says_later_gets_the_letter_later_and_a_test_names_
         mail.refusals = {"grey@x.example": "450 greylisted"}
         told = await admin.post("/channels/ops/test")
         assert (told["ok"], "not for grey@x.example (450 greylisted)" in told["detail"]) == (False, True)
-        await owe(db, a_notice(state=State.PENDING, why=None))
+        await owe(db, a_notification(state=NotificationState.PENDING, why=None))
 
         async def in_state(state: str) -> bool:
             return set((await states(admin)).values()) == {state}
 
         async with draining(desk):
-            await db.write(lambda tx: alerts.wake(tx, {"ops"}))
+            await db.write(lambda tx: routing.wake(tx, {"ops"}))
             await desk.house.until(lambda: in_state("failed"))
             mail.refusals = {}
         await db.write(
-            lambda tx: [tx.run("UPDATE notices SET next_retry_at = 0"), tx.run("UPDATE jobs SET due_at = 0")]
+            lambda tx: [tx.run("UPDATE notifications SET next_retry_at = 0"), tx.run("UPDATE jobs SET due_at = 0")]
         )
         async with draining(desk):
             await desk.house.until(lambda: in_state("sent"))

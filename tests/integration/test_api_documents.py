@@ -13,7 +13,7 @@ from tests.support.commands import typed
 from tests.support.foreign_layouts import SmallCa
 from tests.support.processes import environment
 
-from holdfast.operations.access import Role
+from holdfast.core.access import Role
 from holdfast.store import journal
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
@@ -31,21 +31,21 @@ DOCUMENT: dict[str, Any] = {
 async def test_a_document_is_planned_tried_applied_and_exported_again(db: Database, tmp_path: Path) -> None:
     async with a_desk(db, tmp_path) as desk:
         ask = await desk.as_(Role.OPERATOR)
-        plan = await ask.post("/desired/plan", {"document": DOCUMENT})
+        plan = await ask.post("/documents/plan", {"document": DOCUMENT})
         assert [(each["action"], each["name"]) for each in plan["steps"]] == [
             ("create", "www.example.com"), ("create", "api.example.com")
         ]  # fmt: skip
         assert plan["orders"] == {"ca": 1}
         before = await db.read(journal.audit_head)
-        tried = await ask("POST", "/desired/apply", {"document": DOCUMENT}, dry_run=True)
+        tried = await ask("POST", "/documents/apply", {"document": DOCUMENT}, dry_run=True)
         assert [each["error"] for each in tried.json()["done"]] == ["", ""]
         assert await db.read(journal.audit_head) == before  # only tried
         wish = {"document": DOCUMENT, "expect": plan["digest"]}
-        assert (await ask.post("/desired/apply", wish))["left"] == 0
-        stale = await ask("POST", "/desired/apply", wish)
+        assert (await ask.post("/documents/apply", wish))["left"] == 0
+        stale = await ask("POST", "/documents/apply", wish)
         assert (stale.status_code, stale.json()["code"]) == (409, "stale")
-        exported = await ask.get("/desired")
-        assert (await ask.post("/desired/plan", {"document": exported}))["steps"] == []
+        exported = await ask.get("/documents")
+        assert (await ask.post("/documents/plan", {"document": exported}))["steps"] == []
         auditor = await desk.as_(Role.AUDITOR)
         rows = (await auditor.get("/audit", action="certificate_requested"))["items"]
         assert {(each["actor"], each["origin"]["face"]) for each in rows} == {("human:operator", "api")}
@@ -56,9 +56,9 @@ async def test_an_operator_cannot_lift_an_approval_by_a_document_and_an_admin_ca
         admin, operator = await desk.as_(), await desk.as_(Role.OPERATOR)
         await admin.post("/certificates", {"names": ["www.example.com"], "approval_required": True})
         document = {"certificates": [{"name": "www.example.com", "names": ["www.example.com"]}]}
-        [refused] = (await operator.post("/desired/apply", {"document": document}))["done"]
-        assert "Approval cannot be given up" in refused["error"]
-        [done] = (await admin.post("/desired/apply", {"document": document}))["done"]
+        [refused] = (await operator.post("/documents/apply", {"document": document}))["done"]
+        assert "A change cannot lift the need for approval" in refused["error"]
+        [done] = (await admin.post("/documents/apply", {"document": document}))["done"]
         assert done["error"] == ""
 
 
@@ -67,7 +67,7 @@ async def test_what_is_no_document_is_refused_in_words(db: Database, tmp_path: P
     async with a_desk(db, tmp_path) as desk:
         ask = await desk.as_()
         headers = {"Authorization": f"Bearer {ask.token}", "Content-Type": "application/json"}
-        answer = await desk.http.post("/desired/plan", content=body, headers=headers)
+        answer = await desk.http.post("/documents/plan", content=body, headers=headers)
         assert (answer.status_code, answer.json()["code"]) in ((422, "invalid-request"), (400, "document-refused"))
         assert answer.json()["doc"].endswith(answer.json()["code"])
 
@@ -76,10 +76,10 @@ async def test_a_long_document_is_read_only_for_whoever_may_plan(db: Database, t
     async with a_desk(db, tmp_path) as desk:
         ask = await desk.as_()
         entries = [{"name": f"n{n}.example.com", "names": [f"n{n}.example.com"]} for n in range(6000)]
-        plan = await ask.post("/desired/plan", {"document": {"certificates": entries}})
+        plan = await ask.post("/documents/plan", {"document": {"certificates": entries}})
         assert len(plan["steps"]) == 6000
         long = b"x" * 20_000_000
-        answer = await desk.http.post("/desired/plan", content=long, headers={"Authorization": "Bearer no"})
+        answer = await desk.http.post("/documents/plan", content=long, headers={"Authorization": "Bearer no"})
         assert answer.status_code == 401
 
 

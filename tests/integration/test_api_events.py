@@ -16,8 +16,8 @@ from tests.support.engine import PATIENCE, eventually
 from tests.support.stores import open_store
 
 from holdfast.api.app import mount
-from holdfast.api.journal import STREAMS
-from holdfast.operations.access import Role
+from holdfast.core.access import Role
+from holdfast.operations.installation.events import STREAMS
 from holdfast.store.database import Database, Engine
 from holdfast.telemetry import SilentLog
 from holdfast.world import SystemClock
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.anyio
 async def streaming(
     url: str, token: str, *, last: int | None = None, **query: Any
 ) -> AsyncIterator[AsyncIterator[Any]]:
-    headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
+    headers = {"Authorization": f"Bearer {token}"}
     headers |= {} if last is None else {"Last-Event-ID": str(last)}
     async with (
         asyncio.timeout(PATIENCE),
         httpx2.AsyncClient(timeout=PATIENCE) as http,
-        http.stream("GET", f"{url}/events", headers=headers, params=query) as answer,
+        http.stream("GET", f"{url}/events/stream", headers=headers, params=query) as answer,
     ):
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield _events(answer)
@@ -53,10 +53,10 @@ async def _take(events: AsyncIterator[Any], number: int) -> list[Any]:
 async def test_a_token_follows_so_many_streams_at_once_and_others_are_not_held_up(db: Database, tmp_path: Path) -> None:
     async with a_desk(db, tmp_path) as desk, on_a_port(desk) as url:
         ask, other = await desk.as_(), await desk.as_(Role.VIEWER)
-        counted = desk.api.state.streams
+        counted = desk.services.streams
         counted[_id_of(ask)] = STREAMS - 1
         async with streaming(url, ask.token):
-            one_more = await ask("GET", "/events", headers={"Accept": "text/event-stream"})
+            one_more = await ask("GET", "/events/stream")
             assert (one_more.status_code, one_more.json()["code"]) == (429, "too-many-streams")
             assert one_more.headers["retry-after"] == "5"
             assert one_more.json()["detail"] == f"This token follows {STREAMS} streams of events already."
@@ -110,8 +110,8 @@ async def _another(desk: Desk, make_engine: Callable[[], Engine]) -> AsyncIterat
     """A second replica; on SQLite, which has one, the same store behind another server."""
     shared = desk.house.db.engine.shared
     db = open_store(make_engine()) if shared else desk.house.db
-    front = replace(desk.front, keeper=replace(desk.front.keeper, db=db))
-    async with on_a_port(Desk(house=desk.house, front=front, app=another(front), http=desk.http)) as url:
+    services = replace(desk.services, certificate_context=replace(desk.services.certificate_context, db=db))
+    async with on_a_port(Desk(house=desk.house, services=services, app=another(services), http=desk.http)) as url:
         yield url
     if shared:
         await db.close()
@@ -140,8 +140,8 @@ async def test_a_stream_may_be_about_one_certificate(db: Database, tmp_path: Pat
 async def test_a_stream_ends_by_itself_when_its_replica_leaves(db: Database, tmp_path: Path) -> None:
     async with a_desk(db, tmp_path) as desk:
         left = asyncio.Event()
-        front = replace(desk.front, leaving=left.is_set)
-        async with on_a_port(Desk(house=desk.house, front=front, app=another(front), http=desk.http)) as url:
+        services = replace(desk.services, leaving=left.is_set)
+        async with on_a_port(Desk(house=desk.house, services=services, app=another(services), http=desk.http)) as url:
             ask = await desk.as_()
             await ask.post("/certificates", {"names": ["a.example.com"]})
             async with streaming(url, ask.token, after=0) as events:
@@ -155,8 +155,7 @@ async def test_a_stream_ends_by_itself_when_its_replica_leaves(db: Database, tmp
 async def test_a_last_event_id_is_a_number(db: Database, tmp_path: Path, last: str) -> None:
     async with a_desk(db, tmp_path) as desk:
         ask = await desk.as_()
-        headers = {"Accept": "text/event-stream", "Last-Event-ID": last}
-        answer = await ask("GET", "/events", headers=headers)
+        answer = await ask("GET", "/events/stream", headers={"Last-Event-ID": last})
         assert (answer.status_code, answer.json()["code"]) == (400, "bad-header")
 
 

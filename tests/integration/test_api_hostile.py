@@ -20,12 +20,11 @@ from mcp import Client, StdioServerParameters
 from tests.support.api import Asker, a_desk, on_a_port
 from tests.support.commands import holdfast
 from tests.support.foreign_layouts import SmallCa
-from tests.support.messages import a_notice, owe
+from tests.support.messages import a_notification, owe
 from tests.support.processes import Served, environment
 from tests.support.reaper import PATIENCE, until
 from tests.support.secrets_planted import MARK
 
-from holdfast.operations import approvals
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock
@@ -67,15 +66,15 @@ def _wishes(text: str) -> Iterator[tuple[str, str, Any]]:
         ("labels", {text: "x"}), ("labels", {"team": text}), ("fallback", text),
     ):  # fmt: skip
         yield "POST", "/channels", {**channel, field: value}
-    yield "POST", "/notifications/resolve", {"note": text, "subject": text}
-    yield "POST", "/notifications/requeue", {"channel": text}
+    yield "POST", "/dead-letters/resolve", {"note": text, "subject": text}
+    yield "POST", "/dead-letters/requeue", {"channel": text}
     entry = {"name": "d.example.com", "names": ["d.example.com"]}
     for field, value in (
         ("name", text), ("names", [text]), ("owner", text), ("labels", {text: "x"}), ("labels", {"team": text}),
         ("issuers", [text]), ("profile", text), (text, "x"),
     ):  # fmt: skip
-        yield "POST", "/desired/apply", {"document": {"certificates": [{**entry, field: value}]}}
-    yield "POST", "/desired/plan", {"document": {"scope": {"labels": {text: text}}, "certificates": []}}
+        yield "POST", "/documents/apply", {"document": {"certificates": [{**entry, field: value}]}}
+    yield "POST", "/documents/plan", {"document": {"scope": {"labels": {text: text}}, "certificates": []}}
     yield "GET", "/certificates", {"q": text}
     yield "GET", "/events", {"subject": text}
 
@@ -100,33 +99,36 @@ async def test_hostile_text_is_refused_or_stays_text(db: Database, tmp_path: Pat
 async def _look_around(ask: Asker) -> None:
     for path in ("/certificates", "/tokens", "/audit", "/events", "/issuances", "/jobs", "/notifications"):
         _harmless(await ask("GET", path, limit=500))
-    for path in ("/issuers", "/channels", "/desired", "/notifications/summary"):
+    for path in ("/issuers", "/channels", "/documents", "/notifications/summary"):
         _harmless(await ask("GET", path))
     _harmless(await ask("GET", "/approvals"))
 
 
-async def test_hostile_words_about_approvals_and_notices_stay_words(db: Database, tmp_path: Path) -> None:
+async def test_hostile_words_about_approvals_and_notifications_stay_words(db: Database, tmp_path: Path) -> None:
     """What is kept of them is what was written, to the letter: nothing is cut out, and nothing is let out."""
     async with a_desk(db, tmp_path) as desk:
         ask, kept = await desk.as_(), dict[str, str]()
         for number, text in enumerate(CORPUS):
-            name, notice = f"n{number}.example.com", f"notice_{number}"
+            name, notification = f"n{number}.example.com", f"notification_{number}"
             await desk.house.ask(name, approval_required=True)
-            [waiting] = await approvals.pending(desk.house.keeper)
+            [waiting] = await desk.house.pending()
             _harmless(await ask("POST", f"/approvals/{waiting.id}/reject", {"note": text}))
             told = text.translate({0: None, 0x7F: None})  # both are taken out of what remotes say
-            await owe(db, a_notice(id=notice, message=f"msg_{number}", title=told, text=told, facts={"said": told}))
-            answer = await ask("POST", f"/notifications/{notice}/resolve", {"note": text})
+            await owe(
+                db,
+                a_notification(id=notification, message=f"msg_{number}", title=told, text=told, facts={"said": told}),
+            )
+            answer = await ask("POST", f"/notifications/{notification}/resolve", {"note": text})
             _harmless(answer)
-            _harmless(await ask("GET", f"/notifications/{notice}"))
+            _harmless(await ask("GET", f"/notifications/{notification}"))
             if answer.is_success:
-                kept[notice] = text
+                kept[notification] = text
             else:
                 await ask.post(f"/approvals/{waiting.id}/reject", {"note": "no"})
         await _look_around(ask)
         assert len(kept) > len(CORPUS) / 2
-        for notice, text in kept.items():
-            assert (await ask.get(f"/notifications/{notice}"))["note"] == text
+        for notification, text in kept.items():
+            assert (await ask.get(f"/notifications/{notification}"))["note"] == text
 
 
 def _harmless(answer: httpx2.Response) -> None:
@@ -147,10 +149,10 @@ async def test_a_forged_event_stays_inside_its_line(db: Database, tmp_path: Path
         ask = await desk.as_()
         await ask.post("/certificates", {"names": ["a.example.com"]})
         await ask.post("/certificates/a.example.com/cancel", {"why": "x\nid: 999\nevent: forged\ndata: {}"})
-        headers = {"Authorization": f"Bearer {ask.token}", "Accept": "text/event-stream"}
+        headers = {"Authorization": f"Bearer {ask.token}"}
         async with (
             httpx2.AsyncClient(timeout=PATIENCE) as http,
-            http.stream("GET", f"{url}/events", params={"after": 0}, headers=headers) as answer,
+            http.stream("GET", f"{url}/events/stream", params={"after": 0}, headers=headers) as answer,
         ):
             lines = []
             async for line in answer.aiter_lines():
@@ -245,9 +247,9 @@ def _typed(folder: Path, plant: Planted) -> str:
     file.write_text(f"http://127.0.0.1:1/{plant()}")
     env = environment(folder, {}) | {"HOME": str(folder), "RIGHT": plant.signing(), "WRONG": plant()}
     words = ["notify", "channel", "add", "typed", "--kind", "webhook", "--credential", f"url={file}"]
-    taken = _run(env, *words, "--credential-env", "secret=RIGHT", "-o", "json")
+    taken = _run(env, *words, "--credential", "secret=env:RIGHT", "-o", "json")
     assert taken.returncode == 0, taken.stderr
-    refused = _run(env, *words, "--credential-env", "secret=WRONG")
+    refused = _run(env, *words, "--credential", "secret=env:WRONG")
     assert refused.returncode != 0
     return taken.stdout + taken.stderr + refused.stdout + refused.stderr
 

@@ -10,16 +10,17 @@ from tests.support.api import Desk, a_desk
 from tests.support.engine import eventually
 from tests.support.stores import migrated, open_store
 
-from holdfast.core.inventory import Filter, Grid, grid_around
-from holdfast.core.job import Failed, Spec
+from holdfast.core.access import Role
+from holdfast.core.inventory import Grid, InventoryFilter, grid_around
+from holdfast.core.work.job import JobFailed, Spec
 from holdfast.engine.loop import Loop
 from holdfast.errors import TryLater
-from holdfast.operations.access import Role
-from holdfast.operations.inventory import views_of
-from holdfast.store import inventory, jobs, statistics
+from holdfast.operations.certificates.views import views_of
+from holdfast.store import inventory, statistics
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Row, Session, Tx
+from holdfast.store.work import jobs
 from holdfast.world import SystemClock, SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -122,11 +123,15 @@ class Noting:
 
 SOON = datetime(2100, 1, 1, tzinfo=UTC)
 PAGES: dict[str, dict[str, Any]] = {
-    "first": {"wanted": Filter()},
-    "next": {"wanted": Filter(), "after": ("m", "certificate_1")},
-    "of one owner": {"wanted": Filter(owners=("web",))},
-    "expiring": {"wanted": Filter(expires_before=SOON), "sort": "expires"},
-    "expiring, next": {"wanted": Filter(expires_before=SOON), "sort": "expires", "after": (1, "certificate_1")},
+    "first": {"wanted": InventoryFilter()},
+    "next": {"wanted": InventoryFilter(), "after": ("m", "certificate_1")},
+    "of one owner": {"wanted": InventoryFilter(owners=("web",))},
+    "expiring": {"wanted": InventoryFilter(expires_before=SOON), "sort": "expires"},
+    "expiring, next": {
+        "wanted": InventoryFilter(expires_before=SOON),
+        "sort": "expires",
+        "after": (1, "certificate_1"),
+    },
 }
 
 
@@ -159,7 +164,7 @@ async def test_numbers_of_everything_are_counted_from_indexes(tmp_path: Path) ->
 
     def read(tx: Tx) -> list[str]:
         noting = Noting(tx._session)
-        everything, grid = Filter(whatever_state=True), grid_around(tx.now(), "day", 9, back=False)
+        everything, grid = InventoryFilter(whatever_state=True), grid_around(tx.now(), "day", 9, back=False)
         statistics.summary(Tx(noting), everything)
         statistics.expiry(Tx(noting), everything, grid)
         statistics.outcomes(Tx(noting), everything, grid)
@@ -236,17 +241,17 @@ async def test_a_job_that_waits_is_run_now_and_a_dead_one_gets_its_attempts_back
         assert datetime.fromisoformat(tried.json()["due_at"]) < later
         assert datetime.fromisoformat((await ask.get("/jobs/job_1"))["due_at"]) == later
         assert datetime.fromisoformat((await ask.post("/jobs/job_1/retry"))["due_at"]) < later
-        await _ended(db, Failed(error="no", reason="X", wait=timedelta(hours=1)))
+        await _ended(db, JobFailed(error="no", reason="X", wait=timedelta(hours=1)))
         assert (await ask.get("/jobs/job_1"))["state"] == "failed"
         assert (await ask.post("/jobs/job_1/retry"))["state"] == "ready"
-        await _ended(db, Failed(error="no", reason="X", final=True))
+        await _ended(db, JobFailed(error="no", reason="X", final=True))
         again = await ask.post("/jobs/job_1/retry")
         assert (again["state"], again["attempt"]) == ("ready", 0)
         actions = [each["action"] for each in (await ask.get("/audit", subject="s", actor="human:admin"))["items"]]
         assert actions == ["job_requeued", "job_hastened", "job_hastened"]
 
 
-async def _ended(db: Database, how: Failed) -> None:
+async def _ended(db: Database, how: JobFailed) -> None:
     [claim] = await db.write(lambda tx: jobs.claim(tx, holder="a", free={"k": 1}, ttl=TTL))
     await db.write(lambda tx: jobs.settle(tx, claim, how))
 

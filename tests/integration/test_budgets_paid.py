@@ -7,10 +7,13 @@ import pytest
 from tests.support.later import LaterCa
 from tests.support.lifecycle import House, a_house
 
-from holdfast.core import ca_limits
-from holdfast.core.acme import Identifier
-from holdfast.engine import lifecycle, sweep
-from holdfast.operations import certificates, issuers
+from holdfast.core.issuers import ca_limits
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.engine import sweep
+from holdfast.engine.issuance import duties as issuance_duties
+from holdfast.operations import kinds
+from holdfast.operations.certificates.checks import WishRefused
+from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.ports import no_points
 from holdfast.store.database import Database
 
@@ -33,7 +36,7 @@ async def _lost(house: House, kind: str) -> set[str]:
         tx.run("DELETE FROM budgets")
 
     await house.db.write(lose)
-    assert await sweep.reconcile(house.db, lifecycle.families(house.keeper), no_points) == 1
+    assert await sweep.reconcile(house.db, issuance_duties.families(house.certificate_context), no_points) == 1
     paid = await _paid_by(house.db, kind)
     kept = await house.db.read(lambda tx: tx.rows("SELECT key FROM budgets"))
     assert {row["key"] for row in kept} == paid, "a budget that is not kept limits nothing"
@@ -46,7 +49,7 @@ async def test_an_order_whose_job_was_lost_is_paid_for_like_any_other(db: Databa
     await house.ask(NAME, issuers=["paid"])
     before = await _paid_by(db, "issue")
     names = (Identifier("dns", NAME),)
-    limits = ca_limits.limits_of("test", {"limits": LIMITS})
+    limits = kinds.limits_by("test", {"limits": LIMITS})
     assert before == set(ca_limits.budgets_of_order(limits, "paid", names, renewal=False, in_ari_window=False))
     assert len(before) == 4
     assert await _lost(house, "issue") == before
@@ -64,7 +67,7 @@ async def test_an_order_that_is_placed_pays_for_requests_only(db: Database, tmp_
 
         await house.until(waits)
     assert await _lost(house, "issue") == {REQUEST}
-    await certificates.cancel(house.keeper, NAME, actor="local:alice", why="a mistake")
+    await house.cancel(NAME, actor="local:alice", why="a mistake")
     assert await _paid_by(db, "withdraw") == {REQUEST}
     assert await _lost(house, "withdraw") == {REQUEST}
 
@@ -72,9 +75,9 @@ async def test_an_order_that_is_placed_pays_for_requests_only(db: Database, tmp_
 async def test_two_rows_for_lets_encrypt_share_what_it_counts_across_accounts(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     for name in ("first", "second"):
-        await house.add(name, LaterCa(), directory=issuers.PRESETS["letsencrypt"])
+        await house.add(name, LaterCa(), kind="acme", **kinds.presets()["letsencrypt"].settings)
         await house.ask(NAME if name == "first" else f"{name}.example.com", issuers=[name])
-    left = {name: {each.key for each in await issuers.left(house.keeper, name)} for name in ("first", "second")}
+    left = {name: {each.key for each in await house.read(manage_issuers.left, name)} for name in ("first", "second")}
     domain = "ca/acme-v02.api.letsencrypt.org/domain/example.com"
     assert domain in left["first"] & left["second"]
     assert left["first"] ^ left["second"] == {f"ca/{name}/{each}" for name in left for each in ("requests", "orders")}
@@ -82,14 +85,13 @@ async def test_two_rows_for_lets_encrypt_share_what_it_counts_across_accounts(db
 
 async def test_more_names_than_a_ca_allows_are_refused_before_it_is_asked(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
-    await house.add("le", LaterCa(), directory=issuers.PRESETS["letsencrypt"])
+    await house.add("le", LaterCa(), kind="acme", **kinds.presets()["letsencrypt"].settings)
     names = [f"{number}.example.com" for number in range(26)]
-    with pytest.raises(certificates.WishRefused, match="le puts at most 25 names into a certificate of profile 'short"):
+    with pytest.raises(WishRefused, match="le puts at most 25 names into a certificate of profile 'short"):
         await house.ask(*names, issuers=["le"], profile="shortlived")
     await house.ask(*names[:25], issuers=["le"], profile="shortlived")
-    wider = {"identifiers": certificates.identifiers_of(names)}
-    with pytest.raises(certificates.WishRefused, match="these are 26"):
-        await certificates.change(house.keeper, names[0], wider, actor="local:alice")
+    with pytest.raises(WishRefused, match="these are 26"):
+        await house.change(names[0], names=names)
 
 
 async def test_a_revocation_pays_for_its_request(db: Database, tmp_path: Path) -> None:
@@ -97,8 +99,8 @@ async def test_a_revocation_pays_for_its_request(db: Database, tmp_path: Path) -
     async with house.working():
         await house.ask(NAME)
         await house.settled(NAME)
-    await certificates.set_state(house.keeper, NAME, "paused", actor="local:alice")
-    await certificates.revoke(house.keeper, NAME, reason=4, actor="local:alice")
+    await house.set_state(NAME, "paused", actor="local:alice")
+    await house.revoke(NAME, reason=4, actor="local:alice")
     assert await _paid_by(db, "revoke") == {ca_limits.request_key("ca")}
     assert await _lost(house, "revoke") == {ca_limits.request_key("ca")}
     async with house.working():

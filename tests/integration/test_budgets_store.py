@@ -21,11 +21,11 @@ from tests.support.jobs import (
 )
 from tests.support.reaper import PATIENCE
 
-from holdfast.core.budget import Budget, Limit
-from holdfast.core.job import Again, Claim, Priority, State
-from holdfast.store import budgets, jobs
+from holdfast.core.issuers.budget import Budget, Limit
+from holdfast.core.work.job import Again, Claim, JobState, Priority
 from holdfast.store.database import Database, Engine
 from holdfast.store.tx import Tx
+from holdfast.store.work import budgets, jobs
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +74,7 @@ async def test_a_denied_job_is_not_claimed_and_is_told_its_turn_and_the_reason(d
     turns = []
     for job in waiting:
         assert job is not None
-        assert (job.state, job.reason, job.attempts, job.holder) == (State.READY, "BUDGET", 0, None)
+        assert (job.state, job.reason, job.attempts, job.holder) == (JobState.READY, "BUDGET", 0, None)
         turns.append(job.due_at)
     assert abs(turns[0] - (await now(db) + HOUR)) < MOMENT
     assert turns[1] - turns[0] == HOUR  # each has a turn of its own
@@ -145,7 +145,7 @@ async def test_a_hold_stops_everyone_until_its_time_however_urgent(db: Database)
     assert [each.id for each in await claim(db)] == [free]
     for job_id in ids:
         job = await get(db, job_id)
-        assert (job.state, job.reason, job.due_at) == (State.READY, "NOT_BEFORE", until)
+        assert (job.state, job.reason, job.due_at) == (JobState.READY, "NOT_BEFORE", until)
     assert await used(db, "le") == 0
     await update(db, "UPDATE budgets SET not_before = now_us()")  # three hours have gone by
     await make_due(db)
@@ -296,4 +296,4 @@ async def test_claims_with_budgets_take_a_lease_as_any_other(db: Database) -> No
     await enqueue(db, "s", budgets=("le",))
     [taken] = await db.write(lambda tx: jobs.claim(tx, holder="a", free={"k": 1}, ttl=TTL))
     assert (taken.budgets, taken.attempt) == (("le",), 1)
-    assert (await get(db, taken.id)).state is State.RUNNING
+    assert (await get(db, taken.id)).state is JobState.RUNNING

@@ -10,15 +10,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.support.ca import Opened, authorities_of, issue, opened_ca, revoked
 from tests.support.engine import eventually, working
 
-from holdfast.core.ca import CaOptions, Policy
-from holdfast.engine import ca_crl, sweep
-from holdfast.operations.revocation import CRL
-from holdfast.pki.crl import Reason
+from holdfast.core.own_ca.ca import CaOptions, Crl, Issued, Policy
+from holdfast.core.revocation_reason import RevocationReason
+from holdfast.engine import sweep
+from holdfast.engine.own_ca import crls as crl_jobs
+from holdfast.operations.own_ca.revocation import CRL
 from holdfast.ports import no_points
-from holdfast.store import crls, jobs
-from holdfast.store.ca_certificates import Issued
-from holdfast.store.crls import Crl
 from holdfast.store.database import Database
+from holdfast.store.own_ca import crls
+from holdfast.store.work import jobs
 from holdfast.world import SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -27,11 +27,11 @@ BEFORE, AFTER = Policy(publish_url="http://before.example"), Policy(publish_url=
 
 async def moved(opened: Opened) -> Opened:
     """The same CA as a server sees it that was started with another address."""
-    authorities = authorities_of(opened.vault, AFTER, opened.watch)
+    authorities = authorities_of(opened.secret_store, AFTER, opened.watch)
     await authorities.refresh()
     ca = authorities.get("ca1")
     assert ca is not None
-    return Opened(opened.vault, authorities, ca, AFTER, opened.watch)
+    return Opened(opened.secret_store, authorities, ca, AFTER, opened.watch)
 
 
 async def lists(db: Database, opened: Opened, shards: int) -> list[Crl]:
@@ -43,7 +43,7 @@ async def lists(db: Database, opened: Opened, shards: int) -> list[Crl]:
     async def there() -> bool:
         return all(now > was for was, now in zip(before, await _numbers(db, shards), strict=True))
 
-    async with working(db, [ca_crl.kind(db, opened.authorities, opened.watch.telemetry)], watch=opened.watch):
+    async with working(db, [crl_jobs.kind(db, opened.authorities, opened.watch.telemetry)], watch=opened.watch):
         await eventually(there)
     return [each for each in await db.read(lambda tx: [crls.get(tx, "ca1", n) for n in range(shards)]) if each]
 
@@ -75,7 +75,7 @@ async def test_certificates_of_before_a_move_are_checked_with_the_lists_of_after
     await lists(db, opened, shards)
     later = await moved(opened)
     new = await issue(db, later.ca, number=3)
-    await revoked(db, bad, Reason.SUPERSEDED)
+    await revoked(db, bad, RevocationReason.SUPERSEDED)
     found = await lists(db, later, shards)
     assert "leaf: OK" in openssl(tmp_path, later, found, old)
     assert "leaf: OK" in openssl(tmp_path, later, found, new)
@@ -111,7 +111,7 @@ async def test_a_list_from_the_future_is_replaced_at_once_by_one_with_a_higher_n
     ahead = "UPDATE crls SET this_update = this_update + :by, next_update = next_update + :by"
     await db.write(lambda tx: tx.run(ahead, by=timedelta(days=30)))
     await db.write(lambda tx: tx.run("UPDATE jobs SET due_at = due_at + :by", by=timedelta(days=30)))
-    await sweep.reconcile(db, [ca_crl.owed(SystemRandom())], no_points)
+    await sweep.reconcile(db, [crl_jobs.owed(SystemRandom())], no_points)
     job, now = await db.read(lambda tx: (jobs.live(tx, CRL, "ca1/0"), tx.now()))
     assert job is not None
     assert job.due_at <= now

@@ -10,23 +10,24 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from tests.support.ca import Opened, issue, opened_ca, revoked
+from tests.support.ca import Opened, change_ca, issue, opened_ca, revoked
 from tests.support.engine import eventually, working
 from tests.support.pki import crl_findings
 
-from holdfast.core.ca import CaOptions
-from holdfast.core.job import Spec
-from holdfast.engine import ca_crl, sweep
-from holdfast.operations import ca as cas_of
-from holdfast.operations import observe
-from holdfast.operations.revocation import CRL, GATHER_FOR
-from holdfast.pki.crl import Reason
+from holdfast.core.own_ca.ca import CaOptions, Crl
+from holdfast.core.revocation_reason import RevocationReason
+from holdfast.core.work.job import Spec
+from holdfast.engine import sweep
+from holdfast.engine.own_ca import crls as crl_jobs
+from holdfast.operations.installation import observe
+from holdfast.operations.own_ca import manage as cas_of
+from holdfast.operations.own_ca.revocation import CRL, GATHER_FOR
 from holdfast.pki.refused import SignerRefused
 from holdfast.ports import no_points
-from holdfast.store import crls, jobs
-from holdfast.store.crls import Crl
 from holdfast.store.database import Database
+from holdfast.store.own_ca import crls
 from holdfast.store.tx import Tx
+from holdfast.store.work import jobs
 from holdfast.world import SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +35,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def signing(db: Database, opened: Opened) -> AsyncIterator[None]:
-    async with working(db, [ca_crl.kind(db, opened.authorities, opened.watch.telemetry)], watch=opened.watch):
+    async with working(db, [crl_jobs.kind(db, opened.authorities, opened.watch.telemetry)], watch=opened.watch):
         yield
 
 
@@ -87,7 +88,7 @@ async def test_a_revoked_certificate_is_on_the_next_list_within_a_minute(db: Dat
     async with signing(db, opened):
         await the_list(db, 1)
         await eventually(lambda: _sleeps(db))
-        await revoked(db, issued, Reason.KEY_COMPROMISE)
+        await revoked(db, issued, RevocationReason.KEY_COMPROMISE)
         assert timedelta(0) < await due_in(db) <= GATHER_FOR  # it gathers others, but not for long
         await due_now(db)
         crl = await the_list(db, 2)
@@ -110,10 +111,10 @@ async def test_what_is_revoked_while_a_list_is_signed_brings_the_next_one_forwar
     first, second = await issue(db, opened.ca), await issue(db, opened.ca, number=2)
     await revoked(db, first)
     [claim] = await db.write(lambda tx: jobs.claim(tx, holder="a", free={CRL: 1}, ttl=timedelta(minutes=1)))
-    facts = await db.read(lambda tx: ca_crl._facts(tx, "ca1", 0))
+    facts = await db.read(lambda tx: crl_jobs._facts(tx, "ca1", 0))
     await revoked(db, second)
-    made = await ca_crl._signed(opened.authorities, opened.ca, 0, facts)
-    later = ca_crl.Again(after=timedelta(days=2), write=lambda tx: ca_crl._write(tx, made=made, facts=facts))
+    made = await crl_jobs._signed(opened.authorities, opened.ca, 0, facts)
+    later = crl_jobs.Again(after=timedelta(days=2), write=lambda tx: crl_jobs._write(tx, made=made, facts=facts))
     await db.write(lambda tx: jobs.settle(tx, claim, later))
     assert await due_in(db) <= GATHER_FOR
     async with signing(db, opened):
@@ -129,15 +130,15 @@ async def test_a_revocation_that_was_missed_is_found_by_the_reconciler(db: Datab
         await eventually(lambda: _sleeps(db))
     past = "UPDATE ca_certificates SET revoked_at = now_us() - 60000000, reason = 4 WHERE id = :id"
     await db.write(lambda tx: tx.run(past, id=issued.id))
-    await sweep.reconcile(db, [ca_crl.owed(SystemRandom())], no_points)
+    await sweep.reconcile(db, [crl_jobs.owed(SystemRandom())], no_points)
     assert await due_in(db) <= timedelta(0)
 
 
 async def test_a_list_whose_job_vanished_gets_another(db: Database, tmp_path: Path) -> None:
     await opened_ca(db, tmp_path, options=CaOptions(shards=3))
     await db.write(lambda tx: tx.run("DELETE FROM jobs WHERE kind = :kind", kind=CRL))
-    assert await sweep.reconcile(db, [ca_crl.owed(SystemRandom())], no_points) == 3
-    assert await sweep.reconcile(db, [ca_crl.owed(SystemRandom())], no_points) == 0
+    assert await sweep.reconcile(db, [crl_jobs.owed(SystemRandom())], no_points) == 3
+    assert await sweep.reconcile(db, [crl_jobs.owed(SystemRandom())], no_points) == 0
 
 
 async def test_each_shard_names_its_own_certificates_and_its_own_address(db: Database, tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ async def test_more_shards_or_another_life_bring_new_lists_at_once(
     async with signing(db, opened):
         await the_list(db, 1)
         await eventually(lambda: _sleeps(db))
-    await cas_of.change_options(db, "ca1", lambda was: replace(was, **change), actor="local:test")  # type: ignore[arg-type]
+    await change_ca(db, "ca1", lambda was: replace(was, **change), actor="local:test")  # type: ignore[arg-type]
     for shard in range(change.get("shards", 1)):
         assert await due_in(db, f"ca1/{shard}") <= timedelta(0)
 
@@ -180,7 +181,7 @@ async def test_another_change_leaves_the_lists_alone(db: Database, tmp_path: Pat
     async with signing(db, opened):
         await the_list(db, 1)
         await eventually(lambda: _sleeps(db))
-    await cas_of.change_options(db, "ca1", lambda was: replace(was, eab_required=True), actor="local:test")
+    await change_ca(db, "ca1", lambda was: replace(was, eab_required=True), actor="local:test")
     assert await _sleeps(db)
 
 
@@ -220,10 +221,10 @@ async def test_two_holders_of_the_job_cannot_both_write_their_list(db: Database,
     [quick] = await claim("b", timedelta(minutes=1))
     answers = []
     for holder in (quick, slow):
-        facts = await db.read(lambda tx: ca_crl._facts(tx, "ca1", 0))
-        made = await ca_crl._signed(opened.authorities, opened.ca, 0, replace(facts, number=1))
-        again = ca_crl.Again(
-            after=timedelta(days=1), write=lambda tx, m=made, f=facts: ca_crl._write(tx, made=m, facts=f)
+        facts = await db.read(lambda tx: crl_jobs._facts(tx, "ca1", 0))
+        made = await crl_jobs._signed(opened.authorities, opened.ca, 0, replace(facts, number=1))
+        again = crl_jobs.Again(
+            after=timedelta(days=1), write=lambda tx, m=made, f=facts: crl_jobs._write(tx, made=m, facts=f)
         )
         settle: Callable[[Tx], None] = lambda tx, h=holder, a=again: jobs.settle(tx, h, a)  # type: ignore[misc]  # noqa: E731
         answers.append(await asyncio.gather(db.write(settle), return_exceptions=True))
@@ -231,7 +232,7 @@ async def test_two_holders_of_the_job_cannot_both_write_their_list(db: Database,
 
 
 def partial_claim(db: Database) -> Callable:  # type: ignore[type-arg]
-    async def claim(holder: str, ttl: timedelta) -> list[ca_crl.Work]:
+    async def claim(holder: str, ttl: timedelta) -> list[crl_jobs.Work]:
         return await db.write(lambda tx: jobs.claim(tx, holder=holder, free={CRL: 1}, ttl=ttl))  # type: ignore[return-value]
 
     return claim
@@ -259,7 +260,7 @@ async def test_an_expired_certificate_stays_until_it_was_on_a_list_made_after_it
 
 async def test_a_ca_that_is_closed_goes_on_signing_lists(db: Database, tmp_path: Path) -> None:
     opened = await opened_ca(db, tmp_path)
-    await cas_of.set_state(db, "ca1", "closed", actor="local:test")
+    await db.write(lambda tx: cas_of.set_state(tx, "ca1", "closed", actor="local:test"))
     await opened.authorities.refresh()
     async with signing(db, opened):
         await the_list(db, 1)

@@ -11,27 +11,28 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from starlette.responses import PlainTextResponse
-from tests.support.ca import Opened, opened_ca, revoked, with_ended_issuer
+from tests.support.ca import Opened, change_ca, opened_ca, revoked, with_ended_issuer
 from tests.support.engine import Watch, eventually, working
 
-from holdfast.core.acme import OrderState
-from holdfast.core.job import Done, Outcome
-from holdfast.core.problem import Problem
-from holdfast.engine import acme_issue
-from holdfast.engine.kind import Kind, Work
-from holdfast.operations import acme_orders
-from holdfast.operations import ca as cas
-from holdfast.operations.ca import CaOptions
-from holdfast.operations.deliveries import Deliveries
-from holdfast.operations.desk import Changes, Desk
-from holdfast.operations.handover import Handover
-from holdfast.operations.listener import PATIENCE, Listener, names_of, usable, wanting
-from holdfast.pki.ceremony import Plan
+from holdfast.core.own_ca.acme import OrderState
+from holdfast.core.own_ca.ca import Issued
+from holdfast.core.own_ca.problem import Problem
+from holdfast.core.work.job import Done, Outcome
+from holdfast.engine.kind import JobKind, Work
+from holdfast.engine.own_ca import signing
+from holdfast.operations.acme import orders as acme_orders
+from holdfast.operations.acme.certificates import Deliveries
+from holdfast.operations.acme.context import AcmeContext, Changes
+from holdfast.operations.acme.handover import Handover
+from holdfast.operations.own_ca import manage as cas
+from holdfast.operations.own_ca.listener import PATIENCE, Listener, names_of, usable, wanting
+from holdfast.operations.own_ca.manage import CaOptions
+from holdfast.pki.ceremony import CeremonyPlan
 from holdfast.secret import Secret
-from holdfast.store import ca_certificates, listeners
 from holdfast.store.database import Database
-from holdfast.store.listeners import Ordered
-from holdfast.web.serve import AddressTaken, Tls, bind, serving
+from holdfast.store.own_ca import certificates as ca_certificates
+from holdfast.store.own_ca.certificates import ListenerCertificate
+from holdfast.web.serve import AddressTaken, ListenerTls, bind, serving
 from holdfast.world import SystemRandom
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
@@ -41,8 +42,8 @@ DAY = timedelta(days=1)
 # ── When to order, and for which names ──
 
 
-def ordered(**changes: object) -> Ordered:
-    whole = Ordered(
+def ordered(**changes: object) -> ListenerCertificate:
+    whole = ListenerCertificate(
         order="o1",
         host="ca.example",
         key_secret="secret_1",
@@ -76,7 +77,7 @@ NEW = {"certificate": None, "not_before": None, "not_after": None}
     ],
 )
 def test_another_is_ordered_when_there_is_none_or_two_thirds_are_over(
-    recent: list[Ordered], after: float, wanted: bool
+    recent: list[ListenerCertificate], after: float, wanted: bool
 ) -> None:
     assert (wanting(recent, T0 + after * DAY) is not None) is wanted
 
@@ -108,14 +109,14 @@ class Held:
     """A replica's listener, and what it loads."""
 
     listener: Listener
-    tls: Tls
-    desk: Desk
+    tls: ListenerTls
+    acme_context: AcmeContext
     opened: Opened
     watch: Watch
 
 
 def a_listener(db: Database, opened: Opened, base_url: str = "https://localhost:8631", first: str = "ca1") -> Held:
-    desk = Desk(
+    acme_context = AcmeContext(
         db=db,
         random=SystemRandom(),
         policy=replace(opened.policy, base_url=base_url),
@@ -124,9 +125,9 @@ def a_listener(db: Database, opened: Opened, base_url: str = "https://localhost:
         delivered=Deliveries(db),
         handover=Handover(),
     )
-    tls, watch = Tls(), Watch()
-    listener = Listener(desk=desk, telemetry=watch.telemetry, load=tls.load, first_ca=first)
-    return Held(listener, tls, desk, opened, watch)
+    tls, watch = ListenerTls(), Watch()
+    listener = Listener(acme_context=acme_context, telemetry=watch.telemetry, load=tls.load, first_ca=first)
+    return Held(listener, tls, acme_context, opened, watch)
 
 
 @asynccontextmanager
@@ -134,7 +135,7 @@ async def issuing(db: Database, held: Held) -> AsyncIterator[None]:
     async def caa(*_: object) -> Problem | None:
         return None
 
-    async with working(db, [acme_issue.kind(held.desk, caa=caa, use_pkilint=True)]):
+    async with working(db, [signing.kind(held.acme_context, caa=caa, use_pkilint=True)]):
         yield
 
 
@@ -149,8 +150,8 @@ async def shown(held: Held, port: int) -> x509.Certificate:
     return x509.load_der_x509_certificate(der)
 
 
-async def orders(db: Database, host: str = "localhost") -> list[Ordered]:
-    return await db.read(lambda tx: listeners.newest(tx, host))
+async def orders(db: Database, host: str = "localhost") -> list[ListenerCertificate]:
+    return await db.read(lambda tx: ca_certificates.newest_for_listener(tx, host))
 
 
 @pytest.mark.anyio
@@ -170,7 +171,7 @@ async def test_the_first_look_orders_a_certificate_and_the_next_handshake_shows_
     assert not any(b"PRIVATE KEY" in bytes(each["box"]) for each in boxes)
 
 
-async def certificates(db: Database) -> list[ca_certificates.Issued]:
+async def certificates(db: Database) -> list[Issued]:
     return await db.read(lambda tx: ca_certificates.page(tx, ca="ca1"))
 
 
@@ -206,8 +207,8 @@ async def test_it_is_counted_as_deployed_so_that_nobody_is_told_it_was_never_col
     held = a_listener(db, await opened_ca(db, tmp_path))
     async with issuing(db, held):
         await held.listener.tend()
-    assert isinstance(held.desk.delivered, Deliveries)
-    await held.desk.delivered.flush()
+    assert isinstance(held.acme_context.delivered, Deliveries)
+    await held.acme_context.delivered.flush()
     assert [each.delivery for each in await certificates(db)] == ["deployed"]
 
 
@@ -235,12 +236,14 @@ async def test_it_is_replaced_while_we_serve_when_it_is_old_or_revoked(db: Datab
 
 @pytest.mark.anyio
 async def test_a_ca_that_may_not_sign_for_our_name_is_passed_over(db: Database, tmp_path: Path) -> None:
-    opened = await opened_ca(db, tmp_path, plan=Plan(name="Confined", permit=("example.internal",)))
+    opened = await opened_ca(db, tmp_path, plan=CeremonyPlan(name="Confined", permit=("example.internal",)))
     held = a_listener(db, opened)
     async with issuing(db, held):
         await held.listener.tend()
         assert await orders(db) == []
-        await cas.create(opened.vault, ca="ca2", plan=Plan(name="Free"), options=CaOptions(), actor="system")
+        await cas.create(
+            opened.secret_store, ca="ca2", plan=CeremonyPlan(name="Free"), options=CaOptions(), actor="system"
+        )
         await opened.authorities.refresh()
         await held.listener.tend()
     assert [each.ca for each in await orders(db)] == ["ca2"]
@@ -249,8 +252,10 @@ async def test_a_ca_that_may_not_sign_for_our_name_is_passed_over(db: Database, 
 @pytest.mark.anyio
 async def test_the_first_ca_signs_for_us_even_while_it_is_closed_to_others(db: Database, tmp_path: Path) -> None:
     opened = await opened_ca(db, tmp_path)
-    await cas.create(opened.vault, ca="ca2", plan=Plan(name="Other"), options=CaOptions(), actor="system")
-    await cas.set_state(db, "ca1", "closed", actor="local:test")
+    await cas.create(
+        opened.secret_store, ca="ca2", plan=CeremonyPlan(name="Other"), options=CaOptions(), actor="system"
+    )
+    await db.write(lambda tx: cas.set_state(tx, "ca1", "closed", actor="local:test"))
     await opened.authorities.refresh()
     held = a_listener(db, opened)
     async with issuing(db, held):
@@ -260,7 +265,7 @@ async def test_the_first_ca_signs_for_us_even_while_it_is_closed_to_others(db: D
 
 
 async def permit(db: Database, opened: Opened, *patterns: str) -> None:
-    await cas.change_options(db, "ca1", lambda was: replace(was, permitted=patterns), actor="local:test")
+    await change_ca(db, "ca1", lambda was: replace(was, permitted=patterns), actor="local:test")
     await opened.authorities.refresh()
 
 
@@ -269,7 +274,9 @@ async def test_names_that_the_first_ca_may_not_issue_come_from_another_until_it_
     db: Database, tmp_path: Path
 ) -> None:
     opened = await opened_ca(db, tmp_path)
-    await cas.create(opened.vault, ca="ca2", plan=Plan(name="Other"), options=CaOptions(), actor="system")
+    await cas.create(
+        opened.secret_store, ca="ca2", plan=CeremonyPlan(name="Other"), options=CaOptions(), actor="system"
+    )
     await permit(db, opened, "*.example.internal")
     held = a_listener(db, opened)
     async with issuing(db, held):
@@ -291,9 +298,9 @@ async def test_an_order_that_is_refused_is_told_and_not_repeated_at_once(db: Dat
 
     async def refuse(work: Work) -> Outcome:
         problem = Problem("serverInternal", "No.", 500)
-        return Done(write=lambda tx: acme_issue.refuse(tx, work.claim.subject, problem, "it is a test"))
+        return Done(write=lambda tx: signing.refuse(tx, work.claim.subject, problem, "it is a test"))
 
-    async with working(db, [Kind(name=acme_orders.ISSUE, handler=refuse)]):
+    async with working(db, [JobKind(name=acme_orders.ISSUE, handler=refuse)]):
         for _ in range(3):
             await held.listener.tend()
         assert len(await orders(db)) == 1
@@ -307,7 +314,7 @@ async def test_an_order_that_is_refused_is_told_and_not_repeated_at_once(db: Dat
 @pytest.mark.anyio
 async def test_without_a_ca_nothing_is_ordered_and_nothing_fails(db: Database, tmp_path: Path) -> None:
     opened = await opened_ca(db, tmp_path)
-    await cas.set_state(db, "ca1", "closed", actor="local:test")
+    await db.write(lambda tx: cas.set_state(tx, "ca1", "closed", actor="local:test"))
     await opened.authorities.refresh()
     held = a_listener(db, opened, first="another")
     for _ in range(2):
@@ -325,7 +332,7 @@ async def test_an_issuer_that_has_ended_is_told_once_and_not_asked(db: Database,
     for _ in range(2):
         await held.listener.tend()
     [told] = held.watch.log.told("listener.no_ca")
-    assert "renew-issuer" in str(told)
+    assert "ca renew" in str(told)
     assert await orders(db) == []
 
 
@@ -334,30 +341,30 @@ async def test_only_the_last_few_keys_are_kept(db: Database, tmp_path: Path) -> 
     opened = await opened_ca(db, tmp_path)
     held = a_listener(db, opened)
     async with issuing(db, held):
-        for _ in range(listeners.KEPT + 2):
+        for _ in range(ca_certificates.LISTENER_CERTIFICATES_KEPT + 2):
             await held.listener.tend()
             await db.write(lambda tx: tx.run("UPDATE ca_certificates SET revoked_at = now_us(), reason = 4"))
-    assert len(await orders(db)) == listeners.KEPT
+    assert len(await orders(db)) == ca_certificates.LISTENER_CERTIFICATES_KEPT
     kept = await db.read(lambda tx: tx.rows("SELECT id FROM secrets"))
-    assert len(kept) == listeners.KEPT + 2  # and the two of the CA
+    assert len(kept) == ca_certificates.LISTENER_CERTIFICATES_KEPT + 2  # and the two of the CA
 
 
 @pytest.mark.anyio
 async def test_an_old_version_of_tls_is_refused(tmp_path: Path) -> None:
-    assert Tls().context.minimum_version is ssl.TLSVersion.TLSv1_2
-    assert Tls().context.options & ssl.OP_NO_RENEGOTIATION
+    assert ListenerTls().context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert ListenerTls().context.options & ssl.OP_NO_RENEGOTIATION
 
 
 def test_a_key_that_does_not_belong_to_the_chain_is_not_loaded() -> None:
     with pytest.raises(ssl.SSLError):
-        Tls().load(b"", Secret(b"nothing"))
+        ListenerTls().load(b"", Secret(b"nothing"))
 
 
 def test_loading_leaves_no_open_file_behind() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(5):
         with pytest.raises(ssl.SSLError):
-            Tls().load(b"", Secret(b"nothing"))
+            ListenerTls().load(b"", Secret(b"nothing"))
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 

@@ -1,6 +1,5 @@
 """What an operator decides holds for orders and proofs of before, too; and nobody uses up another's limit."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -8,15 +7,17 @@ from typing import Any
 
 import pytest
 from tests.support.acme_desk import Office, a_csr, limits, open_office
+from tests.support.ca import change_ca
 
-from holdfast.core.acme import Identifier, Order, OrderState
-from holdfast.core.ca import CaOptions, Mode, Rate
-from holdfast.core.problem import AcmeError
-from holdfast.operations import acme_certificates, acme_orders, ca_options
-from holdfast.operations import ca as cas
-from holdfast.operations.desk import Requester
-from holdfast.store import ca_certificates
+from holdfast.core.own_ca.acme import Identifier, Order, OrderState
+from holdfast.core.own_ca.ca import CaOptions, Mode, RateLimit
+from holdfast.core.own_ca.problem import AcmeError
+from holdfast.operations.acme import certificates, orders
+from holdfast.operations.acme.context import Requester
+from holdfast.operations.own_ca import cas
+from holdfast.operations.own_ca.cas import CaSettings
 from holdfast.store.database import Database
+from holdfast.store.own_ca import certificates as ca_certificates
 
 pytestmark = pytest.mark.anyio
 NAME = Identifier("dns", "a.corp.example")
@@ -25,10 +26,10 @@ TRUST = CaOptions(mode=Mode.TRUST)
 
 async def decided(office: Office, **changes: Any) -> None:
     """By the operator, and known to the server."""
-    wanted: Mapping[str, Any] = changes
-    await cas.change_options(office.db, "ca1", lambda was: ca_options.changed(was, wanted), actor="local:test")
-    await office.desk.authorities.refresh()
-    found = office.desk.authorities.get("ca1")
+    wanted = CaSettings(**changes)
+    await change_ca(office.db, "ca1", lambda was: cas.changed(was, wanted), actor="local:test")
+    await office.acme_context.authorities.refresh()
+    found = office.acme_context.authorities.get("ca1")
     assert found is not None
     office.ca = found
 
@@ -50,7 +51,7 @@ async def refusal(office: Office, who: Requester, order: Order) -> str:
     """Why it cannot be finalized; the order is over then, and says the same."""
     with pytest.raises(AcmeError) as refused:
         await office.finalize(who, order)
-    now = await acme_orders.get(office.desk, who, order.id)
+    now = await orders.get(office.acme_context, who, order.id)
     assert now.state is OrderState.INVALID
     assert now.error == refused.value.problem
     return refused.value.problem.type
@@ -89,7 +90,7 @@ async def test_who_was_only_trusted_with_a_name_cannot_revoke_its_certificates_o
         found = await db.read(lambda tx: ca_certificates.get(tx, issued.certificate or ""))
         assert found is not None
         with pytest.raises(AcmeError) as refused:
-            await acme_certificates.revoke(office.desk, office.ca, found.der, 4, who=other, key_spki=None)
+            await certificates.revoke(office.acme_context, office.ca, found.der, 4, who=other, key_spki=None)
         assert refused.value.problem.type == "unauthorized"
 
 
@@ -120,7 +121,7 @@ async def test_an_order_for_a_name_that_its_account_was_bound_to_is_over_when_it
 
 
 async def test_orders_that_prove_nothing_do_not_use_up_a_name(db: Database, tmp_path: Path) -> None:
-    policy = limits(orders_per_identifier=Rate(count=1, span=timedelta(hours=1)))
+    policy = limits(orders_per_identifier=RateLimit(count=1, span=timedelta(hours=1)))
     async with open_office(db, tmp_path, policy=policy) as office, office.working():
         for _ in range(3):
             await office.order(await office.client())
@@ -131,18 +132,18 @@ async def test_orders_that_prove_nothing_do_not_use_up_a_name(db: Database, tmp_
             await office.finalize(who, again)
         assert refused.value.problem.type == "rateLimited"
         assert 0 < (refused.value.problem.retry_after or 0) <= 3600
-        assert (await acme_orders.get(office.desk, who, again.id)).state is OrderState.READY
+        assert (await orders.get(office.acme_context, who, again.id)).state is OrderState.READY
 
 
 async def test_a_name_that_is_used_up_at_one_ca_is_not_at_another(db: Database, tmp_path: Path) -> None:
-    policy = limits(orders_per_identifier=Rate(count=1, span=timedelta(hours=1)))
+    policy = limits(orders_per_identifier=RateLimit(count=1, span=timedelta(hours=1)))
     async with open_office(db, tmp_path, policy=policy, options=TRUST) as office:
         who = await trusted(office, "*")
         other = replace(office.ca, id="ca2")
         for n, ca in enumerate((office.ca, other)):
             order = await office.order(who, NAME, Identifier("dns", f"n{n}.example"))
             await moved(db, order, ca.id)
-            started = await acme_orders.finalize(office.desk, ca, who, order.id, a_csr(*order.identifiers))
+            started = await orders.finalize(office.acme_context, ca, who, order.id, a_csr(*order.identifiers))
             assert started.state is OrderState.PROCESSING
 
 

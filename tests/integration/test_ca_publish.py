@@ -14,16 +14,16 @@ from tests.support.engine import eventually, working
 from tests.support.pki import NOW, a_signer, an_issuer
 
 from holdfast.core.finding import Level
-from holdfast.engine import ca_crl
+from holdfast.engine.own_ca import crls as crl_jobs
 from holdfast.errors import StoreUnavailable, TryLater
-from holdfast.operations import publishing
-from holdfast.operations.diagnosis_lists import own_lists
-from holdfast.operations.publishing import Published
+from holdfast.operations.installation.diagnosis import own_lists
+from holdfast.operations.own_ca import publication
+from holdfast.operations.own_ca.publication import Published
 from holdfast.pki import crl
 from holdfast.ports import Request, Response
-from holdfast.store import crls
 from holdfast.store.database import Database
-from holdfast.web import publish
+from holdfast.store.own_ca import crls
+from holdfast.web import sites
 
 pytestmark = pytest.mark.anyio
 
@@ -31,15 +31,15 @@ pytestmark = pytest.mark.anyio
 @asynccontextmanager
 async def asking(db: Database) -> AsyncIterator[httpx2.AsyncClient]:
     async def fetch(ca: str, name: str) -> Published | None:
-        return await publishing.fetch(db, ca, name)
+        return await publication.fetch(db, ca, name)
 
-    transport = httpx2.ASGITransport(app=Starlette(routes=[*publish.routes(fetch)]))
+    transport = httpx2.ASGITransport(app=Starlette(routes=[*sites.published_routes(fetch)]))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8630") as client:
         yield client
 
 
 async def listed(db: Database, opened: Opened) -> None:
-    async with working(db, [ca_crl.kind(db, opened.authorities, opened.watch.telemetry)]):
+    async with working(db, [crl_jobs.kind(db, opened.authorities, opened.watch.telemetry)]):
         await eventually(lambda: db.read(lambda tx: crls.get(tx, "ca1", 0)))
 
 
@@ -84,13 +84,13 @@ async def test_whoever_has_the_newest_list_is_not_sent_it_again(db: Database, tm
 async def test_a_list_is_never_kept_beyond_its_end(db: Database, tmp_path: Path) -> None:
     opened = await opened_ca(db, tmp_path)
     await listed(db, opened)
-    found = await publishing.fetch(db, "ca1", "0.crl")
+    found = await publication.fetch(db, "ca1", "0.crl")
     assert found is not None
-    assert found.fresh_for == publishing.CRL_FRESH_FOR
+    assert found.fresh_for == publication.CRL_FRESH_FOR
     ending = "UPDATE crls SET next_update = now_us() + :left"
     for left, fresh in ((timedelta(seconds=30), 30), (timedelta(seconds=-30), 0)):
         await db.write(lambda tx, left=left: tx.run(ending, left=left))  # type: ignore[misc]
-        found = await publishing.fetch(db, "ca1", "0.crl")
+        found = await publication.fetch(db, "ca1", "0.crl")
         assert found is not None
         assert abs(found.fresh_for - fresh) <= 2
 
@@ -118,7 +118,7 @@ async def test_while_the_store_is_away_clients_are_told_to_come_back() -> None:
     async def away(ca: str, name: str) -> Published | None:
         raise StoreUnavailable("gone fishing")
 
-    transport = httpx2.ASGITransport(app=Starlette(routes=[*publish.routes(away)]))
+    transport = httpx2.ASGITransport(app=Starlette(routes=[*sites.published_routes(away)]))
     async with httpx2.AsyncClient(transport=transport, base_url="http://x") as client:
         answer = await client.get("/pki/ca1/0.crl")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
@@ -152,7 +152,7 @@ class Places:
         ({"0.crl": 0, "1.crl": 8}, True, Level.BAD, "1.crl: it begins only at"),
         ({"0.crl": -8}, True, Level.BAD, "0.crl: it ended at"),
         ({"0.crl": 0, "root.crl": -8}, True, Level.BAD, "root.crl: it ended at"),
-        ({"0.crl": None}, True, Level.BAD, "is no list"),
+        ({"0.crl": None}, True, Level.BAD, "is no CRL"),
     ],
     ids=["shards", "one", "none", "none-yet", "silent", "future", "past", "root-past", "page"],
 )

@@ -8,43 +8,36 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
-from tests.support.ca import Opened, authorities_of, issue, opened_ca
+from tests.support.ca import Opened, authorities_of, do, issue, opened_ca, services_of
 from tests.support.engine import eventually, working
 
-from holdfast.engine import ca_crl, ca_root_crl, sweep
-from holdfast.operations import publishing, root_lists, verbs
-from holdfast.operations.root_lists import ROOT_CRL, RootListRefused
-from holdfast.operations.verbs import Office
+from holdfast.engine import sweep
+from holdfast.engine.own_ca import crls as crl_jobs
+from holdfast.operations.context import Services
+from holdfast.operations.own_ca import publication
+from holdfast.operations.own_ca import root_crls as root_crl_operations
+from holdfast.operations.own_ca.root_crls import ROOT_CRL, RootListRefused
 from holdfast.pki.ceremony import crl_url_of
-from holdfast.pki.issuer import Issuer
+from holdfast.pki.signing import SigningCertificate
 from holdfast.ports import no_points
-from holdfast.store import cas, crls, jobs, root_crls
 from holdfast.store.database import Database
+from holdfast.store.own_ca import cas, crls
+from holdfast.store.work import jobs
 from holdfast.world import SystemRandom
 
 pytestmark = pytest.mark.anyio
-GIVEN: dict[str, Any] = {"key": "ec-p256", "permit": [], "options": {}}
 
 
-async def an_office(db: Database, folder: Path, **given: Any) -> tuple[Office, Opened]:
+async def an_office(db: Database, folder: Path, **given: Any) -> tuple[Services, Opened]:
     """With a CA of before such lists, "ca1", and one that was made since, "made"."""
     opened = await opened_ca(db, folder)
-    office = Office(
-        vault=opened.vault,
-        policy=opened.policy,
-        refresh=opened.authorities.refresh,
-        problem=opened.authorities.problem,
-    )
-    await do(office, "ca.create", ca="made", name="Made", **{**GIVEN, **given})
+    office = services_of(opened)
+    await do(office, "ca.create", ca="made", name="Made", **given)
     return office, opened
 
 
-async def do(office: Office, verb: str, **args: Any) -> Any:
-    return await verbs.dispatch(office, verb, args, actor="local:alice")
-
-
 async def served(db: Database, ca: str) -> x509.CertificateRevocationList | None:
-    found = await publishing.fetch(db, ca, "root.crl")
+    found = await publication.fetch(db, ca, "root.crl")
     return None if found is None else x509.load_der_x509_crl(found.content)
 
 
@@ -66,15 +59,15 @@ async def test_the_whole_chain_of_a_new_ca_can_be_checked_and_its_issuer_can_be_
     db: Database, tmp_path: Path
 ) -> None:
     office, opened = await an_office(db, tmp_path / "ca")
-    assert crl_url_of(await issuer_of(db, "made")) == office.policy.root_crl_url("made")
+    assert crl_url_of(await issuer_of(db, "made")) == opened.policy.root_crl_url("made")
     made = opened.authorities.get("made")
     assert made is not None
     leaf = x509.load_der_x509_certificate((await issue(db, made)).der)
-    async with working(db, [ca_crl.kind(db, opened.authorities, opened.watch.telemetry)], watch=opened.watch):
+    async with working(db, [crl_jobs.kind(db, opened.authorities, opened.watch.telemetry)], watch=opened.watch):
         await eventually(lambda: _is_listed(db, "made"))
 
     async def verdict() -> str:
-        own = await publishing.fetch(db, "made", "0.crl")
+        own = await publication.fetch(db, "made", "0.crl")
         assert own is not None
         lists = [x509.load_der_x509_crl(own.content), await served(db, "made")]
         pems = [each.public_bytes(Encoding.PEM) for each in lists if each is not None]
@@ -86,7 +79,9 @@ async def test_the_whole_chain_of_a_new_ca_can_be_checked_and_its_issuer_can_be_
     assert "leaf: OK" in await verdict()
     serial = f"{(await issuer_of(db, 'made')).serial_number:x}"
     asked = {"ca": "made", "revoke": serial, "reason": "key-compromise"}
-    assert (await do(office, "ca.root-crl", **asked, dry_run=True))["cut_off"] == ["CA made with 1 good certificates"]
+    assert (await do(office, "ca.root-crl", **asked, dry_run=True))["cut_off"] == [
+        {"ca": "made", "good_certificates": 1}
+    ]
     assert "leaf: OK" in await verdict()
     assert (await do(office, "ca.root-crl", **asked))["revoked"] == [serial]
     assert "error 23 at 1 depth" in await verdict()
@@ -118,8 +113,8 @@ async def test_a_ca_of_before_has_no_such_list_until_one_is_signed_or_its_issuer
     await do(office, "ca.root-crl", ca="made", days=3)
     due = await db.read(lambda tx: tx.rows("SELECT due_at - now_us() AS rest FROM jobs WHERE kind = :k", k=ROOT_CRL))
     assert sorted(round(row["rest"] / 86_400_000_000) for row in due) == [1, 10]  # a third of each life
-    await do(office, "ca.renew-issuer", ca="ca1", years=6)
-    assert crl_url_of(await issuer_of(db, "ca1")) == office.policy.root_crl_url("ca1")
+    await do(office, "ca.renew", ca="ca1", years=6)
+    assert crl_url_of(await issuer_of(db, "ca1")) == opened.policy.root_crl_url("ca1")
     assert number_of(await served(db, "ca1")) == 1
 
 
@@ -132,11 +127,11 @@ async def test_the_next_list_is_signed_long_before_the_last_ends_and_says_all_it
     office, opened = await an_office(db, tmp_path)
     await do(office, "ca.root-crl", ca="made", revoke="abcdef", reason="superseded")
     [before] = list(await served(db, "made") or ())
-    kept = await db.read(lambda tx: root_crls.everything(tx))
+    kept = await db.read(lambda tx: crls.all_root_crls(tx))
     age = "UPDATE root_crls SET this_update = this_update - :by, next_update = next_update - :by"
-    await db.write(lambda tx: tx.run(age, by=root_lists.LIFE / 3 + timedelta(minutes=1)))
+    await db.write(lambda tx: tx.run(age, by=root_crl_operations.LIFE / 3 + timedelta(minutes=1)))
     await db.write(lambda tx: jobs.bring_forward(tx, ROOT_CRL, kept[0].root, tx.now()))
-    async with working(db, [ca_root_crl.kind(opened.vault, opened.watch.telemetry)], watch=opened.watch):
+    async with working(db, [crl_jobs.root_kind(opened.secret_store, opened.watch.telemetry)], watch=opened.watch):
         await eventually(lambda: _has_number(db, 3))
     after = await served(db, "made")
     assert [(each.serial_number, each.revocation_date_utc) for each in after or ()] == [
@@ -144,7 +139,7 @@ async def test_the_next_list_is_signed_long_before_the_last_ends_and_says_all_it
     ]
     job, now = await db.read(lambda tx: (jobs.live(tx, ROOT_CRL, kept[0].root), tx.now()))
     assert job is not None
-    assert root_lists.LIFE / 4 < job.due_at - now < root_lists.LIFE / 2
+    assert root_crl_operations.LIFE / 4 < job.due_at - now < root_crl_operations.LIFE / 2
 
 
 async def _has_number(db: Database, number: int) -> bool:
@@ -155,7 +150,7 @@ async def test_a_list_that_lost_its_job_gets_it_back_and_one_from_the_future_is_
     db: Database, tmp_path: Path
 ) -> None:
     await an_office(db, tmp_path)
-    families = [ca_root_crl.owed(SystemRandom())]
+    families = [crl_jobs.owed_roots(SystemRandom())]
     assert await sweep.reconcile(db, families, no_points) == 0
     await db.write(lambda tx: tx.run("DELETE FROM jobs"))
     assert await sweep.reconcile(db, families, no_points) == 1
@@ -172,16 +167,16 @@ async def test_a_list_that_lost_its_job_gets_it_back_and_one_from_the_future_is_
 async def test_the_next_issuer_is_confined_as_the_one_before_unless_it_is_said_otherwise(
     db: Database, tmp_path: Path
 ) -> None:
-    office, _ = await an_office(db, tmp_path, permit=["corp.example"])
-    for ca, wishes in {"same": {}, "other": {"permit": ["example.org"]}, "free": {"any_name": True}}.items():
-        await do(office, "ca.create", **{"ca": ca, "name": "Made", "under": "made", **GIVEN, **wishes})  # type: ignore[dict-item]
+    office, _ = await an_office(db, tmp_path, confine=["corp.example"])
+    for ca, wishes in {"same": {}, "other": {"confine": ["example.org"]}, "free": {"any_name": True}}.items():
+        await do(office, "ca.create", ca=ca, name="Made", under="made", **wishes)  # type: ignore[arg-type]
     found = {ca: await issuer_of(db, ca) for ca in ("made", "same", "other", "free")}
-    confined = {ca: Issuer(id=ca, certificate=each).constraints for ca, each in found.items()}
+    confined = {ca: SigningCertificate(id=ca, certificate=each).constraints for ca, each in found.items()}
     assert confined["same"] == confined["made"] is not None
     assert confined["other"] not in (None, confined["made"])
     assert confined["free"] is None
     assert len({each.subject for each in found.values()}) == 4  # one name with two keys would mislead
-    assert len(await db.read(lambda tx: root_crls.everything(tx))) == 1
+    assert len(await db.read(lambda tx: crls.all_root_crls(tx))) == 1
     assert number_of(await served(db, "same")) == 1
 
 
@@ -189,14 +184,14 @@ async def test_what_is_only_tried_changes_nothing(db: Database, tmp_path: Path) 
     office, opened = await an_office(db, tmp_path)
     eab = await do(office, "eab.create", ca="ca1")
     before = await db.read(lambda tx: tx.rows("SELECT seq FROM audit"))
-    assert (await do(office, "ca.create", ca="x", name="X", **GIVEN, under="ca1", dry_run=True))["under"] == "ca1"
-    assert (await do(office, "ca.set", ca="ca1", changes={"shards": 3}, dry_run=True))["options"]["shards"] == 3
+    assert (await do(office, "ca.create", ca="x", name="X", under="ca1", dry_run=True))["ca"] == "x"
+    assert (await do(office, "ca.change", ca="ca1", shards=3, dry_run=True))["options"]["shards"] == 3
     assert (await do(office, "ca.open", ca="ca1", dry_run=True))["state"] == "active"
-    assert (await do(office, "eab.revoke", kid=eab["kid"], dry_run=True))["state"] == "free"
-    assert (await do(office, "key.block", key="ab" * 32, why="", dry_run=True))["key"] == "ab" * 32
+    assert (await do(office, "eab.revoke", kid=eab["kid"], dry_run=True))["state"] == "revoked"
+    assert (await do(office, "keys.block", key="ab" * 32, why="", dry_run=True))["key"] == "ab" * 32
     assert (await do(office, "ca.root-crl", ca="made", dry_run=True))["number"] == 2
     assert await db.read(lambda tx: tx.rows("SELECT seq FROM audit")) == before
     assert number_of(await served(db, "made")) == 1
-    authorities = authorities_of(opened.vault)
+    authorities = authorities_of(opened.secret_store)
     await authorities.refresh()
     assert sorted(each.id for each in authorities.all()) == ["ca1", "made"]

@@ -22,7 +22,7 @@ from tests.support.postgres import Cluster
 from tests.support.processes import Served, environment
 from tests.support.reaper import PATIENCE, until
 
-from holdfast.pki import chain, csr, keys, linting
+from holdfast.pki import chain, csr, keys, lint
 
 pytestmark = pytest.mark.anyio
 BUSY = ("pending", "processing")
@@ -150,7 +150,7 @@ async def test_a_client_with_a_key_of_ours_gets_a_certificate_and_the_operator_r
     leaf = certificates[0]
     now = leaf.not_valid_before_utc + (leaf.not_valid_after_utc - leaf.not_valid_before_utc) / 2
     assert chain.verification_problem(leaf, certificates[1:], roots, now) is None
-    assert linting.certificate_findings(leaf.public_bytes(Encoding.DER)) == []
+    assert lint.pkilint_findings(leaf.public_bytes(Encoding.DER)) == []
     installed.ca("revoke", f"{leaf.serial_number:x}", "--ca", "default", "--reason", "key-compromise", "--yes")
 
     def listed() -> bool:
@@ -158,13 +158,13 @@ async def test_a_client_with_a_key_of_ours_gets_a_certificate_and_the_operator_r
         return crl.get_revoked_certificate_by_serial_number(leaf.serial_number) is not None
 
     until(listed, "the certificate on the list", every=0.2)
-    [mine] = [each for each in installed.ca("accounts") if each["eab"] == key["kid"]]
+    [mine] = [each for each in installed.ca("accounts") if each["eab_key"] == key["kid"]]
     [order] = installed.ca("orders", "--account", mine["account"])
     assert (order["state"], order["names"]) == ("valid", ["127.0.0.1"])
 
 
 async def test_a_trusting_ca_gives_the_names_of_the_key_and_no_others(installed: Installation) -> None:
-    if "lab" not in {each["ca"] for each in installed.ca("list")}:
+    if "lab" not in {each["ca"] for each in installed.ca("ls")}:
         installed.ca("create", "lab", "--mode", "trust", "--eab-required")
     key = installed.ca("eab", "create", "lab", "--name", "*.lab.internal")
     async with installed.client() as client:
@@ -192,7 +192,7 @@ async def test_a_closed_ca_takes_no_new_orders_until_it_is_opened_again(installe
 async def test_a_blocked_key_gets_no_certificate(installed: Installation) -> None:
     installed.ca("set", "default", "--no-eab-required")
     private = ec.generate_private_key(ec.SECP256R1())
-    installed.ca("block-key", keys.spki_sha256(private.public_key()).hex(), "--why", "published")
+    installed.ca("block-key", keys.spki_sha256(private.public_key()).hex(), "--why", "published", "--yes")
     async with installed.client() as client:
         await client.register()
         placed = await client.order("127.0.0.1")

@@ -11,16 +11,17 @@ from tests.support.acme_desk import Office, open_office
 from tests.support.ca import with_ended_issuer
 from tests.support.engine import eventually
 
-from holdfast.core.acme import Order, OrderState
-from holdfast.core.ca import CaOptions, Mode
-from holdfast.core.problem import AcmeError
+from holdfast.core.own_ca.acme import Order, OrderState
+from holdfast.core.own_ca.ca import CaOptions, Mode
+from holdfast.core.own_ca.problem import AcmeError
 from holdfast.errors import TryLater
-from holdfast.operations import acme_orders
-from holdfast.operations.acme_orders import ISSUE
-from holdfast.operations.desk import Requester
-from holdfast.pki.signer import Signer
-from holdfast.store import ca_certificates, jobs
+from holdfast.operations.acme import orders
+from holdfast.operations.acme.context import Requester
+from holdfast.operations.acme.orders import ISSUE
+from holdfast.pki.signing import Signer
 from holdfast.store.database import Database
+from holdfast.store.own_ca import certificates
+from holdfast.store.work import jobs
 
 pytestmark = pytest.mark.anyio
 
@@ -48,14 +49,14 @@ async def with_device(db: Database, folder: Path, refusals: int) -> AsyncIterato
         names = """UPDATE acme_accounts SET names = '["*"]' WHERE id = :id"""
         await db.write(lambda tx: tx.run(names, id=who.account))
         office.ca = replace(office.ca, signer=Away(office.ca.signer, refusals))
-        office.desk.authorities._opened["ca1"] = office.ca
+        office.acme_context.authorities._opened["ca1"] = office.ca
         order = await office.order(who)
         yield office, who, await office.finalize(who, order)
 
 
 def tried(db: Database, order: Order, times: int) -> Callable[[], object]:
     async def looked() -> bool:
-        found = await db.read(lambda tx: ca_certificates.tries(tx, order.id))
+        found = await db.read(lambda tx: certificates.tries(tx, order.id))
         job = await db.read(lambda tx: jobs.live(tx, ISSUE, order.id))
         return found is not None and len(found[0]) == times and job is not None and job.state == "ready"
 
@@ -72,10 +73,10 @@ async def test_a_device_that_is_away_for_longer_than_three_tries_does_not_cost_t
             assert job is not None
             assert (job.reason, job.attempts) == ("SIGNER_UNAVAILABLE", 0)
             assert job.due_at - now < timedelta(minutes=6)
-            assert office.desk.authorities.problem("ca1") == "The device is away"
+            assert office.acme_context.authorities.problem("ca1") == "The device is away"
             await db.write(lambda tx: jobs.bring_forward(tx, ISSUE, order.id, tx.now()))
         assert (await office.ended(who, order.id)).state is OrderState.VALID
-        assert office.desk.authorities.problem("ca1") is None
+        assert office.acme_context.authorities.problem("ca1") is None
 
 
 async def test_the_first_try_after_one_that_failed_comes_within_seconds(db: Database, tmp_path: Path) -> None:
@@ -95,14 +96,14 @@ async def test_an_order_that_could_not_be_signed_for_an_hour_is_over_and_says_so
         assert ended.state is OrderState.INVALID
         assert ended.error is not None
         assert ended.error.type == "serverInternal"
-        assert (await acme_orders.get(office.desk, who, order.id)).certificate is None
+        assert (await orders.get(office.acme_context, who, order.id)).certificate is None
 
 
 async def test_an_issuer_that_has_ended_takes_no_orders_and_says_why(db: Database, tmp_path: Path) -> None:
     async with open_office(db, tmp_path) as office:
         who = await office.client()
-        office.ca = office.desk.authorities._opened["ca1"] = await with_ended_issuer(office.ca)
+        office.ca = office.acme_context.authorities._opened["ca1"] = await with_ended_issuer(office.ca)
         with pytest.raises(AcmeError, match="not valid now") as refused:
             await office.order(who)
         assert refused.value.problem.type == "serverInternal"
-        assert "holdfast ca renew-issuer ca1" in (office.desk.authorities.problem("ca1") or "")
+        assert "holdfast ca renew ca1" in (office.acme_context.authorities.problem("ca1") or "")

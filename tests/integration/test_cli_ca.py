@@ -5,7 +5,7 @@ import ssl
 import stat
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -24,9 +24,10 @@ class Ground:
 
     folder: Path
     settings: dict[str, str]
+    environment: dict[str, str] = field(default_factory=dict)
 
     def holdfast(self, *args: str) -> subprocess.CompletedProcess[str]:
-        return holdfast(*args, env=environment(self.folder, self.settings))
+        return holdfast(*args, env=environment(self.folder, self.settings) | self.environment)
 
     def ca(self, *args: str) -> Any:
         """What `holdfast ca … -o json` says."""
@@ -70,7 +71,7 @@ def test_the_socket_is_for_our_user_alone(ground: Ground, served: Served) -> Non
 
 
 def test_the_first_start_made_a_ca_whose_root_clients_can_trust(ground: Ground, served: Served) -> None:
-    [listed] = ground.ca("list")
+    [listed] = ground.ca("ls")
     assert (listed["ca"], listed["state"]) == ("default", "active")
     root = ground.holdfast("ca", "chain", "default", "--root").stdout
     trust = ssl.create_default_context(cadata=root)
@@ -101,11 +102,11 @@ def test_a_change_holds_for_the_running_server_at_once(ground: Ground, served: S
 def test_an_eab_key_is_made_shown_once_listed_and_revoked(ground: Ground, served: Served) -> None:
     made = ground.ca("eab", "create", "default", "--name", "*.example.internal", "--note", "web", "--lifetime", "7d")
     assert len(made["mac"]) == 43
-    rows = {each["kid"]: each for each in ground.ca("eab", "list")}
+    rows = {each["kid"]: each for each in ground.ca("eab", "ls")}
     assert rows[made["kid"]]["state"] == "free"
     assert made["mac"] not in served.output()
-    ground.ca("eab", "revoke", made["kid"])
-    rows = {each["kid"]: each for each in ground.ca("eab", "list")}
+    ground.ca("eab", "revoke", made["kid"], "--yes")
+    rows = {each["kid"]: each for each in ground.ca("eab", "ls")}
     assert rows[made["kid"]]["state"] == "revoked"
 
 
@@ -122,9 +123,9 @@ def test_a_revoked_certificate_is_on_the_list_that_everyone_can_fetch(ground: Gr
 
 
 def test_what_shuts_others_out_asks_back_and_can_be_tried_first(ground: Ground, served: Served) -> None:
-    tried = ground.holdfast("ca", "renew-issuer", "default", "--years", "9", "--dry-run")
+    tried = ground.holdfast("ca", "renew", "default", "--years", "9", "--dry-run")
     assert (tried.returncode, "Nothing was changed" in tried.stderr) == (0, True)
-    assert ground.holdfast("ca", "renew-issuer", "default", "--years", "9", "--yes").returncode == 0
+    assert ground.holdfast("ca", "renew", "default", "--years", "9", "--yes").returncode == 0
     asked = ground.holdfast("--no-input", "ca", "close", "default")
     assert asked.returncode == 1
     assert "This needs --yes" in asked.stderr
@@ -136,13 +137,13 @@ def test_what_shuts_others_out_asks_back_and_can_be_tried_first(ground: Ground, 
 
 def test_every_change_is_in_the_audit_with_whoever_made_it(ground: Ground, served: Served) -> None:
     assert "The audit chain holds" in ground.audit()
-    names = {each["ca"] for each in ground.ca("list")}
+    names = {each["ca"] for each in ground.ca("ls")}
     ground.ca("close", "default", "--yes")
-    tested = ground.holdfast("ca", "test", "own")
+    tested = ground.holdfast("issuer", "test", "own")
     assert tested.returncode == 1
     assert "To open it: holdfast ca open default" in tested.stdout + tested.stderr
     ground.ca("open", "default")
-    assert {each["ca"] for each in ground.ca("list")} == names
+    assert {each["ca"] for each in ground.ca("ls")} == names
     assert "The audit chain holds" in ground.audit()
 
 
@@ -152,9 +153,9 @@ def test_every_change_is_in_the_audit_with_whoever_made_it(ground: Ground, serve
         (("show", "nope"), 6, "There is no CA 'nope'."),
         (("create", "default"), 5, "There is a CA 'default' already."),
         (("create", "Not-A-Name"), 1, "is no name for a CA"),
-        (("set", "default"), 1, "Nothing was to be changed."),
+        (("set", "default"), 1, "No setting of the CA is given."),
         (("set", "default", "--challenge", "http-99"), 1, "There is no challenge 'http-99'."),
-        (("set", "default", "--crl-lifetime", "soon"), 1, "'soon' is no duration"),
+        (("set", "default", "--crl-lifetime", "soon"), 2, "'soon' is no span of time"),
         (("revoke", "ab", "--ca", "default"), 2, "Missing option '--reason'"),
         (("revoke", "ab", "--ca", "default", "--reason", "superseded"), 6, "There is no certificate ab"),
         (("orders", "--ca", "nosuch"), 6, "There is no CA 'nosuch'."),
@@ -176,8 +177,8 @@ def test_what_cannot_be_done_is_told_with_the_right_exit_code(
 
 
 def test_tables_are_for_people(ground: Ground, served: Served) -> None:
-    told = ground.holdfast("ca", "own").stdout
-    assert told.splitlines()[0].split() == ["CA", "STATE", "MODE", "EAB", "REQUIRED", "ISSUER", "ENDS"]
+    told = ground.holdfast("ca", "ls").stdout
+    assert told.splitlines()[0].split() == ["CA", "STATE", "MODE", "EAB", "REQUIRED", "SUBJECT", "EXPIRES", "AT"]
     assert ground.holdfast("ca", "pauses").stderr == "Nothing is paused.\n"
     assert "https://localhost" in ground.holdfast("ca", "show", "default").stdout
 
@@ -215,7 +216,7 @@ def test_a_ceremony_elsewhere_is_taken_over_with_its_key(alone: Ground, tmp_path
     chains = ("--chain", str(out / "intermediate.pem"), "--chain", str(out / "root.pem"))
     key = ("--key", str(out / "intermediate-key.pem"), "--passphrase-file", str(secret))
     told = alone.ca("adopt", "old", *chains, *key)
-    assert told["issuer"].startswith("CN=Old Intermediate CA")
+    assert told["subject"].startswith("CN=Old Intermediate CA")
     wrong = alone.holdfast("ca", "adopt", "older", *chains, "--key", str(out / "root-key.pem"))
     assert wrong.returncode == 1
     assert "no passphrase was given" in wrong.stderr
@@ -223,40 +224,83 @@ def test_a_ceremony_elsewhere_is_taken_over_with_its_key(alone: Ground, tmp_path
     again = alone.holdfast("ca", "adopt", "older", *chains, *key)
     assert again.returncode == 5
     assert "CA 'old' signs with this issuer's key already" in again.stderr
-    assert alone.ca("create", "lab")["issuer"].startswith("CN=Holdfast lab Intermediate CA")
+    assert alone.ca("create", "lab")["subject"].startswith("CN=Holdfast lab Intermediate CA")
 
 
 def test_without_a_store_nothing_is_made_by_mistake(tmp_path: Path) -> None:
     place = Ground(tmp_path / "none", {})
-    done = place.holdfast("ca", "list")
+    done = place.holdfast("ca", "ls")
     assert done.returncode == 1
     assert "There is no database" in done.stderr
     assert not (tmp_path / "none").exists()
 
 
-# ── When another server is meant ──
+def test_a_token_counts_without_a_server_too(alone: Ground) -> None:
+    with Served(alone.folder, alone.settings) as server:
+        server.wait_until_ready()
+        made = alone.holdfast("token", "create", "looker", "--role", "viewer", "-o", "json")
+        assert made.returncode == 0, made.stderr
+        assert server.stop() == 0
+    alone.environment["HOLDFAST_TOKEN"] = json.loads(made.stdout)["token"]
+    assert [each["ca"] for each in alone.ca("ls")] == ["default"]
+    refused = alone.holdfast("ca", "set", "default", "--eab-required")
+    assert refused.returncode == 4
+    assert "may not change our CAs" in refused.stderr
+
+
+# ── From another machine ──
+
+
+def test_our_cas_are_administered_from_another_machine_by_role(ground: Ground, served: Served, tmp_path: Path) -> None:
+    tokens = {}
+    for role in ("admin", "viewer"):
+        made = ground.holdfast("token", "create", f"remote-{role}", "--role", role, "-o", "json")
+        assert made.returncode == 0, made.stderr
+        tokens[role] = json.loads(made.stdout)["token"]
+    there = Ground(tmp_path / "none", {}, {"HOLDFAST_SERVER_URL": served.url, "HOLDFAST_TOKEN": tokens["admin"]})
+    there.ca("create", "remote", "--permit", "*.remote.example")
+    assert "remote" in {each["ca"] for each in there.ca("ls")}
+    issued = there.holdfast("issue", "remote.internal", "--wait")
+    assert issued.returncode == 0, issued.stderr
+    listed = there.ca("certificates", "default")
+    [certificate] = [each for each in listed if each["names"] == ["remote.internal"]]
+    revoke = ("revoke", certificate["serial"], "--ca", "default", "--reason", "superseded", "--yes")
+    there.environment["HOLDFAST_TOKEN"] = tokens["viewer"]
+    assert "remote" in {each["ca"] for each in there.ca("ls")}
+    for args in (revoke, ("close", "remote", "--yes"), ("eab", "create", "remote")):
+        refused = there.holdfast("ca", *args)
+        assert (refused.returncode, "may not" in refused.stderr) == (4, True), refused.stderr
+    there.environment["HOLDFAST_TOKEN"] = tokens["admin"]
+    assert there.ca(*revoke)["revoked_at"] is not None
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(
     ("args", "env", "words"),
     [
-        ((), {"HOLDFAST_SERVER_URL": "https://holdfast.example"}, "unset HOLDFAST_SERVER_URL"),
-        ((), {"HOLDFAST_CONTEXT": "prod"}, "unset HOLDFAST_CONTEXT"),
-        (("--server", "https://holdfast.example"), {}, "leave --server out"),
-        ((), {"LOGGED_IN": "yes"}, "holdfast logout"),
+        ((), {"HOLDFAST_SERVER_URL": "https://holdfast.example"}, "A server elsewhere needs a token."),
+        (("--server", "https://holdfast.example"), {}, "A server elsewhere needs a token."),
+        ((), {"HOLDFAST_CONTEXT": "here"}, "The server cannot be reached"),
+        ((), {}, "The server cannot be reached"),
     ],
-    ids=["variable", "context", "option", "login"],
+    ids=["variable", "option", "context", "login"],
 )
-def test_a_command_of_our_own_cas_refuses_when_a_server_elsewhere_is_named(
+def test_a_command_goes_to_the_server_elsewhere_that_is_named(
     tmp_path: Path, args: tuple[str, ...], env: dict[str, str], words: str
 ) -> None:
-    if "LOGGED_IN" in env:
+    place = Ground(tmp_path / "none", {}, {"HOME": str(tmp_path), **env})
+    if not args and "HOLDFAST_SERVER_URL" not in env:
         login = tmp_path / ".config" / "holdfast" / "login.json"
         login.parent.mkdir(parents=True)
-        login.write_text(json.dumps({"server": "https://holdfast.example", "token": "hf_x"}))
-    given = environment(tmp_path / "none", {}) | {"HOME": str(tmp_path)} | env
-    done = holdfast("ca", "create", "lab", *args, env=given)
-    assert done.returncode == 2, done.stderr
-    assert "works only on the machine of the server" in done.stderr
+        known = {"here": {"server": "http://127.0.0.1:1", "token": "hf_x"}}
+        login.write_text(json.dumps({"current": "here", "contexts": known}))
+    done = place.holdfast("ca", "create", "lab", *args)
+    assert done.returncode != 0
     assert words in done.stderr
     assert not (tmp_path / "none").exists()
+
+
+def test_what_works_on_files_of_the_server_says_so_when_a_server_is_named(tmp_path: Path) -> None:
+    done = Ground(tmp_path / "none", {}).holdfast("key", "rotate", "--server", "https://holdfast.example")
+    assert done.returncode == 2
+    assert "works only on the machine of the server" in done.stderr

@@ -21,16 +21,15 @@ from tests.support.postgres import Cluster
 from tests.support.reaper import until
 from tests.support.secrets_planted import KEPT_BY_COMMAND
 
-from holdfast import keyfile
-from holdfast.config import Settings, Store
-from holdfast.keyring import SCRYPT
-from holdfast.operations import keys
+from holdfast.config import Settings, StoreSettings
+from holdfast.from_settings import open_store
+from holdfast.keyring import SCRYPT, read_key_file, rewrite_key_file
+from holdfast.operations.installation import keys
 from holdfast.ports import no_points
 from holdfast.secret import Secret
 from holdfast.store import migrate, secrets
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
-from holdfast.stores import open_store
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
 FILES, RANDOM, CLOCK = LocalFiles(), SystemRandom(), SystemClock()
@@ -98,15 +97,15 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setting
         return
     cluster: Cluster = request.getfixturevalue("postgres")
     url = cluster.create_database(request.getfixturevalue("template"))
-    yield Settings(store=Store(data_dir=tmp_path, url=Secret(url)))
+    yield Settings(store=StoreSettings(data_dir=tmp_path, url=Secret(url)))
     cluster.drop_database(url)
 
 
 def test_rotate_puts_every_secret_under_a_new_key_and_says_so(settings: Settings):
     ids = keep(settings, 4)
-    [old] = keyfile.read(FILES, settings.key_file) or ()
+    [old] = read_key_file(FILES, settings.key_file) or ()
     done = holdfast(settings, "key", "rotate")
-    [new] = keyfile.read(FILES, settings.key_file) or ()
+    [new] = read_key_file(FILES, settings.key_file) or ()
     assert new.id != old.id
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == (
@@ -120,7 +119,7 @@ def test_rotate_puts_every_secret_under_a_new_key_and_says_so(settings: Settings
 
 def test_status_is_a_table_for_people_and_json_for_programs(settings: Settings):
     keep(settings, 2)
-    [kek] = keyfile.read(FILES, settings.key_file) or ()
+    [kek] = read_key_file(FILES, settings.key_file) or ()
     done = holdfast(settings, "key", "status")
     assert (done.returncode, done.stderr) == (0, "")
     head, row = done.stdout.splitlines()
@@ -140,7 +139,7 @@ def test_neither_command_shows_a_key_or_a_passphrase(tmp_path: Path):
     seen += [holdfast(words, "key", word) for word in ("status", "rotate")]
     shown = "".join(done.stdout + done.stderr for done in seen)
     assert "pa55phrase" not in shown
-    for kek in keyfile.read(FILES, settings.key_file) or ():
+    for kek in read_key_file(FILES, settings.key_file) or ():
         assert base64.b64encode(kek.key.reveal()).decode()[:10] not in shown
         assert kek.key.reveal().hex()[:10] not in shown
 
@@ -175,8 +174,8 @@ def test_while_the_server_runs_on_sqlite_a_rotation_is_refused(tmp_path: Path):
 
 def test_with_the_wrong_key_status_still_tells_which_one_is_needed(settings: Settings):
     keep(settings, 1)
-    [right] = keyfile.read(FILES, settings.key_file) or ()
-    keyfile.rewrite(FILES, settings.key_file, [a_kek()])
+    [right] = read_key_file(FILES, settings.key_file) or ()
+    rewrite_key_file(FILES, settings.key_file, [a_kek()])
     done = holdfast(settings, "key", "status")
     assert done.returncode == 1
     assert [line.split()[:4] for line in done.stdout.splitlines()[1:]] == [
@@ -187,7 +186,7 @@ def test_with_the_wrong_key_status_still_tells_which_one_is_needed(settings: Set
     assert "hint: Restore the key file" in done.stderr
     assert "Traceback" not in done.stderr
     assert holdfast(settings, "key", "rotate").returncode == 1
-    assert keyfile.read(FILES, settings.key_file) == [a_kek()]
+    assert read_key_file(FILES, settings.key_file) == [a_kek()]
 
 
 def test_a_key_file_that_others_can_read_is_refused_with_the_remedy(tmp_path: Path):
@@ -233,7 +232,7 @@ def test_a_damaged_secret_is_reported_and_ends_with_findings(tmp_path: Path):
 def test_a_rotation_that_is_killed_leaves_everything_readable_and_is_ended_by_the_next(tmp_path: Path):
     settings = settings_in(tmp_path)
     ids = keep(settings, 1500)
-    [old] = keyfile.read(FILES, settings.key_file) or ()
+    [old] = read_key_file(FILES, settings.key_file) or ()
     command = [sys.executable, "-m", "holdfast.cli.main", "key", "rotate"]
     with (
         subprocess.Popen(command, env=environment(settings), stdout=subprocess.PIPE) as process,
@@ -246,7 +245,7 @@ def test_a_rotation_that_is_killed_leaves_everything_readable_and_is_ended_by_th
     (new, _, moved_to), (old_id, use, left) = used(settings)
     assert (old_id, use, left + moved_to) == (old.id, "previous", 1500)
     assert left > 0
-    assert [kek.id for kek in keyfile.read(FILES, settings.key_file) or ()] == [new, old.id]
+    assert [kek.id for kek in read_key_file(FILES, settings.key_file) or ()] == [new, old.id]
     assert "unfinished" in holdfast(settings, "key", "status").stderr
     assert readable(settings, ids)
     done = holdfast(settings, "key", "rotate")  # waits until the lease of the killed one has run out
@@ -260,7 +259,7 @@ def test_a_rotation_that_is_killed_leaves_everything_readable_and_is_ended_by_th
 def test_help_imports_nothing_that_is_slow_to_import(args: list[str], tmp_path: Path):
     done = holdfast(settings_in(tmp_path), *args, PYTHONPROFILEIMPORTTIME="1")
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "holdfast.cli.config" in imported
+    assert "holdfast.cli.installation.config" in imported
     assert not {"pydantic", "rich", "cryptography", "asyncio", "sqlite3", "psycopg"} & imported
 
 

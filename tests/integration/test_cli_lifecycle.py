@@ -22,10 +22,10 @@ from tests.support.engine import PATIENCE
 from tests.support.processes import Served, environment
 from tests.support.reaper import until
 
+from holdfast.core.access import Role
 from holdfast.errors import Refused
-from holdfast.operations import first_token, tokens
-from holdfast.operations.access import Role
-from holdfast.operations.tokens import Grant
+from holdfast.operations.installation import tokens
+from holdfast.operations.installation.tokens import Grant
 from holdfast.secret import Secret
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
@@ -183,8 +183,8 @@ async def test_a_second_person_is_asked(db: Database, tmp_path: Path) -> None:
         assert waiting["name"] == NAME
         own = await shell("approvals", "approve", waiting["id"])
         assert own.code == 4
-        assert "somebody else" in own.err
-        await shell.ok("approvals", "deny", waiting["id"], "--note", "not yet")
+        assert "another person" in own.err
+        await shell.ok("approvals", "reject", waiting["id"], "--note", "not yet")
         assert "Nothing waits" in (await shell.ok("approvals", "ls")).err
         assert "APPROVAL_REJECTED" in (await shell.ok("status", NAME)).out
 
@@ -204,7 +204,7 @@ async def test_tokens_let_commands_in_from_elsewhere(db: Database, tmp_path: Pat
             without = await shell("ls", env={"HOLDFAST_SERVER_URL": url})
             assert "HOLDFAST_TOKEN" in without.err
             [row] = (await shell.ok("token", "ls", "-o", "json")).json
-            await shell.ok("token", "revoke", row["id"])
+            await shell.ok("token", "revoke", row["id"], "--yes")
             assert (await shell("ls", env=there)).code == 4
 
 
@@ -213,7 +213,7 @@ async def a_desk_elsewhere(desk: Desk) -> AsyncIterator[str]:
     """The same house behind a port, where a token is wanted."""
     async with (
         httpx2.AsyncClient(timeout=PATIENCE) as http,
-        on_a_port(Desk(desk.house, desk.front, another(desk.front), http)) as url,
+        on_a_port(Desk(desk.house, desk.services, another(desk.services), http)) as url,
     ):
         yield url
 
@@ -264,16 +264,16 @@ async def test_the_product_keeps_a_certificate_of_its_own_ca(tmp_path: Path) -> 
 
 async def test_the_first_token_is_left_in_a_file_until_it_is_used_or_replaced(db: Database, tmp_path: Path) -> None:
     files, random = LocalFiles(), SystemRandom()
-    left = await first_token.leave(db, random, files, tmp_path / "one")
+    left = await tokens.leave_first_token(db, random, files, tmp_path / "one")
     assert left is not None
-    assert await first_token.tidy(db, files, tmp_path / "one") == 0
-    other = await first_token.leave(db, random, files, tmp_path / "two")  # another replica: its token is the first now
+    assert await tokens.remove_first_token(db, files, tmp_path / "one") == 0
+    other = await tokens.leave_first_token(db, random, files, tmp_path / "two")  # of another replica
     assert other is not None
-    assert [await first_token.tidy(db, files, each.parent) for each in (left, other)] == [1, 0]
+    assert [await tokens.remove_first_token(db, files, each.parent) for each in (left, other)] == [1, 0]
     who = await tokens.authenticate(db, Secret(other.read_text().strip()))
-    await tokens.create(db, random, Grant(name="me", role=Role.ADMIN), by=who)
-    assert await first_token.tidy(db, files, tmp_path / "two") == 1
-    assert await first_token.leave(db, random, files, tmp_path / "two") is None
+    await db.write(lambda tx: tokens.create(tx, tokens.drawn(random), Grant(name="me", role=Role.ADMIN), by=who))
+    assert await tokens.remove_first_token(db, files, tmp_path / "two") == 1
+    assert await tokens.leave_first_token(db, random, files, tmp_path / "two") is None
     assert not left.exists()
     assert not other.exists()
 
@@ -282,7 +282,7 @@ async def test_the_first_token_logs_an_admin_in_from_elsewhere(db: Database, tmp
     async with a_desk(db, tmp_path) as desk, on_a_port(desk) as url:
         home = {"HOME": str(tmp_path / "home")}
         shell = Shell(desk, tmp_path / "nothing-here")
-        first = await tokens.first(db, desk.house.keeper.random)
+        first = await tokens.first(db, desk.house.certificate_context.random)
         assert first is not None
         server = url.removesuffix("/api/v1")
         assert (await shell("login", server, "--token-stdin", env=home, stdin="nonsense\n")).code == 4
@@ -326,7 +326,7 @@ async def test_events_are_shown_and_followed(db: Database, tmp_path: Path) -> No
 async def test_cas_are_added_with_their_secret_from_stdin(db: Database, tmp_path: Path) -> None:
     async with a_shell(db, tmp_path, works=False) as shell:
         added = await shell.ok(
-            "issuer", "add", "le", "--preset", "letsencrypt", "--eab-kid", "k1", "--eab-key-stdin", stdin="sesame\n"
+            "issuer", "add", "letsencrypt", "le", "--eab-kid", "k1", "--credential", "eab_key=-", stdin="sesame\n"
         )
         assert "sesame" not in added.out + added.err
         assert "acme-v02" in added.out
@@ -334,7 +334,7 @@ async def test_cas_are_added_with_their_secret_from_stdin(db: Database, tmp_path
         rows = {row["name"]: row for row in (await shell.ok("issuer", "ls", "-o", "json")).json}
         assert (rows["le"]["state"], rows["le"]["credentials"]) == ("paused", ["eab_key"])
         assert (await shell.ok("issuer", "test", "ca")).out == "fine\n"
-        assert "several CAs" in (await shell("issue", NAME)).err
+        assert "several issuers" in (await shell("issue", NAME)).err
 
 
 async def test_two_roles_see_two_things(db: Database, tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from tests.support.channels import KEY, PATH, draining
 from tests.support.commands import Said, typed
 from tests.support.hostile_texts import HOSTILE
 from tests.support.inboxes import Answer, Inbox, Mailbox, well_signed
-from tests.support.messages import a_notice, owe
+from tests.support.messages import a_notification, owe
 from tests.support.processes import environment
 
-from holdfast.core.notice import State
+from holdfast.core.notifications.notification import NotificationState
 from holdfast.store import journal
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
@@ -54,13 +54,13 @@ async def a_shell(db: Database, folder: Path) -> AsyncIterator[Shell]:
         yield Shell(desk, folder)
 
 
-async def test_a_channel_is_added_tried_muted_and_removed(db: Database, tmp_path: Path) -> None:
+async def test_a_channel_is_added_tried_paused_and_removed(db: Database, tmp_path: Path) -> None:
     async with a_shell(db, tmp_path) as shell, Inbox() as web, Mailbox() as mail:
         (tmp_path / "url").write_text(web.url(PATH) + "\n")
         empty = await shell.ok("channel", "ls")
-        assert (empty.out, "Nobody is told anything" in empty.err) == ("", True)
+        assert (empty.out, "people are told nothing" in empty.err) == ("", True)
         made = await shell.ok("channel", "add", "hook", "--kind", "webhook", "--credential", f"url={tmp_path / 'url'}",
-                              "--new-secret", "--severity", "critical", "--digest", "1h")  # fmt: skip
+                              "--credential", "secret=new:", "--severity", "critical", "--digest", "1h")  # fmt: skip
         [secret] = [line.split()[1] for line in made.out.splitlines() if line.startswith("secret")]
         assert "See that it arrives: holdfast notify test hook" in made.err
         assert PATH not in made.out
@@ -74,10 +74,10 @@ async def test_a_channel_is_added_tried_muted_and_removed(db: Database, tmp_path
         [hook, post] = (await shell.ok("channel", "ls", "-o", "json")).json
         assert (hook["fallback"], hook["rate"], hook["digest_every_s"]) == ("mail", {"burst": 30, "every_s": 2.0}, None)
         assert (hook["severities"], post["settings"]["to"]) == (["critical"], ["b@x.example"])
-        await shell.ok("mute", "mail")
+        await shell.ok("channel", "pause", "mail")
         table = (await shell.ok("channel", "ls")).out.splitlines()
-        assert [line.split()[:3] for line in table[1:]] == [["hook", "webhook", "ok"], ["mail", "email", "muted"]]
-        await shell.ok("unmute", "mail")
+        assert [line.split()[:3] for line in table[1:]] == [["hook", "webhook", "ok"], ["mail", "email", "paused"]]
+        await shell.ok("channel", "resume", "mail")
         needed = await shell("channel", "rm", "mail", "--yes")
         assert "Channel mail is the fallback of hook." in needed.err
         [way_out] = [line.partition(": holdfast notify ")[2] for line in needed.err.splitlines() if "hint:" in line]
@@ -90,7 +90,7 @@ async def test_a_channel_is_added_tried_muted_and_removed(db: Database, tmp_path
 
 async def test_a_test_that_fails_says_why_and_exits_with_1(db: Database, tmp_path: Path) -> None:
     async with a_shell(db, tmp_path) as shell, Inbox(Answer(403, body=b"invalid_token")) as web:
-        await shell.ok("channel", "add", "chat", "--kind", "slack", "--credential-env", "url=CHAT", CHAT=web.url(PATH))
+        await shell.ok("channel", "add", "chat", "--kind", "slack", "--credential", "url=env:CHAT", CHAT=web.url(PATH))
         said = await shell("test", "chat")
         assert said.code == 1
         assert "does not let us in (403: invalid_token). Set the credential url" in said.out
@@ -100,16 +100,16 @@ async def test_a_test_that_fails_says_why_and_exits_with_1(db: Database, tmp_pat
 async def test_what_is_wrong_is_said_before_anything_is_kept(db: Database, tmp_path: Path) -> None:
     async with a_shell(db, tmp_path) as shell:
         wrong = await shell("channel", "add", "mail", "--kind", "email", "--set", "host=m.example", "--set", "from=x")
-        assert (wrong.code, "the setting to" in wrong.err) == (1, True)
+        assert (wrong.code, "to is missing" in wrong.err) == (1, True)
         secret = await shell(
             "channel", "add", "h", "--kind", "webhook", "--credential", "url=-", stdin="https://h.example"
         )
-        assert (secret.code, "webhook needs the credential secret" in secret.err) == (1, True)
+        assert (secret.code, "the credential secret is missing" in secret.err) == (1, True)
         missing = await shell("channel", "add", "h", "--kind", "slack", "--credential", f"url={tmp_path / 'none'}")
         assert (missing.code, "There is no file" in missing.err) == (1, True)
-        both = await shell("requeue", "notice_1", "--all")
+        both = await shell("requeue", "notification_1", "--all")
         assert (both.code, "--all" in both.err) == (2, True)
-        nothing = await shell("resolve", "notice_1")
+        nothing = await shell("resolve", "notification_1")
         assert (nothing.code, "--note" in nothing.err) == (2, True)
 
 
@@ -125,21 +125,21 @@ async def test_dead_letters_that_no_channel_wants_are_not_nothing(db: Database, 
 
 async def test_dead_letters_are_listed_shown_requeued_and_resolved(db: Database, tmp_path: Path) -> None:
     async with a_shell(db, tmp_path) as shell, Inbox() as web:
-        await shell.ok("channel", "add", "ops", "--kind", "webhook", "--credential", "url=-", "--credential-env",
-                       "secret=KEY", stdin=web.url(PATH), KEY=KEY)  # fmt: skip
+        await shell.ok("channel", "add", "ops", "--kind", "webhook", "--credential", "url=-", "--credential",
+                       "secret=env:KEY", stdin=web.url(PATH), KEY=KEY)  # fmt: skip
         assert (await shell.ok("ls", "--dead", "--check")).out == ""
         await owe(
             db,
-            a_notice(id="notice_1", message="m1"),
-            a_notice(id="notice_2", message="m2", channel="gone"),
-            a_notice(id="notice_3", message="m3", state=State.SENT, why=None),
+            a_notification(id="notification_1", message="m1"),
+            a_notification(id="notification_2", message="m2", channel="gone"),
+            a_notification(id="notification_3", message="m3", state=NotificationState.SENT, why=None),
         )
         listed = await shell("ls", "--dead", "--check")
         assert listed.code == 10
-        assert [line.split()[0] for line in listed.out.splitlines()] == ["ID", "notice_2", "notice_1"]
-        shown = (await shell.ok("show", "notice_1")).out
+        assert [line.split()[0] for line in listed.out.splitlines()] == ["ID", "notification_2", "notification_1"]
+        shown = (await shell.ok("show", "notification_1")).out
         assert "dead (ATTEMPTS_USED_UP)" in shown
-        assert "holdfast notify test ops   |   holdfast notify requeue notice_1" in shown
+        assert "holdfast notify test ops   |   holdfast notify requeue notification_1" in shown
         tried = await shell.ok("requeue", "--dead", "--dry-run")
         assert "1 message would be sent again." in tried.err
         unsure = await shell("requeue", "--all")
@@ -148,20 +148,20 @@ async def test_dead_letters_are_listed_shown_requeued_and_resolved(db: Database,
         assert "1 message will be sent again." in sent.err
         async with draining(shell.desk):
             await shell.desk.house.until(lambda: web.requests)
-        assert [call.headers["webhook-id"] for call in web.requests] == ["notice_1"]
-        await shell.ok("resolve", "notice_2", "--note", "told by phone")
-        settled = (await shell.ok("show", "notice_2", "-o", "json")).json
+        assert [call.headers["webhook-id"] for call in web.requests] == ["notification_1"]
+        await shell.ok("resolve", "notification_2", "--note", "told by phone")
+        settled = (await shell.ok("show", "notification_2", "-o", "json")).json
         assert (settled["state"], settled["note"]) == ("resolved", "told by phone")
-        assert "requeue" in (await shell.ok("show", "notice_1")).out
-        assert (await shell("requeue", "notice_9")).code == 6
-        assert (await shell("requeue", "notice_2")).code == 5
+        assert "requeue" in (await shell.ok("show", "notification_1")).out
+        assert (await shell("requeue", "notification_9")).code == 6
+        assert (await shell("requeue", "notification_2")).code == 5
 
 
 async def test_a_hostile_name_gives_a_terminal_no_orders(db: Database, tmp_path: Path) -> None:
     async with a_shell(db, tmp_path) as shell:
         texts = [text for text in HOSTILE.values() if "\x00" not in text and "\ud800" not in text]
         text = "".join(texts)
-        await owe(db, a_notice(title=text, text=text, name=text, last_error=text, facts={"CA": text}))
-        for args in (["ls", "-o", "wide"], ["show", "notice_01"]):
+        await owe(db, a_notification(title=text, text=text, name=text, last_error=text, facts={"CA": text}))
+        for args in (["ls", "-o", "wide"], ["show", "notification_01"]):
             out = (await shell.ok(*args)).out
             assert [char for char in out if not char.isprintable() and char != "\n"] == []

@@ -8,7 +8,7 @@ import pytest
 from tests.support.api import a_desk
 from tests.support.terminal import Terminal, a_terminal, plain
 
-from holdfast.operations.access import Role
+from holdfast.core.access import Role
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock
@@ -51,7 +51,7 @@ async def test_the_year_to_come_and_what_would_not_fit(db: Database, tmp_path: P
             r"and 70 are allowed\.",
             verdict,
         )
-        assert advice == "Give some of them a second CA, or ask this one for more: holdfast ca budget"
+        assert advice == "Give some of them a second CA, or ask this one for more: holdfast issuer budget"
 
 
 async def test_programs_get_the_whole_outlook(db: Database, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ async def test_programs_get_the_whole_outlook(db: Database, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--ca", "nowhere"], "There is no CA named 'nowhere'."),
+        (["--ca", "nowhere"], "There is no issuer named 'nowhere'."),
         (["--lifetime", "soon"], "'soon' is no span of time."),
         (["--ca", "ca", "--orders", "many"], "'many' cannot be read."),
         (["--orders", "300/3h"], "--orders is about one CA: name it."),

@@ -23,19 +23,18 @@ from tests.support.terminal import Terminal, a_terminal, plain
 
 from holdfast import __version__
 from holdfast.cli import main, topics
-from holdfast.cli import showing_certificates as shown
+from holdfast.cli.certificates import display as shown
+from holdfast.cli.certificates.progress import countdown, standing
 from holdfast.cli.client import Client
 from holdfast.cli.completion import SCRIPTS
-from holdfast.cli.following import countdown, standing
-from holdfast.core import chain
-from holdfast.core.job import Again, Failed, Outcome
-from holdfast.engine.kind import Handler, Work
+from holdfast.core import journal
+from holdfast.core.access import Role
+from holdfast.core.work.job import Again, JobFailed, Outcome
+from holdfast.engine.kind import JobHandler, Work
 from holdfast.errors import Refused
-from holdfast.operations import approvals
-from holdfast.operations.access import Role
-from holdfast.store import replicas
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
+from holdfast.store.work import cluster
 from holdfast.web.serve import bind
 from holdfast.world import SystemClock
 
@@ -158,7 +157,7 @@ async def test_a_first_day(db: Database, tmp_path: Path) -> None:
         assert (await typed.ok("ls", "--columns", "owner,name")).out == "OWNER  NAME\nweb    www.example.com\n"
         assert (await typed.ok("ls", "-o", "name")).out == f"{NAME}\n"
         assert (await typed.ok("explain", NAME)).plain.splitlines()[-1] == (
-            "would change it: Time. To renew now: holdfast renew www.example.com"
+            "what to do: Nothing: it is renewed then. To renew now: holdfast renew www.example.com"
         )
         wrong = await typed("ls", "--columns", "colour")
         assert (wrong.code, "There are: name, phase" in wrong.err) == (2, True)
@@ -228,14 +227,14 @@ async def test_of_many_that_are_renewed_each_waits_for_its_second_person(db: Dat
         house = typed.desk.house
         for number in range(2):
             await house.ask(f"n{number}.example.com", labels={"team": "a"}, approval_required=True)
-        for asked in await approvals.pending(house.keeper):
-            await approvals.approve(house.keeper, asked.id, actor="local:bob")
+        for asked in await house.pending():
+            await house.approve(asked.id, actor="local:bob")
         for number in range(2):
             await house.settled(f"n{number}.example.com")
         await typed.ok("renew", "--label", "team=a", "--yes")
         views = [await house.view(f"n{number}.example.com") for number in range(2)]
         assert [view.status.phase.value for view in views] == ["awaiting_approval"] * 2
-        assert len(await approvals.pending(house.keeper)) == 2
+        assert len(await house.pending()) == 2
         assert house.cas["ca"].calls.count("place") == 2, "those of the first time"
 
 
@@ -388,7 +387,7 @@ async def test_what_a_certificate_is_can_be_said_and_changed(db: Database, tmp_p
         assert row["renewal"] == {"fraction": None, "before_s": 30 * 86400, "ari": False}
         assert row["serial"] != made["serial"]
         again = await typed.ok("change", NAME, "--owner", "web", "-o", "json")
-        assert ("is like that already" in again.err, again.json["version"]) == (True, row["version"])
+        assert ("has these values already" in again.err, again.json["version"]) == (True, row["version"])
         assert (await typed("change", NAME)).code == 2
         assert (await typed("change", NAME, "--renew-after", "0.5", "--renew-before", "1d")).code == 2
         assert (await typed("change", "nobody.example.com", "--owner", "web")).code == 6
@@ -425,9 +424,9 @@ async def test_whatever_waits_for_a_person_is_found(db: Database, tmp_path: Path
             assert (said.code, line in said.plain) == (10, True)
 
         assert (await typed.ok("status", "--check", "-o", "json")).json["not_shown"] == []
-        await typed.ok("ca", "pause", "ca")
-        await told("CA ca  paused: holdfast ca resume ca")
-        await typed.ok("ca", "resume", "ca")
+        await typed.ok("issuer", "pause", "ca")
+        await told("CA ca  paused: holdfast issuer resume ca")
+        await typed.ok("issuer", "resume", "ca")
         await enqueue(db, "lost")
         await update(db, "UPDATE jobs SET state = 'dead'")
         await told("dead jobs  1 were given up: holdfast jobs ls --state dead")
@@ -448,10 +447,10 @@ NOT_REPEATED = {  # by a key: doing it again does nothing, or, for a new token, 
     [
         "issue", "change", "renew", "revoke", "pause", "resume", "archive", "cancel", "retry", "apply",
         "cluster drain", "cluster resume",
-        "approvals approve", "approvals deny", "token create", "token revoke",
+        "approvals approve", "approvals reject", "token create", "token revoke",
         "issuer add", "issuer set", "issuer rm", "issuer credentials", "issuer pause", "issuer resume",
-        "ca add", "ca rm", "ca credentials", "ca pause", "ca resume", "ca rotate-account-key", "ca new-account",
-        "notify requeue", "notify resolve", "notify mute", "notify unmute",
+        "issuer rotate-account-key", "issuer new-account",
+        "notify requeue", "notify resolve", "notify channel pause", "notify channel resume",
         "notify channel add", "notify channel set", "notify channel rm",
     ],
 )  # fmt: skip
@@ -470,22 +469,22 @@ def test_what_changes_something_has_the_options_of_such_commands(name: str) -> N
 async def test_a_trial_with_the_test_endpoint_of_a_ca(db: Database, tmp_path: Path) -> None:
     async with a_terminal(db, tmp_path, works=False) as typed:
         missing = await typed("issue", NAME, "--staging")
-        assert (missing.code, "ca add letsencrypt-staging letsencrypt-staging" in missing.err) == (2, True)
+        assert (missing.code, "issuer add letsencrypt-staging letsencrypt-staging" in missing.err) == (2, True)
         directory = ("--directory", "https://ca.example/dir")
-        await typed.ok("ca", "add", "acme", "ca-staging", *directory)
+        await typed.ok("issuer", "add", "acme", "ca-staging", *directory)
         assert (await typed.ok("issue", NAME, "--staging", "-o", "json")).json["issuers"] == ["ca-staging"]
         named = await typed.ok("issue", "b.example.com", "--staging", "--ca", "ca", "-o", "json")
         assert named.json["issuers"] == ["ca-staging"]
-        await typed.ok("ca", "add", "acme", "other-staging", *directory)
+        await typed.ok("issuer", "add", "acme", "other-staging", *directory)
         assert (await typed("issue", "c.example.com", "--staging")).code == 2, "which of the two?"
 
 
 async def test_what_a_person_decides_can_be_tried_first(db: Database, tmp_path: Path) -> None:
     async with a_terminal(db, tmp_path, works=False) as typed:
-        added = await typed.ok("ca", "add", "acme", "other", "--directory", "https://ca.example/dir", "--dry-run")
+        added = await typed.ok("issuer", "add", "acme", "other", "--directory", "https://ca.example/dir", "--dry-run")
         assert "Nothing was changed" in added.err
-        await typed.ok("ca", "pause", "ca", "--dry-run")
-        assert [row["state"] for row in (await typed.ok("ca", "ls", "-o", "json")).json] == ["active"]
+        await typed.ok("issuer", "pause", "ca", "--dry-run")
+        assert [row["state"] for row in (await typed.ok("issuer", "ls", "-o", "json")).json] == ["active"]
         tried = await typed.ok("token", "create", "ci", "--dry-run")
         assert (tried.out, "Nothing was changed" in tried.err) == ("", True)
         assert (await typed.ok("token", "ls", "-o", "json")).json == []
@@ -495,12 +494,12 @@ async def test_what_a_person_decides_can_be_tried_first(db: Database, tmp_path: 
         assert (await typed.ok("token", "ls", "-o", "json")).json[0]["revoked_at"] is None
         await typed.ok("issue", NAME, "--approval")
         [approval] = (await typed.ok("approvals", "ls", "-o", "name")).out.split()
-        await typed.ok("approvals", "deny", NAME, "--dry-run")
-        await typed.ok("approvals", "deny", approval[:-2], "--dry-run")
-        assert (await typed("approvals", "deny", "other.example.com", "--dry-run")).code == 6
+        await typed.ok("approvals", "reject", NAME, "--dry-run")
+        await typed.ok("approvals", "reject", approval[:-2], "--dry-run")
+        assert (await typed("approvals", "reject", "other.example.com", "--dry-run")).code == 6
         for _ in range(2):
-            await typed.ok("approvals", "deny", approval, "--idempotency-key", "once")
-        assert (await typed("approvals", "deny", approval)).code == 5
+            await typed.ok("approvals", "reject", approval, "--idempotency-key", "once")
+        assert (await typed("approvals", "reject", approval)).code == 5
 
 
 async def test_jobs_are_listed_shown_and_given_back(db: Database, tmp_path: Path) -> None:
@@ -521,7 +520,7 @@ async def test_jobs_are_listed_shown_and_given_back(db: Database, tmp_path: Path
         assert (await typed("retry", job, "--wait", "--timeout", "1")).code == 3, "nobody works here"
 
 
-def answering(outcome: Outcome) -> Handler:
+def answering(outcome: Outcome) -> JobHandler:
     async def handler(work: Work) -> Outcome:
         return outcome
 
@@ -534,7 +533,7 @@ async def test_a_job_that_is_retried_is_followed_to_its_end(db: Database, tmp_pa
         again = await enqueue(db, "again", kind="again")
         later = Again(after=timedelta(hours=1), reason="SCHEDULED")
         kinds = [
-            kind("ends", done), kind("fails", answering(Failed(error="it broke", reason="X"))),
+            kind("ends", done), kind("fails", answering(JobFailed(error="it broke", reason="X"))),
             kind("again", answering(later)),
         ]  # fmt: skip
         await update(db, "UPDATE jobs SET due_at = due_at + 3600000000")
@@ -554,7 +553,7 @@ async def test_a_job_that_is_retried_is_followed_to_its_end(db: Database, tmp_pa
 
 async def test_the_cluster_is_shown_with_replicas_leases_and_loops(db: Database, tmp_path: Path) -> None:
     async with a_terminal(db, tmp_path, works=False) as typed:
-        await db.write(lambda tx: replicas.seen(tx, "replica_1", "alpha", "0.0.9", draining=False))
+        await db.write(lambda tx: cluster.replica_seen(tx, "replica_1", "alpha", "0.0.9", draining=False))
         said = await typed.ok("cluster")
         assert plain(said.out.splitlines()[1]).startswith("alpha  alive  0.0.9  <span> ago (<time>)")
         assert (await typed.ok("cluster", "replicas", "--columns", "replica")).out == "REPLICA\nalpha\n"
@@ -564,8 +563,8 @@ async def test_the_cluster_is_shown_with_replicas_leases_and_loops(db: Database,
 
 
 async def heartbeat(db: Database, *, rests: bool) -> None:
-    loops = json.dumps({replicas.HEARTBEAT: {"tried": 0, "period": 10, "rests": rests, "ahead": 1.25}})
-    await db.write(lambda tx: replicas.seen(tx, "replica_1", "alpha", "1", draining=False, loops=loops))
+    loops = json.dumps({cluster.HEARTBEAT: {"tried": 0, "period": 10, "rests": rests, "ahead": 1.25}})
+    await db.write(lambda tx: cluster.replica_seen(tx, "replica_1", "alpha", "1", draining=False, loops=loops))
 
 
 async def test_at_a_terminal_a_replica_is_drained_waited_for_and_resumed(db: Database, tmp_path: Path) -> None:
@@ -675,9 +674,9 @@ async def test_a_copy_of_the_audit_log_is_checked_by_itself_and_against_the_stor
 def forged(rows: list[Any]) -> Iterator[str]:
     previous = ""
     for row in rows:
-        details = chain.canonical(row["details"])
+        details = journal.canonical(row["details"])
         facts = (row["seq"], row["at_us"], row["actor"], row["action"], row["subject"])
-        previous = chain.link(previous, *facts, details)
+        previous = journal.link(previous, *facts, details)
         yield json.dumps(row | {"hash": previous}) + "\n"
 
 
@@ -733,16 +732,17 @@ async def test_ids_and_names_of_everything_else_are_live_as_well(db: Database, t
         token = (await typed.ok("token", "create", "ci", "--role", "viewer", "-o", "json")).json["id"]
         [approval] = (await typed.ok("approvals", "ls", "-o", "json")).json
         jobs = sorted(row["id"] for row in (await typed.ok("jobs", "ls", "-o", "json")).json)
-        [notice] = (await typed.ok("notify", "ls", "--dead", "-o", "json")).json
+        [notification] = (await typed.ok("notify", "ls", "--dead", "-o", "json")).json
         for words, expected in (
             (["issue", "x.example.com", "--ca", ""], ["ca"]),
             (["approvals", "approve", "app"], [approval["id"]]),
-            (["approvals", "deny", ""], [approval["id"]]),
-            (["notify", "show", "no"], [notice["id"]]),
-            (["notify", "requeue", ""], [notice["id"]]),
+            (["approvals", "reject", ""], [approval["id"]]),
+            (["notify", "show", "no"], [notification["id"]]),
+            (["notify", "requeue", ""], [notification["id"]]),
             (["jobs", "show", "job"], jobs),
             (["retry", ""], jobs),
             (["token", "revoke", ""], [token]),
+            (["issuer", "show", ""], ["ca"]),
             (["ls", "--owner", "p"], ["platform"]),
         ):
             assert await completed(typed, *words) == expected, words

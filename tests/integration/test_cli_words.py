@@ -8,7 +8,7 @@ from tests.support.api import a_desk
 from tests.support.terminal import a_terminal
 
 from holdfast import __version__
-from holdfast.operations.access import Role
+from holdfast.core.access import Role
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.web.serve import AddressTaken, bind
@@ -69,7 +69,10 @@ async def test_a_version_that_is_not_there_is_not_one_that_will_come(db: Databas
 async def test_what_is_typed_is_refused_in_the_words_of_commands(db: Database, tmp_path: Path) -> None:
     async with a_terminal(db, tmp_path) as typed:
         for words, hint in (
-            (["issue", "q.example", "--staging"], "There is no CA for tests.\nhint: Add one, such as: holdfast ca add"),
+            (
+                ["issue", "q.example", "--staging"],
+                "There is no issuer for tests.\nhint: Add one, such as: holdfast issuer add",
+            ),
             (["ls", "-l", "bad"], "hint: For example: --label team=web"),
             (["renew", "-l", "bad"], "hint: For example: --label team=web"),
             (["audit", "ls", "--since", "then"], "'then' is no time."),
@@ -78,7 +81,7 @@ async def test_what_is_typed_is_refused_in_the_words_of_commands(db: Database, t
             said = await typed(*words)
             assert (said.code, hint in said.err) == (2, True), said.err
         twice = await typed("issue", "q.example", "--ca", "ca", "--ca", "ca")
-        assert (twice.code != 0, "The CA ca is named twice." in twice.err) == (True, True)
+        assert (twice.code != 0, "The issuer ca is named twice." in twice.err) == (True, True)
         for since in ("1h", "-1h", "2026-11-16", "2026-11-16T08:00Z"):
             await typed.ok("audit", "ls", "--since", since)
         assert (await typed.ok("--version")).out == f"{__version__}\n"
@@ -89,9 +92,9 @@ async def test_a_token_is_revoked_by_a_unique_prefix(db: Database, tmp_path: Pat
         for name in ("one", "two"):
             await typed.ok("token", "create", name, "--role", "viewer")
         rows = {row["name"]: row["id"] for row in (await typed.ok("token", "ls", "-o", "json")).json}
-        assert (await typed("token", "revoke", rows["one"][:4])).code == 6  # a slip of the hand
-        said = await typed.ok("token", "revoke", rows["one"][:-1])
-        assert said.err == f"Revoked: {rows['one']}.\n"
+        assert (await typed("token", "revoke", "--yes", rows["one"][:4])).code == 6  # a slip of the hand
+        said = await typed.ok("token", "revoke", "--yes", rows["one"][:-1])
+        assert said.err == f"Token {rows['one']} is revoked.\n"
         left = {row["name"] for row in (await typed.ok("token", "ls", "-o", "json")).json if not row["revoked_at"]}
         assert left == {"two"}
 

@@ -15,7 +15,7 @@ from tests.support.processes import environment
     [
         ("help", "exit-codes"),
         ("config", "show", "-o", "json"),
-        ("ca", "list"),  # there is no database
+        ("ca", "ls"),  # there is no database
         ("ca", "no-such-command"),
         ("pki", "inspect", "no-such-file.pem"),
     ],
@@ -37,7 +37,7 @@ def test_environment_and_folder_are_those_that_were_given(tmp_path: Path, monkey
 
 
 def test_both_streams_can_go_to_one_file(tmp_path: Path) -> None:
-    done = holdfast("ca", "list", env=environment(tmp_path, {}), merged=True)
+    done = holdfast("ca", "ls", env=environment(tmp_path, {}), merged=True)
     assert ("There is no database" in done.stdout, done.stderr) == (True, "")
 
 

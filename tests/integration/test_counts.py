@@ -13,21 +13,20 @@ from typing import Any
 import pytest
 from tests.support.ca import a_vault
 
-from holdfast.core.acme import Identifier
-from holdfast.core.certificate import Certificate, Failing, State, Version, VersionState, Wanted
-from holdfast.core.inventory import EXPIRING_WITHIN, Filter, Grid, grid_around
-from holdfast.core.issuance import Issuance
-from holdfast.core.issuance import State as Step
+from holdfast.core.certificate import Certificate, CertificateSpec, CertificateState, Failing, Version, VersionState
+from holdfast.core.inventory import EXPIRING_WITHIN, Grid, InventoryFilter, grid_around
+from holdfast.core.issuance import Issuance, IssuanceState
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import Reason
 from holdfast.core.status import HELD
 from holdfast.secret import Secret
-from holdfast.store import certificates, gauges, inventory, issuances, statistics, versions
+from holdfast.store import certificates, inventory, issuances, statistics, versions
 from holdfast.store.database import Database
 from holdfast.store.tx import Row, Tx, from_micros, to_micros
 
 pytestmark = pytest.mark.anyio
 DAY = timedelta(days=1)
-EVERYTHING = Filter(whatever_state=True)
+EVERYTHING = InventoryFilter(whatever_state=True)
 OWNERS = ("mine", "theirs")
 
 
@@ -56,20 +55,20 @@ class Play:
         rows = tx.rows("SELECT id FROM certificates ORDER BY id")
         return certificates.get(tx, self.random.choice(rows)["id"]) if rows else None
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> CertificateSpec:
         n = self.fresh()
         names = {f"{self.random.choice('abc')}{n + k}.example.com" for k in range(self.random.randint(1, 3))}
         name = self.random.choice((min(names), f"Own-{n}"))
         identifiers = tuple(Identifier("dns", each) for each in sorted(names))
-        return Wanted(name=name, identifiers=identifiers, issuers=("ca",), owner=self.random.choice(OWNERS))
+        return CertificateSpec(name=name, identifiers=identifiers, issuers=("ca",), owner=self.random.choice(OWNERS))
 
     def at(self, tx: Tx) -> datetime:
         return tx.now() + timedelta(seconds=self.random.randint(-40 * 86400, 100 * 86400))
 
     def certificate(self, tx: Tx, **more: Any) -> Certificate:
-        wanted = self.wanted()
+        spec = self.wanted()
         return Certificate(
-            id=f"certificate_{self.fresh():04d}", wanted=wanted, state=State.ACTIVE, generation=1, version=1,
+            id=f"certificate_{self.fresh():04d}", wanted=spec, state=CertificateState.ACTIVE, generation=1, version=1,
             fingerprint="f", changed_by="x", created_at=tx.now(), **more,
         )  # fmt: skip
 
@@ -104,11 +103,11 @@ class Play:
 
     def move(self, tx: Tx) -> None:
         if (found := self.some(tx)) is not None:
-            state = self.random.choice(list(State))
+            state = self.random.choice(list(CertificateState))
             certificates.save(tx, found, state=state, next_action_at=None, next_cause=None)
 
     def plan(self, tx: Tx) -> None:
-        if (found := self.some(tx)) is not None and found.state is State.ACTIVE:
+        if (found := self.some(tx)) is not None and found.state is CertificateState.ACTIVE:
             cause = self.random.choice(["DUE_LIFETIME", "WINDOW", "ISSUER_PAUSED", "REVOKED"])
             certificates.save(tx, found, next_action_at=self.at(tx), next_cause=cause)
 
@@ -126,13 +125,15 @@ class Play:
             return
         begun = tx.now() - timedelta(seconds=self.random.randint(60, 5 * 86400))
         new = Issuance(
-            id=f"issuance_{self.fresh()}", certificate=found.id, generation=1, state=Step.REQUESTED, version=1,
+            id=f"issuance_{self.fresh()}", certificate=found.id, generation=1, state=IssuanceState.REQUESTED, version=1,
             issuer=self.random.choice(("ca", "other")), cause="FIRST", identifiers=found.wanted.identifiers,
             requested_by="x", started_at=begun,
         )  # fmt: skip
-        state = self.random.choice((Step.ISSUED, Step.ISSUED, Step.FAILED, Step.CANCELLED, None))
+        state = self.random.choice(
+            (IssuanceState.ISSUED, IssuanceState.ISSUED, IssuanceState.FAILED, IssuanceState.CANCELLED, None)
+        )
         if issuances.insert(tx, new) and state is not None:
-            reason = self.random.choice(("CA_DOWN", "CA_REFUSED", None)) if state is Step.FAILED else None
+            reason = self.random.choice(("CA_DOWN", "CA_REFUSED", None)) if state is IssuanceState.FAILED else None
             took = timedelta(seconds=self.random.randint(1, 50))
             issuances.save(tx, new, state=state, ended_at=begun + took, reason=reason)
 
@@ -226,7 +227,7 @@ def _kept_as_it_is(tx: Tx) -> None:
         for row in naive.rows
         for text in (row["name"], *(value for _, value in json.loads(row["identifiers"])))
     }
-    phases = gauges.phases(tx, gauges.states(tx))
+    phases = statistics.phases(tx, statistics.all_states(tx))
     assert sum(phases.values()) == len(naive.rows)
     assert min(phases.values(), default=1) > 0
 
@@ -235,8 +236,8 @@ def _kept_as_it_is(tx: Tx) -> None:
 async def test_whatever_was_done_the_numbers_are_those_of_counting_everything(
     db: Database, tmp_path: Path, seed: int
 ) -> None:
-    vault = await a_vault(db, tmp_path)
-    [secret] = await vault.keep([Secret(b"no key")], lambda tx, ids: ids)
+    secret_store = await a_vault(db, tmp_path)
+    [secret] = await secret_store.keep([Secret(b"no key")], lambda tx, ids: ids)
     play = Play(seed, secret)
 
     def some(tx: Tx) -> None:
@@ -255,9 +256,9 @@ async def test_whatever_was_done_the_numbers_are_those_of_counting_everything(
 
 
 async def test_what_waits_is_named_alike_in_the_rules_the_index_and_the_statement() -> None:
-    text = (resources.files("holdfast.store") / "migrations" / "0008_counts.sql").read_text(encoding="utf-8")
-    assert f"WHERE next_cause IN {gauges._WAITING};" in text
-    assert set(json.loads(gauges._WAITING.replace("'", '"').replace("(", "[").replace(")", "]"))) == {
+    text = (resources.files("holdfast.store") / "migrations" / "0001_schema.sql").read_text(encoding="utf-8")
+    assert f"WHERE next_cause IN {statistics._WAITING};" in text
+    assert set(json.loads(statistics._WAITING.replace("'", '"').replace("(", "[").replace(")", "]"))) == {
         each.value for each in HELD | {Reason.WINDOW, Reason.BACKOFF, Reason.REVOKED}
     }
 
@@ -266,9 +267,9 @@ async def test_what_waits_is_named_alike_in_the_rules_the_index_and_the_statemen
 
 
 def _named(tx: Tx, id_: str, name: str, *names: str) -> None:
-    wanted = Wanted(name=name, identifiers=tuple(Identifier("dns", each) for each in names), issuers=("ca",))
+    spec = CertificateSpec(name=name, identifiers=tuple(Identifier("dns", each) for each in names), issuers=("ca",))
     made = Certificate(
-        id=id_, wanted=wanted, state=State.ACTIVE, generation=1, version=1, fingerprint="f", changed_by="x",
+        id=id_, wanted=spec, state=CertificateState.ACTIVE, generation=1, version=1, fingerprint="f", changed_by="x",
         created_at=tx.now(),
     )  # fmt: skip
     assert certificates.insert(tx, made)
@@ -281,7 +282,7 @@ async def test_a_search_finds_any_part_of_any_name_and_each_certificate_once(db:
         _named(tx, "c3", "a.example.org", "a.example.org", "100%.example.org", "x_y.example.org")
 
     def found(tx: Tx, text: str, **more: Any) -> list[str]:
-        return [each.id for each in inventory.find(tx, Filter(text=text), limit=10, **more)]
+        return [each.id for each in inventory.find(tx, InventoryFilter(text=text), limit=10, **more)]
 
     def read(tx: Tx) -> None:
         assert found(tx, "example") == ["c1", "c3", "c2"]  # by their own names
@@ -290,7 +291,7 @@ async def test_a_search_finds_any_part_of_any_name_and_each_certificate_once(db:
         assert found(tx, "example.com", after=("Shop", "c1")) == ["c2"]
         assert found(tx, "0%") == found(tx, "x_y") == ["c3"]
         assert found(tx, "_.") == found(tx, "dns") == found(tx, '"') == []
-        assert inventory.count(tx, Filter(text="example")) == 3
+        assert inventory.count(tx, InventoryFilter(text="example")) == 3
 
     await db.write(fill)
     await db.read(read)
@@ -301,5 +302,5 @@ async def test_a_search_finds_any_part_of_any_name_and_each_certificate_once(db:
     assert await db.read(lambda tx: (found(tx, "b.example"), found(tx, "z.exam"))) == ([], ["c2"])
     await db.write(lambda tx: tx.run("UPDATE certificates SET state = 'archived' WHERE id = 'c2'"))
     assert await db.read(lambda tx: found(tx, "z.exam")) == []
-    archived = Filter(text="z.exam", state="archived")
+    archived = InventoryFilter(text="z.exam", state="archived")
     assert await db.read(lambda tx: [each.id for each in inventory.find(tx, archived, limit=10)]) == ["c2"]

@@ -29,11 +29,12 @@ from tests.support.jobs import (
 from tests.support.reaper import PATIENCE
 from tests.support.stores import migrated
 
-from holdfast.core.job import Claim, Done
+from holdfast.core.work.job import Claim, Done
 from holdfast.errors import Duplicate, LeaseLost, StoreError, StoreUnavailable
-from holdfast.store import jobs, journal
+from holdfast.store import journal
 from holdfast.store.database import GROUP, Database, Engine, forget_keys
 from holdfast.store.tx import Tx, from_micros, to_micros, value_list
+from holdfast.store.work import jobs
 
 pytestmark = pytest.mark.anyio
 

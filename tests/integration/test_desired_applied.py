@@ -10,13 +10,15 @@ from tests.support.ca import a_vault
 from tests.support.commands import holdfast
 from tests.support.lifecycle import House, TruthfulCa, a_house
 from tests.support.processes import environment
+from tests.support.running import add_issuer, context_of, run
 from tests.support.stores import migrated, open_store
 
-from holdfast.core.certificate import State
-from holdfast.core.desired import DocumentRefused
-from holdfast.operations import certificates, desired, issuers
-from holdfast.operations.desired import PlanIsStale
-from holdfast.operations.issuing import Keeper
+from holdfast.core.certificate import CertificateState
+from holdfast.core.documents.document import DocumentRefused
+from holdfast.operations import kinds
+from holdfast.operations.certificates import documents
+from holdfast.operations.certificates.documents import PlanIsStale
+from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.store import certificates as rows
 from holdfast.store import issuances, journal, versions
 from holdfast.store.database import Database
@@ -35,7 +37,7 @@ def _document(*entries: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 async def _applied(house: House, tree: Any, **wishes: Any) -> list[tuple[str, str, str]]:
-    done, left = await desired.apply(house.keeper, tree, actor="local:alice", **wishes)
+    done, left = await documents.applied(context_of(house.certificate_context), tree, **wishes)
     assert left == 0
     return [(each.step.action, each.step.name, each.error) for each in done]
 
@@ -54,14 +56,14 @@ async def test_what_a_document_says_comes_to_be_and_applying_it_again_does_nothi
     house = await a_house(db, tmp_path)
     tree = _document(_entry("a"), _entry("b", owner="web", labels={"env": "prod"}))
     assert await _applied(house, tree) == [("create", "a", ""), ("create", "b", "")]
-    assert (await desired.plan(house.keeper, tree)).plan.empty
+    assert (await documents.planned(context_of(house.certificate_context), tree)).plan.empty
     before = await db.read(lambda tx: journal.audit_page(tx, 0))
     assert await _applied(house, tree) == []
     assert await db.read(lambda tx: journal.audit_page(tx, 0)) == before
     view = await house.worked("b")
     assert view.current is not None
     assert (view.certificate.wanted.owner, view.certificate.wanted.labels) == ("web", {"env": "prod"})
-    assert (await desired.plan(house.keeper, tree)).plan.empty
+    assert (await documents.planned(context_of(house.certificate_context), tree)).plan.empty
 
 
 async def test_a_change_of_inputs_is_issued_anew_and_another_is_not(db: Database, tmp_path: Path) -> None:
@@ -72,7 +74,7 @@ async def test_a_change_of_inputs_is_issued_anew_and_another_is_not(db: Database
     same = await house.view("a")
     assert (same.certificate.wanted.owner, same.certificate.generation, same.issuance) == ("web", 1, None)
     wider = _document(_entry("a", "a.example.com", "b.example.com", owner="web"))
-    planned = await desired.plan(house.keeper, wider)
+    planned = await documents.planned(context_of(house.certificate_context), wider)
     assert (planned.orders, planned.approvals) == ({"ca": 1}, 0)
     await _applied(house, wider)
     second = await house.worked("a")
@@ -86,7 +88,7 @@ async def test_what_left_the_document_is_archived_if_asked_for_and_never_revoked
     await _applied(house, _document(_entry("a"), _entry("b")))
     held = (await house.worked("b")).current
     assert held is not None
-    kept = await desired.plan(house.keeper, _document(_entry("a")))
+    kept = await documents.planned(context_of(house.certificate_context), _document(_entry("a")))
     assert (kept.plan.empty, kept.plan.left_alone) == (True, ("b",))
     assert await _applied(house, _document(_entry("a"))) == []
     assert await _applied(house, _document(_entry("a")), prune=True) == [("archive", "b", "")]
@@ -109,8 +111,14 @@ async def test_a_paused_entry_orders_nothing_until_it_is_resumed(db: Database, t
     house = await a_house(db, tmp_path)
     await _applied(house, _document(_entry("a", paused=True)))
     view = await house.view("a")
-    assert (view.certificate.state, view.issuance, view.certificate.next_action_at) == (State.PAUSED, None, None)
-    assert (await desired.plan(house.keeper, _document(_entry("a", paused=True)))).plan.empty
+    assert (view.certificate.state, view.issuance, view.certificate.next_action_at) == (
+        CertificateState.PAUSED,
+        None,
+        None,
+    )
+    assert (
+        await documents.planned(context_of(house.certificate_context), _document(_entry("a", paused=True)))
+    ).plan.empty
     await _applied(house, _document(_entry("a", "x.example.com", paused=True)))
     assert await db.read(lambda tx: issuances.of(tx, view.certificate.id)) == []
     await _applied(house, _document(_entry("a", "x.example.com")))
@@ -123,9 +131,11 @@ async def test_a_paused_entry_orders_nothing_until_it_is_resumed(db: Database, t
 async def test_a_step_that_fails_is_told_and_the_others_are_done(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await _applied(house, _document(_entry("a")))
-    planned = await desired.plan(house.keeper, _document(_entry("a", owner="web"), _entry("b")))
+    planned = await documents.planned(
+        context_of(house.certificate_context), _document(_entry("a", owner="web"), _entry("b"))
+    )
     await house.ask("b.example.com", name="b")  # somebody was faster
-    errors = [await desired._carried_out(house.keeper, step, "local:alice") for step in planned.plan.steps]
+    errors = [await documents._carried_out(context_of(house.certificate_context), step) for step in planned.plan.steps]
     assert [(each.step.name, bool(each.error)) for each in errors] == [("a", False), ("b", True)]
     assert errors[1].hint
 
@@ -135,22 +145,22 @@ async def test_what_changed_since_it_was_planned_is_not_overwritten(db: Database
     await _applied(house, _document(_entry("a")))
     await house.worked("a")
     tree = _document(_entry("a", owner="web"))
-    planned = await desired.plan(house.keeper, tree)
-    await certificates.change(house.keeper, "a", {"owner": "shop"}, actor="local:bob")
+    planned = await documents.planned(context_of(house.certificate_context), tree)
+    await house.change("a", owner="shop", actor="local:bob")
     [step] = planned.plan.steps
-    assert "changed since" in (await desired._carried_out(house.keeper, step, "local:alice")).error
+    assert "changed since" in (await documents._carried_out(context_of(house.certificate_context), step)).error
     with pytest.raises(PlanIsStale):
-        await desired.apply(house.keeper, tree, actor="local:alice", expect=planned.plan.digest())
-    again = await desired.plan(house.keeper, tree)
+        await documents.applied(context_of(house.certificate_context), tree, expect=planned.plan.digest())
+    again = await documents.planned(context_of(house.certificate_context), tree)
     assert await _applied(house, tree, expect=again.plan.digest()) == [("change", "a", "")]
 
 
 async def test_steps_are_done_a_batch_at_a_time_until_none_is_left(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     tree = _document(*(_entry(f"c{number}") for number in range(5)))
-    done, left = await desired.apply(house.keeper, tree, actor="local:alice", most=2)
+    done, left = await documents.applied(context_of(house.certificate_context), tree, most=2)
     assert ([each.step.name for each in done], left) == (["c0", "c1"], 3)
-    done, left = await desired.apply(house.keeper, tree, actor="local:alice", most=2, skip={"c2"})
+    done, left = await documents.applied(context_of(house.certificate_context), tree, most=2, skip={"c2"})
     assert ([each.step.name for each in done], left) == (["c3", "c4"], 0)
 
 
@@ -162,7 +172,7 @@ async def test_approvals_and_orders_are_foretold(db: Database, tmp_path: Path) -
         _entry("b", issuers=["second", "ca"]),
         _entry("c", issuers=["ca"], paused=True),
     )
-    planned = await desired.plan(house.keeper, tree)
+    planned = await documents.planned(context_of(house.certificate_context), tree)
     assert (planned.orders, planned.approvals) == ({"ca": 1, "second": 1}, 1)
 
 
@@ -186,26 +196,30 @@ async def test_a_document_with_a_mistake_changes_nothing(
 ) -> None:
     house = await a_house(db, tmp_path)
     with pytest.raises(DocumentRefused) as caught:
-        await desired.apply(house.keeper, _document(entry, _entry("good")), actor="local:alice")
+        await documents.applied(context_of(house.certificate_context), _document(entry, _entry("good")))
     assert [place for place, _ in caught.value.problems] == [where]
     assert await _states(db) == {}
 
 
 async def test_more_names_than_a_ca_allows_are_a_mistake_of_the_document(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
-    await house.add("le", TruthfulCa(), directory=issuers.PRESETS["letsencrypt"])
+    await house.add("le", TruthfulCa(), kind="acme", **kinds.presets()["letsencrypt"].settings)
     names = [f"{number}.example.com" for number in range(26)]
     tree = _document(_entry("many", *names, issuers=["ca", "le"], profile="tlsserver"))
     with pytest.raises(DocumentRefused, match="le puts at most 25 names into a certificate of profile 'tlsserver'"):
-        await desired.plan(house.keeper, tree)
+        await documents.planned(context_of(house.certificate_context), tree)
 
 
 async def test_where_there_are_several_cas_one_must_be_named(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.add("second", TruthfulCa())
     with pytest.raises(DocumentRefused, match="ca, second"):
-        await desired.plan(house.keeper, _document(_entry("a")))
-    assert not (await desired.plan(house.keeper, _document(_entry("a"), defaults=[{"issuers": ["second"]}]))).plan.empty
+        await documents.planned(context_of(house.certificate_context), _document(_entry("a")))
+    assert not (
+        await documents.planned(
+            context_of(house.certificate_context), _document(_entry("a"), defaults=[{"issuers": ["second"]}])
+        )
+    ).plan.empty
 
 
 # ── Export ──
@@ -216,24 +230,24 @@ async def test_what_is_exported_plans_to_nothing_whoever_made_it(db: Database, t
     await house.ask("a.example.com", "192.0.2.1", "2001:db8::1", labels={"env": "prod"}, owner="web")
     await house.ask("*.example.com", approval_required=True)
     await house.ask("p.example.com")
-    await certificates.set_state(house.keeper, "p.example.com", "paused", actor="local:bob")
+    await house.set_state("p.example.com", "paused", actor="local:bob")
     await house.ask("z.example.com")
-    await certificates.set_state(house.keeper, "z.example.com", "archived", actor="local:bob")
-    tree = await desired.export(house.keeper, scope={})
+    await house.set_state("z.example.com", "archived", actor="local:bob")
+    tree = await run(house.services, documents.export)
     assert [each["name"] for each in tree["certificates"]] == ["*.example.com", "a.example.com", "p.example.com"]
-    planned = await desired.plan(house.keeper, json.loads(json.dumps(tree)), prune=True)
+    planned = await documents.planned(context_of(house.certificate_context), json.loads(json.dumps(tree)), prune=True)
     assert (planned.plan.empty, planned.plan.unchanged) == (True, 3)
-    part = await desired.export(house.keeper, scope={"env": "prod"})
+    part = await run(house.services, documents.export, label=["env=prod"])
     assert [each["name"] for each in part["certificates"]] == ["a.example.com"]
-    assert (await desired.plan(house.keeper, part, prune=True)).plan.empty
+    assert (await documents.planned(context_of(house.certificate_context), part, prune=True)).plan.empty
 
 
 async def test_more_than_a_page_of_certificates_is_seen(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
-    number = desired._PAGE + 3
+    number = documents._PAGE + 3
     tree = _document(*(_entry(f"c{at:04}", paused=True) for at in range(number)))
     await _applied(house, tree)
-    assert (await desired.plan(house.keeper, tree, prune=True)).plan.unchanged == number
+    assert (await documents.planned(context_of(house.certificate_context), tree, prune=True)).plan.unchanged == number
 
 
 # ── The commands ──
@@ -245,9 +259,9 @@ def _holdfast(folder: Path, *args: object) -> subprocess.CompletedProcess[str]:
 
 async def _a_store(folder: Path) -> None:
     db = await migrated(open_store(SqliteEngine(folder / "holdfast.sqlite", SystemClock())))
-    keeper = Keeper(db=db, random=SystemRandom(), vault=await a_vault(db, folder))
-    await issuers.add(
-        keeper, "ca", kind="local", kinds=frozenset({"local"}), settings={"ca": "default"}, actor="local:op"
+    context = CertificateContext(db=db, random=SystemRandom(), secret_store=await a_vault(db, folder))
+    await add_issuer(
+        context, "ca", kind="local", kinds=frozenset({"local"}), settings={"ca": "default"}, actor="local:op"
     )
     await db.close()
 

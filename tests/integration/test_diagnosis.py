@@ -14,21 +14,21 @@ from tests.support.dns_server import SOA, DnsServer
 from tests.support.engine import Moody
 from tests.support.inboxes import Inbox
 from tests.support.jobs import MovableClock
-from tests.support.messages import a_notice, owe
+from tests.support.messages import a_notification, owe
 from tests.support.reaper import PATIENCE
 from tests.support.terminal import Terminal, a_terminal
 
-from holdfast.config import Server
-from holdfast.core.acme import Identifier
+from holdfast.config import ServerSettings
 from holdfast.core.finding import Finding, Level
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.errors import Refused, StoreUnavailable
 from holdfast.network import SystemNet
-from holdfast.operations import diagnosis
+from holdfast.operations.installation import diagnosis
 from holdfast.solvers.preflight import Preflight
-from holdfast.solvers.tls_alpn_listener import showing
-from holdfast.store import replicas
+from holdfast.solvers.tls_alpn import showing
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
+from holdfast.store.work import cluster
 from holdfast.validators.verdict import ValidationSettings
 from holdfast.web.serve import bind
 from holdfast.world import LocalFiles, SystemClock, SystemRandom, room_on_disk
@@ -98,7 +98,7 @@ def test_a_ca_that_does_not_answer_and_a_channel_that_is_down_are_found() -> Non
     row = {"name": "le", "state": "active"}
     [down] = diagnosis.issuers([row], {"le": {"ok": False, "detail": "le did not answer in 30 s"}})
     assert is_bad(down, "did not answer")
-    assert down.fix.endswith("holdfast ca test le")
+    assert down.fix.endswith("holdfast issuer test le")
     closed = {"ok": False, "detail": "own refused: Our CA default is closed"}
     own = {"name": "own", "state": "active", "kind": "local", "settings": {"ca": "default"}}
     assert "holdfast ca open default" in diagnosis.issuers([own], {"own": closed})[0].fix
@@ -114,9 +114,9 @@ def test_a_ca_that_does_not_answer_and_a_channel_that_is_down_are_found() -> Non
 @pytest.mark.parametrize(
     ("days", "root_here", "fix"),
     [
-        (10, True, "holdfast ca renew-issuer corp"),
+        (10, True, "holdfast ca renew corp"),
         (10, False, "pki recertify"),
-        (-1, False, "ca renew-issuer corp --chain"),
+        (-1, False, "ca renew corp --chain"),
         (91, True, ""),
     ],
 )
@@ -145,7 +145,7 @@ def test_another_version_is_a_note_and_a_loop_that_fails_is_found() -> None:
     ],
 )  # fmt: skip
 def test_plain_http_for_others_is_worth_a_word_unless_a_proxy_is_named(listen: str, proxies: str, clear: bool) -> None:
-    server = Server(listen=listen, trusted_proxies=(proxies,) if proxies else ())
+    server = ServerSettings(listen=listen, trusted_proxies=(proxies,) if proxies else ())
     found = diagnosis.listening(server.listen, in_the_clear=server.in_the_clear)
     assert (found.level is Level.NOTE) is clear
     assert ("server.trusted_proxies" in found.fix) is clear
@@ -198,12 +198,12 @@ async def test_doctor_names_each_thing_that_is_wrong_with_its_fix_and_exits_with
     async with a_machine(db, tmp_path) as (typed, env), Inbox() as web:
         (tmp_path / "holdfast.key").chmod(0o644)
         typed.desk.house.cas["ca"].always["probe"] = Refused("it does not know us")
-        await db.write(lambda tx: replicas.seen(tx, "r", "alpha", "0.0.1", draining=False))
+        await db.write(lambda tx: cluster.replica_seen(tx, "r", "alpha", "0.0.1", draining=False))
         admin = await typed.desk.as_()
         typed.desk.api.state.local = False
         await admin.post("/channels", a_webhook(web))
         typed.desk.api.state.local = True
-        await owe(db, a_notice(channel="ops"))
+        await owe(db, a_notification(channel="ops"))
         said = await typed("doctor", "--name", "known.example", "-o", "json", env=env)
         assert said.code == 10
         wrong = {row["check"]: row for row in said.json if row["level"] == "bad"}

@@ -13,11 +13,12 @@ from tests.support.engine import Blocked, eventually, kind, row, working
 from tests.support.jobs import enqueue
 from tests.support.lifecycle import a_house
 
-from holdfast.operations import draining
-from holdfast.operations.draining import LastReplica, NoSuchReplica
-from holdfast.operations.handover import Handover
-from holdfast.store import journal, leases, replicas
+from holdfast.operations.acme.handover import Handover
+from holdfast.operations.installation import cluster
+from holdfast.operations.installation.cluster import LastReplica, NoSuchReplica
+from holdfast.store import journal
 from holdfast.store.database import Database
+from holdfast.store.work import cluster as cluster_rows
 from holdfast.telemetry import Health
 
 pytestmark = pytest.mark.anyio
@@ -32,26 +33,26 @@ def told(db: Database, name: str) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_a_drained_replica_ends_what_it_has_takes_nothing_more_and_says_so(db: Database, tmp_path: Path) -> None:
-    keeper, blocked, handover = (await a_house(db, tmp_path)).keeper, Blocked(), Handover()
+    write, blocked, handover = (await a_house(db, tmp_path)).write, Blocked(), Handover()
     await enqueue(db, "first")
     async with working(db, [kind("k", blocked)], ttl=BRISK, handover=handover) as running:
         await eventually(lambda: blocked.began)
-        asked = await draining.drain(keeper, "worker-a", answering="", actor="human:ann", why="kernel", even_last=True)
+        asked = await write(cluster.drain, "worker-a", answering="", actor="human:ann", why="kernel", even_last=True)
         assert (asked.replica.draining, asked.running, asked.drained) == (True, 1, False)
         await eventually(lambda: running.worker.rests and not running.worker._claiming)  # none is on its way
         assert handover.taker is not None
         assert handover.taker.room_for("k") == 0
         late = await enqueue(db, "late")
-        [seen] = await db.read(replicas.everyone)
+        [seen] = await db.read(cluster_rows.all_replicas)
         assert not await told(db, "replica.drained")(), "it still has a job"
         assert seen.draining
         blocked.go.set()
         await eventually(told(db, "replica.drained"))
         assert (await row(db, late))["attempts"] == 0
         assert "no more work" in running.watch.telemetry.health.readiness()
-        again = await draining.drain(keeper, "worker-a", answering="", actor="human:ann")
+        again = await write(cluster.drain, "worker-a", answering="", actor="human:ann")
         assert again.drained, "and to ask again is no mistake"
-        await draining.resume(keeper, "self", answering="worker-a", actor="human:ann")
+        await write(cluster.resume, "self", answering="worker-a", actor="human:ann")
         await eventually(lambda: len(blocked.began) == 2)
         assert not running.worker.rests
         await running.drained()
@@ -63,26 +64,28 @@ async def test_a_drained_replica_ends_what_it_has_takes_nothing_more_and_says_so
 
 
 async def test_the_last_replica_at_work_is_drained_only_by_whoever_says_so(db: Database, tmp_path: Path) -> None:
-    keeper = (await a_house(db, tmp_path)).keeper
+    write = (await a_house(db, tmp_path)).write
     for name in ("alpha", "beta"):
-        await db.write(lambda tx, name=name: replicas.seen(tx, f"replica_{name}", name, "1", draining=False))  # type: ignore[misc]
-    await draining.drain(keeper, "replica_alp", answering="", actor="human:ann")
+        await db.write(
+            lambda tx, name=name: cluster_rows.replica_seen(tx, f"replica_{name}", name, "1", draining=False)
+        )  # type: ignore[misc]
+    await write(cluster.drain, "replica_alp", answering="", actor="human:ann")
     with pytest.raises(LastReplica, match="beta is the last"):
-        await draining.drain(keeper, "beta", answering="", actor="human:ann")
-    assert (await draining.drain(keeper, "beta", answering="", actor="human:ann", even_last=True)).replica.draining
+        await write(cluster.drain, "beta", answering="", actor="human:ann")
+    assert (await write(cluster.drain, "beta", answering="", actor="human:ann", even_last=True)).replica.draining
     for unknown in ("gamma", "replica_", "rep"):
         with pytest.raises(NoSuchReplica):
-            await draining.drain(keeper, unknown, answering="", actor="human:ann")
+            await write(cluster.drain, unknown, answering="", actor="human:ann")
 
 
 async def test_what_was_asked_of_a_replica_outlives_its_heartbeats_and_not_its_process(db: Database) -> None:
-    await db.write(lambda tx: replicas.seen(tx, "h1", "pod", "1", draining=False))
-    assert await db.write(lambda tx: replicas.ask(tx, "h1", draining=True))
-    assert not await db.write(lambda tx: replicas.ask(tx, "h1", draining=True))
-    assert (await db.write(lambda tx: replicas.seen(tx, "h1", "pod", "1", draining=False))).draining
-    assert not (await db.write(lambda tx: replicas.seen(tx, "h2", "pod", "1", draining=False))).draining
-    assert await db.write(lambda tx: replicas.ask(tx, "h1", draining=False))
-    assert not (await db.write(lambda tx: replicas.seen(tx, "h1", "pod", "1", draining=False))).draining
+    await db.write(lambda tx: cluster_rows.replica_seen(tx, "h1", "pod", "1", draining=False))
+    assert await db.write(lambda tx: cluster_rows.ask_to_drain(tx, "h1", draining=True))
+    assert not await db.write(lambda tx: cluster_rows.ask_to_drain(tx, "h1", draining=True))
+    assert (await db.write(lambda tx: cluster_rows.replica_seen(tx, "h1", "pod", "1", draining=False))).draining
+    assert not (await db.write(lambda tx: cluster_rows.replica_seen(tx, "h2", "pod", "1", draining=False))).draining
+    assert await db.write(lambda tx: cluster_rows.ask_to_drain(tx, "h1", draining=False))
+    assert not (await db.write(lambda tx: cluster_rows.replica_seen(tx, "h1", "pod", "1", draining=False))).draining
 
 
 async def test_a_replica_that_rests_leaves_the_lead_to_another(db: Database) -> None:
@@ -94,7 +97,7 @@ async def test_a_replica_that_rests_leaves_the_lead_to_another(db: Database) -> 
         await eventually(lambda: not race.leader.leads())
 
         async def free() -> bool:
-            return await db.read(leases.held) == []
+            return await db.read(cluster_rows.held_leases) == []
 
         await eventually(free)
         rests.clear()
@@ -114,8 +117,8 @@ def test_a_replica_that_was_asked_to_rest_is_not_ready() -> None:
 
 
 async def heartbeat(db: Database, holder: str, name: str, *, rests: bool) -> None:
-    loops = json.dumps({replicas.HEARTBEAT: {"tried": 0, "period": 10, "rests": rests, "ahead": 1.25}})
-    await db.write(lambda tx: replicas.seen(tx, holder, name, "1", draining=False, loops=loops))
+    loops = json.dumps({cluster_rows.HEARTBEAT: {"tried": 0, "period": 10, "rests": rests, "ahead": 1.25}})
+    await db.write(lambda tx: cluster_rows.replica_seen(tx, holder, name, "1", draining=False, loops=loops))
 
 
 async def test_by_the_api_a_replica_is_drained_by_name_prefix_or_as_the_one_that_answers(
@@ -147,5 +150,5 @@ async def test_by_the_api_a_replica_is_drained_by_name_prefix_or_as_the_one_that
 
 
 async def _draining(desk: Desk) -> bool:
-    [found] = await desk.house.db.read(replicas.everyone)
+    [found] = await desk.house.db.read(cluster_rows.all_replicas)
     return found.draining

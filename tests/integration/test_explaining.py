@@ -4,14 +4,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from tests.support.lifecycle import a_moving_house
+from tests.support.lifecycle import House, a_moving_house
 
-from holdfast.operations import certificates
-from holdfast.operations.explaining import NotThen, explained
+from holdfast.operations.certificates.explain import ExplanationView, NotThen, explain
 
 pytestmark = pytest.mark.anyio
 NAME = "www.example.com"
 DAY = timedelta(days=1)
+
+
+async def _explained(house: House, at: datetime) -> ExplanationView:
+    found: ExplanationView = await house.do(explain, ref=NAME, at=at.isoformat())
+    return found
 
 
 async def test_a_time_gone_by_is_explained_by_the_version_that_was_in_use(tmp_path: Path) -> None:
@@ -23,9 +27,9 @@ async def test_a_time_gone_by_is_explained_by_the_version_that_was_in_use(tmp_pa
         assert one is not None
         assert two is not None
         clock.ahead += 20 * DAY
-        await certificates.revoke(house.keeper, NAME, reason=4, actor="local:alice")
+        await house.revoke(NAME, reason=4, actor="local:alice")
 
-        then = await explained(house.keeper, NAME, first + 30 * DAY)
+        then = await _explained(house, first + 30 * DAY)
         assert (then.blocking, then.verdict.split(".")[0]) == (
             "NOT_DUE", "It is valid, and its renewal is not due yet",
         )  # fmt: skip
@@ -34,20 +38,20 @@ async def test_a_time_gone_by_is_explained_by_the_version_that_was_in_use(tmp_pa
         assert "holdfast events www.example.com" in then.of_today[1]
         assert then.would_change_it == "Nothing: that time is over."
 
-        later = await explained(house.keeper, NAME, two.issued_at + DAY)
+        later = await _explained(house, two.issued_at + DAY)
         assert later.blocking == "NOT_DUE", "it was revoked after that"
-        under_way = await explained(house.keeper, NAME, two.issued_at - timedelta(microseconds=1))
-        assert under_way.verdict.startswith("An attempt was under way; issued at ")
+        under_way = await _explained(house, two.issued_at - timedelta(microseconds=1))
+        assert under_way.verdict.startswith("An issuance was under way; issued at ")
 
 
 async def test_before_it_was_asked_for_there_is_nothing_to_explain(tmp_path: Path) -> None:
     async with a_moving_house(tmp_path) as (house, _):
         made = await house.ask(NAME)
         with pytest.raises(NotThen, match=r"'www\.example\.com' was not there then: it came at 20") as refused:
-            await explained(house.keeper, NAME, made.certificate.created_at - 15 * DAY)
+            await _explained(house, made.certificate.created_at - 15 * DAY)
         assert refused.value.hint.startswith("Ask about a time from then on")
         told = datetime.fromisoformat(refused.value.hint.rpartition(" ")[2])
-        assert (await explained(house.keeper, NAME, told)).at == told, "what is told to be asked is answered"
+        assert (await _explained(house, told)).at == told, "what is told to be asked is answered"
 
 
 async def test_after_its_end_it_has_expired(tmp_path: Path) -> None:
@@ -55,9 +59,9 @@ async def test_after_its_end_it_has_expired(tmp_path: Path) -> None:
         await house.ask(NAME)
         held = (await house.worked(NAME)).current
         assert held is not None
-        found = await explained(house.keeper, NAME, held.not_after + DAY)
+        found = await _explained(house, held.not_after + DAY)
         assert found.verdict == "The certificate has expired. Due at once."
         assert (found.checks[-1].rule, found.checks[-1].verdict) == ("expired", "no longer valid")
-        assert found.of_today == ("This is as if nothing happened and nothing were changed until then.",)
-        before = await explained(house.keeper, NAME, held.not_after - timedelta(hours=1))
-        assert before.verdict == "Due: Less than a twentieth of its life is left."
+        assert found.of_today == ["This assumes that nothing happens and nothing is changed until then."]
+        before = await _explained(house, held.not_after - timedelta(hours=1))
+        assert before.verdict == "Due: Less than 5 % of its lifetime is left."

@@ -11,11 +11,11 @@ from tests.support.jobs import update
 
 from holdfast import __version__
 from holdfast.errors import StoreUnavailable
-from holdfast.operations import observe
-from holdfast.operations.gauges import Inventory
+from holdfast.operations.installation import observe
+from holdfast.operations.installation.observe import Inventory
 from holdfast.store.database import Database, Store
 from holdfast.telemetry import PHASES, Health, Metrics
-from holdfast.web.health import Look, site
+from holdfast.web.sites import Refresh, plain_site
 from holdfast.world import SystemClock
 
 pytestmark = pytest.mark.anyio
@@ -25,8 +25,8 @@ async def nothing() -> None:
     """A look that finds everything as it was."""
 
 
-async def ask(health: Health, path: str, *, look: Look = nothing, method: str = "GET") -> httpx2.Response:
-    pages = httpx2.ASGITransport(app=site(health, Metrics(), look=look, scrape=nothing))
+async def ask(health: Health, path: str, *, look: Refresh = nothing, method: str = "GET") -> httpx2.Response:
+    pages = httpx2.ASGITransport(app=plain_site(health, Metrics(), look=look, scrape=nothing))
     async with httpx2.AsyncClient(transport=pages, base_url="http://probe") as client:
         return await client.request(method, path)
 

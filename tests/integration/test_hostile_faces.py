@@ -14,13 +14,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.integration.test_api_hostile import CORPUS
 from tests.support.api import Asker, on_a_port
 from tests.support.hostile_texts import HOSTILE
-from tests.support.messages import a_notice, owe
+from tests.support.messages import a_notification, owe
 from tests.support.terminal import Terminal, a_terminal
 
 from holdfast.cli import completion
 from holdfast.cli.client import elsewhere
 from holdfast.cli.terminal import harmless, tame, tame_lines
-from holdfast.operations import approvals
 from holdfast.store import journal
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
@@ -58,10 +57,10 @@ async def _fill(ask: Asker, db: Database, typed: Terminal) -> None:
     for number, text in enumerate(STORED):
         await ask("POST", "/certificates", {"names": [f"n{number}.example.com"], "name": text[:200]})
     await typed.desk.house.ask("a.example.com", approval_required=True)
-    [waiting] = await approvals.pending(typed.desk.house.keeper)
+    [waiting] = await typed.desk.house.pending()
     await ask.post(f"/approvals/{waiting.id}/reject", {"note": NOTE})
-    await owe(db, a_notice(title=ALL, text=ALL, name=ALL, last_error=ALL, facts={"CA": ALL}))
-    await ask.post("/notifications/notice_01/resolve", {"note": NOTE})
+    await owe(db, a_notification(title=ALL, text=ALL, name=ALL, last_error=ALL, facts={"CA": ALL}))
+    await ask.post("/notifications/notification_01/resolve", {"note": NOTE})
     await db.write(_all_said)
 
 
@@ -73,7 +72,7 @@ def _all_said(tx: Tx) -> None:
 
 COMMANDS = [
     ["ls"], ["events", "--limit", "500"], ["audit", "ls"], ["jobs", "ls"], ["approvals", "ls"], ["token", "ls"],
-    ["notify", "ls"], ["notify", "show", "notice_01"], ["get", "a.example.com"], ["explain", "a.example.com"],
+    ["notify", "ls"], ["notify", "show", "notification_01"], ["get", "a.example.com"], ["explain", "a.example.com"],
 ]  # fmt: skip
 
 

@@ -5,37 +5,39 @@ import os
 import re
 import subprocess
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from pydantic import ValidationError
 from tests.interop.packages import CannotBeHad, Debian, Package, Pip, obtain
 from tests.support import foreign_layouts as layouts
 from tests.support.acme_face import open_front
-from tests.support.ca import a_vault
+from tests.support.ca import a_vault, services_for
 from tests.support.commands import holdfast
 from tests.support.foreign_layouts import ACCOUNT_URL, DAY, DIRECTORY, NOW, SmallCa
 from tests.support.lifecycle import House, a_house
 from tests.support.pebble import Pebble
 from tests.support.ports import free_port
 from tests.support.processes import Served, environment
+from tests.support.running import run
 from tests.support.stores import migrated, open_store
 from tests.support.upstream import Site, Through, a_site, add, ask
 
 from holdfast.core import renewal
-from holdfast.core.ca import CaOptions
 from holdfast.core.certificate import VersionState
+from holdfast.core.own_ca.ca import CaOptions
 from holdfast.core.status import Phase
-from holdfast.engine import renew
+from holdfast.engine.issuance import renewals
 from holdfast.importing import acme_sh, certbot, lego
 from holdfast.importing.found import FoundCertificate
-from holdfast.operations import certificates, importing, keeping
-from holdfast.operations.asking import Manner
-from holdfast.operations.importing import AccountOffer, CertificateOffer, NoAddress, new_name
-from holdfast.secret import Secret
-from holdfast.store import issuances, issuer_accounts, journal, versions
+from holdfast.operations.certificates import imports, key_export
+from holdfast.operations.certificates.imports import AccountImported, CertificateImported, NoAddress, new_name
+from holdfast.operations.runner import Options
+from holdfast.store import issuances, issuers, journal, versions
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx
@@ -46,7 +48,7 @@ CA = SmallCa()
 ACCOUNT = ec.generate_private_key(ec.SECP256R1())
 NAME = "www.example.com"
 LOCAL = "127.0.0.1"
-TRIAL = Manner(dry_run=True)
+TRIAL = Options(dry_run=True)
 TABLES = ("issuers", "issuer_accounts", "certificates", "certificate_versions", "secrets", "issuances", "jobs", "audit")
 
 
@@ -56,36 +58,49 @@ def _found(folder: Path) -> FoundCertificate:
     return found
 
 
-def _account(found: FoundCertificate) -> AccountOffer:
+def _account(found: FoundCertificate) -> dict[str, Any]:
     assert found.account is not None
-    return AccountOffer(
-        directory=found.account.directory,
-        key=found.account.key,
-        url=found.account.url,
-        contacts=found.account.contacts,
-    )
+    return {
+        "directory": found.account.directory,
+        "key": found.account.key.reveal().decode(),
+        "url": found.account.url,
+        "contacts": list(found.account.contacts),
+    }
 
 
-def _offer(found: FoundCertificate) -> CertificateOffer:
-    return CertificateOffer(
-        name=found.name,
-        names=found.names,
-        chain=found.chain,
-        key=found.key,
-        key_kind=found.key_kind,
-        directory=found.directory,
-        account_url=None if found.account is None else found.account.url,
-        reuse_key=found.reuse_key,
-    )
+def _offer(found: FoundCertificate) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "names": list(found.names),
+        "chain": found.chain.decode(),
+        "key": found.key.reveal().decode(),
+        "key_kind": found.key_kind,
+        "directory": found.directory,
+        "account_url": None if found.account is None else found.account.url,
+        "reuse_key": found.reuse_key,
+    }
 
 
 def _counted(tx: Tx) -> dict[str, int]:
     return {table: tx.rows(f"SELECT COUNT(*) AS n FROM {table}")[0]["n"] for table in TABLES}
 
 
-async def _adopt(house: House, found: FoundCertificate, **more: Any) -> importing.Outcome:
-    await importing.adopt_account(house.keeper, _account(found), actor="local:alice", **more)
-    [outcome] = await importing.adopt(house.keeper, [_offer(found)], actor="local:alice", **more)
+async def _adopt_account(house: House, offer: dict[str, Any], actor: str = "local:alice", **more: Any) -> Any:
+    return await run(services_for(house.certificate_context), imports.import_account, actor=actor, **more, **offer)
+
+
+async def _adopt_all(
+    house: House, offers: list[dict[str, Any]], actor: str = "local:alice", **more: Any
+) -> list[CertificateImported]:
+    found: list[CertificateImported] = await run(
+        services_for(house.certificate_context), imports.import_certificates, actor=actor, certificates=offers, **more
+    )
+    return found
+
+
+async def _adopt(house: House, found: FoundCertificate, **more: Any) -> CertificateImported:
+    await _adopt_account(house, _account(found), **more)
+    [outcome] = await _adopt_all(house, [_offer(found)], **more)
     return outcome
 
 
@@ -106,14 +121,14 @@ async def test_certificate_key_names_dates_and_account_are_adopted_and_nothing_i
     assert (view.certificate.wanted.issuers, view.certificate.wanted.reuse_key) == (("letsencrypt",), True)
     assert view.certificate.next_action_at == renewal.lifetime_due(view.certificate, view.current)
     assert view.status.phase is Phase.OK
-    kept = await house.keeper.vault.reveal(view.current.key_secret)
+    kept = await house.certificate_context.secret_store.reveal(view.current.key_secret)
     assert kept == found.key
-    account = await db.read(lambda tx: issuer_accounts.current(tx, "letsencrypt", DIRECTORY))
+    account = await db.read(lambda tx: issuers.current_account(tx, "letsencrypt", DIRECTORY))
     assert account is not None
     assert (account.url, account.state) == (ACCOUNT_URL, "valid")
     assert found.account is not None
-    assert await house.keeper.vault.reveal(account.key_secret) == found.account.key
-    assert await renew.sweep(house.keeper) == 0
+    assert await house.certificate_context.secret_store.reveal(account.key_secret) == found.account.key
+    assert await renewals.sweep_due(house.certificate_context) == 0
     counts = await db.read(_counted)
     assert (counts["issuances"], counts["jobs"]) == (0, 0)
     actions = [each.action for each in await db.read(lambda tx: journal.audit_page(tx, 0))]
@@ -132,7 +147,7 @@ async def test_adopting_again_changes_nothing(db: Database, tmp_path: Path) -> N
 async def test_a_plan_says_what_would_be_and_leaves_everything_as_it_is(db: Database, tmp_path: Path) -> None:
     house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
     before = await db.read(_counted)
-    outcome = await _adopt(house, found, manner=TRIAL)
+    outcome = await _adopt(house, found, options=TRIAL)
     assert (outcome.verdict, outcome.issuer) == ("adopt", "letsencrypt")
     assert outcome.renewal_at is not None
     assert await db.read(_counted) == before
@@ -143,21 +158,20 @@ async def test_one_that_is_refused_leaves_nothing_behind_and_the_others_alone(db
     await house.ask("taken.example.com")
     other = CA.issue("b.example.com")
     bad = [
-        replace(good, name="taken.example.com"),
-        replace(good, name="other-key", key=Secret(other.key.encode())),
-        replace(good, name="other-names", names=("c.example.com",)),
-        replace(good, name="no-chain", chain=b"nothing"),
-        replace(good, name="no-key", key=Secret(b"nothing")),
-        replace(good, name="no-such-ca", directory=None, issuer="nobody"),
-        replace(good, name="a name\x1b[2J"),
-        replace(good, name="odd-owner", owner="a b"),
-        replace(good, name="odd-label", labels={"x y": "z"}),
-        replace(good, name="odd-key", key_kind="dsa"),
+        {"name": "taken.example.com"},
+        {"name": "other-key", "key": other.key},
+        {"name": "other-names", "names": ["c.example.com"]},
+        {"name": "no-chain", "chain": "nothing"},
+        {"name": "no-key", "key": "nothing"},
+        {"name": "no-such-ca", "directory": "https://nowhere.example/directory"},
+        {"name": "a name\x1b[2J"},
+        {"name": "a name\0"},
+        {"name": "odd-profile", "profile": "a\nb"},
+        {"name": "odd-key", "key_kind": "dsa"},
     ]
-    good = replace(good, directory=None, issuer="ca")
-    bad = [replace(each, directory=None, issuer=each.issuer or "ca") for each in bad]
+    offers = [{**good, "directory": None, **each} for each in (*bad, {})]
     before = await db.read(_counted)
-    outcomes = await importing.adopt(house.keeper, [*bad, good], actor="local:alice")
+    outcomes = await _adopt_all(house, offers, issuer="ca")
     assert [each.verdict for each in outcomes] == ["refused"] * 10 + ["adopted"]
     assert all(each.why.isprintable() and each.next_step for each in outcomes[:-1]), outcomes
     after = await db.read(_counted)
@@ -165,16 +179,28 @@ async def test_one_that_is_refused_leaves_nothing_behind_and_the_others_alone(db
     assert grown == {"certificates": 1, "certificate_versions": 1, "secrets": 1, "audit": 1}
 
 
+@pytest.mark.parametrize("wish", [{"owner": "a b"}, {"labels": {"x y": "z"}}, {"issuer": "nobody"}])
+async def test_what_is_asked_for_all_of_them_is_refused_for_all(
+    db: Database, tmp_path: Path, wish: dict[str, Any]
+) -> None:
+    house, good = await a_house(db, tmp_path), _offer(_found(tmp_path / "le"))
+    before = await db.read(_counted)
+    with suppress(ValidationError):
+        [outcome] = await _adopt_all(house, [{**good, "directory": None}], **wish)
+        assert outcome.verdict == "refused"
+    assert await db.read(_counted) == before
+
+
 async def test_what_the_other_client_was_told_about_renewals_holds_here(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
-    await importing.adopt_account(house.keeper, _account(_found(tmp_path / "le")), actor="local:test")
+    await _adopt_account(house, _account(_found(tmp_path / "le")), actor="local:test")
     found = replace(_found(tmp_path / "le2"), name="resting")
     offers = [
-        replace(_offer(found), paused=True),
-        replace(_offer(found), name="early", renew_before=7 * DAY),
-        replace(_offer(found), name="odd", directory="http://ca.example/directory"),
+        {**_offer(found), "paused": True},
+        {**_offer(found), "name": "early", "renew_before_s": 7 * 86400.0},
+        {**_offer(found), "name": "odd", "directory": "http://ca.example/directory"},
     ]
-    outcomes = await importing.adopt(house.keeper, offers, actor="local:test")
+    outcomes = await _adopt_all(house, offers, actor="local:test")
     assert [each.verdict for each in outcomes] == ["adopted", "adopted", "refused"]
     assert "begins with https://" in outcomes[2].next_step
     resting, early = await house.view("resting"), await house.view("early")
@@ -185,21 +211,21 @@ async def test_what_the_other_client_was_told_about_renewals_holds_here(db: Data
 async def test_a_ca_that_is_known_by_its_directory_is_used_and_its_account_kept(db: Database, tmp_path: Path) -> None:
     house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
     await house.add("mine", house.cas["ca"], directory=f"{DIRECTORY}/")
-    told = await importing.adopt_account(house.keeper, _account(found), actor="local:alice")
-    assert (told["issuer"], told["added"], told["account"]) == ("mine", False, True)
+    told = await _adopt_account(house, _account(found))
+    assert (told.issuer, told.added, told.account) == ("mine", False, True)
     before = await db.read(_counted)
-    again = replace(_account(found), url="https://acme-v02.api.letsencrypt.org/acme/acct/2")
-    told = await importing.adopt_account(house.keeper, again, actor="local:alice")
-    assert (told["issuer"], told["account"]) == ("mine", False)
+    again = {**_account(found), "url": "https://acme-v02.api.letsencrypt.org/acme/acct/2"}
+    told = await _adopt_account(house, again)
+    assert (told.issuer, told.account) == ("mine", False)
     assert await db.read(_counted) == before
-    [account] = await db.read(lambda tx: issuer_accounts.of(tx, "mine"))
+    [account] = await db.read(lambda tx: issuers.accounts_of(tx, "mine"))
     assert account.url == ACCOUNT_URL
 
 
 async def test_an_account_without_an_address_is_left_to_be_found_by_its_key(db: Database, tmp_path: Path) -> None:
     house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
-    await importing.adopt_account(house.keeper, replace(_account(found), url=None), actor="local:alice")
-    [account] = await db.read(lambda tx: issuer_accounts.of(tx, "letsencrypt"))
+    await _adopt_account(house, {**_account(found), "url": None})
+    [account] = await db.read(lambda tx: issuers.accounts_of(tx, "letsencrypt"))
     assert (account.url, account.state) == (None, "creating")
 
 
@@ -207,11 +233,11 @@ async def test_where_the_files_name_no_ca_the_only_one_is_taken_or_somebody_must
     db: Database, tmp_path: Path
 ) -> None:
     house, found = await a_house(db, tmp_path), _found(tmp_path / "le")
-    loose = replace(_offer(found), directory=None, account_url=None)
-    [planned] = await importing.adopt(house.keeper, [loose], actor="local:alice", manner=TRIAL)
+    loose = {**_offer(found), "directory": None, "account_url": None}
+    [planned] = await _adopt_all(house, [loose], options=TRIAL)
     assert planned.issuer == "ca"
     await house.add("second", house.cas["ca"])
-    [outcome] = await importing.adopt(house.keeper, [loose], actor="local:alice")
+    [outcome] = await _adopt_all(house, [loose])
     assert outcome.verdict == "refused"
     assert "--issuer" in outcome.why
     assert "ca, second" in outcome.next_step
@@ -222,7 +248,7 @@ async def test_a_directory_that_is_no_https_address_is_refused(db: Database, tmp
     house = await a_house(db, tmp_path)
     before = await db.read(_counted)
     with pytest.raises(NoAddress):
-        await importing.adopt_account(house.keeper, AccountOffer(directory=directory), actor="local:alice")
+        await _adopt_account(house, {"directory": directory})
     assert await db.read(_counted) == before
 
 
@@ -249,27 +275,26 @@ async def test_an_adopted_certificate_is_renewed_by_its_adopted_account_and_name
     ours: tuple[Site, str],
 ) -> None:
     site, directory = ours
-    keeper, db = site.house.keeper, site.house.db
+    context, db = site.house.certificate_context, site.house.db
     async with site.working():
         await ask(site, "before", LOCAL)
         await site.obtained("before")
-        [account] = await db.read(lambda tx: issuer_accounts.of(tx, "acme"))
-        account_key = await keeper.vault.reveal(account.key_secret)
-        taken = await keeping.export(keeper, "before", actor="local:alice")
-        assert taken.key is not None
-        await certificates.set_state(keeper, "before", "archived", actor="local:alice")
-        await db.write(lambda tx: issuer_accounts.ended(tx, account.id, "deactivated"))  # here, not at the CA
+        [account] = await db.read(lambda tx: issuers.accounts_of(tx, "acme"))
+        account_key = await context.secret_store.reveal(account.key_secret)
+        taken = await site.house.do(key_export.export, ref="before")
+        await site.house.set_state("before", "archived")
+        await db.write(lambda tx: issuers.account_ended(tx, account.id, "deactivated"))  # here, not at the CA
 
-        offer = AccountOffer(directory=directory, key=account_key, url=account.url)
-        told = await importing.adopt_account(keeper, offer, actor="local:bob")
-        assert told == {"issuer": "acme", "directory": directory, "added": False, "account": True}
-        certificate = CertificateOffer(
-            name="site", names=(LOCAL,), chain=taken.chain, key=taken.key, key_kind="ec-p256",
-            directory=directory, account_url=account.url,
-        )  # fmt: skip
-        [outcome] = await importing.adopt(keeper, [certificate], actor="local:bob")
+        offer = {"directory": directory, "key": account_key.reveal().decode(), "url": account.url}
+        told = await _adopt_account(site.house, offer, actor="local:bob")
+        assert told == AccountImported(issuer="acme", directory=directory, added=False, account=True)
+        certificate = {
+            "name": "site", "names": [LOCAL], "chain": taken.chain_pem, "key": taken.key_pem,
+            "key_kind": "ec-p256", "directory": directory, "account_url": account.url,
+        }  # fmt: skip
+        [outcome] = await _adopt_all(site.house, [certificate], actor="local:bob")
         assert outcome.verdict == "adopted", outcome
-        await certificates.renew(keeper, "site", actor="local:bob")
+        await site.house.renew("site", actor="local:bob")
         view = await site.obtained("site")
     assert view.current is not None
     assert (view.current.state, view.current.account) == (VersionState.ACTIVE, account.url)
@@ -331,19 +356,19 @@ async def test_what_a_client_wrote_is_adopted_and_renewed_with_its_account(clien
         db = await migrated(open_store(SqliteEngine(tmp_path / "holdfast.sqlite", SystemClock())))
         house, transport = await a_house(db, tmp_path), HttpTransport()
         site = a_site(house, transport)
-        account = replace(_account(found), roots=pebble.place.roots.decode())
-        await importing.adopt_account(house.keeper, account, actor="local:alice")
-        [outcome] = await importing.adopt(house.keeper, [_offer(found)], actor="local:alice")
+        account = {**_account(found), "roots": pebble.place.roots.decode()}
+        await _adopt_account(house, account)
+        [outcome] = await _adopt_all(house, [_offer(found)])
         assert outcome.verdict == "adopted", outcome
         async with site.working():
-            await certificates.renew(house.keeper, NAME, actor="local:alice")
+            await house.renew(NAME, actor="local:alice")
             view = await site.obtained(NAME)
         await transport.close()
     assert view.current is not None
-    assert (view.current.state, view.current.account) == (VersionState.ACTIVE, account.url), view.status
+    assert (view.current.state, view.current.account) == (VersionState.ACTIVE, account["url"]), view.status
     assert view.current.serial != found.serial
-    [row] = await db.read(lambda tx: issuer_accounts.of(tx, outcome.issuer))
-    assert (row.url, row.state) == (account.url, "valid")
+    [row] = await db.read(lambda tx: issuers.accounts_of(tx, outcome.issuer))
+    assert (row.url, row.state) == (account["url"], "valid")
     await db.close()
 
 

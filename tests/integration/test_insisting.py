@@ -10,12 +10,13 @@ from tests.support.later_office import HOUR, Office, an_office
 from tests.support.lifecycle import DAY, House, TruthfulCa, a_house
 
 from holdfast.core import backoff
-from holdfast.core.issuance import State
-from holdfast.engine import outages
+from holdfast.core.issuance import IssuanceState
+from holdfast.engine.notifications import duties
 from holdfast.errors import Refused, TryLater
-from holdfast.operations import certificates, revocation
-from holdfast.store import issuances, jobs, versions
+from holdfast.operations.own_ca import revocation
+from holdfast.store import issuances, versions
 from holdfast.store.database import Database
+from holdfast.store.work import jobs
 
 pytestmark = pytest.mark.anyio
 NAME = "www.example.com"
@@ -24,7 +25,7 @@ FOR_EVER = 10**9
 
 
 async def told(house: House) -> list[tuple[str, str]]:
-    rows = await house.db.read(lambda tx: tx.rows("SELECT event, title FROM notices ORDER BY created_at, id"))
+    rows = await house.db.read(lambda tx: tx.rows("SELECT event, title FROM notifications ORDER BY created_at, id"))
     return [(row["event"], row["title"]) for row in rows]
 
 
@@ -49,7 +50,7 @@ async def test_a_revocation_is_waited_for_over_a_weekend_and_told_of_once(tmp_pa
     async with an_office(tmp_path, "digicert") as office:
         version = await held(office)
         office.ca.rights = False
-        await certificates.revoke(office.house.keeper, NAME, reason=1, actor="local:alice")
+        await office.house.revoke(NAME, reason=1, actor="local:alice")
         before = len(office.ca.requests)
         await office.pass_by(60 * HOUR)
         [job] = await office.house.db.read(lambda tx: tx.rows("SELECT * FROM jobs WHERE kind = 'revoke'"))
@@ -60,10 +61,10 @@ async def test_a_revocation_is_waited_for_over_a_weekend_and_told_of_once(tmp_pa
         office.ca.approve()
         await office.pass_by(2 * HOUR)
         assert await revoked(office.house, version)
-        await outages.watch(office.house.db, HOUR)
+        await duties.watch(office.house.db, HOUR)
         assert await told(office.house) == [
-            ("revocation.waits", f"{NAME} is not revoked yet at its CA"),
-            ("revocation.settled", f"{NAME} is revoked at its CA"),
+            ("revocation.waits", f"{NAME} is not revoked yet at its issuer"),
+            ("revocation.settled", f"{NAME} is revoked at its issuer"),
         ]
 
 
@@ -72,7 +73,7 @@ async def test_a_ca_that_is_away_for_hours_hears_of_a_revocation_when_it_is_back
     async with an_office(tmp_path, "sectigo") as office:
         version = await held(office)
         office.ca.fail(status=status, times=FOR_EVER)
-        await certificates.revoke(office.house.keeper, NAME, reason=1, actor="local:alice")
+        await office.house.revoke(NAME, reason=1, actor="local:alice")
         await office.pass_by(8 * HOUR)
         assert not await revoked(office.house, version)
         office.ca.calm()
@@ -89,7 +90,7 @@ async def test_what_ended_before_its_ca_revoked_it_is_asked_for_no_more(tmp_path
         await house.ask(NAME, issuers=["own"])
         days = Days(house, clock)
         await days.go_on(clock.now() + HOUR)
-        await certificates.revoke(house.keeper, NAME, reason=1, actor="local:alice")
+        await house.revoke(NAME, reason=1, actor="local:alice")
         await days.go_on(clock.now() + 3 * DAY)
         assert [title for event, title in await told(house) if event == "job.dead"] == [
             f"The revocation of {NAME} was given up"
@@ -108,7 +109,7 @@ async def test_each_revocation_that_is_given_up_is_told_by_name_and_asking_again
         for name in ("a.example", "b.example"):
             await house.ask(name, issuers=["own"])
             held[name] = (await house.settled(name)).current
-            await certificates.revoke(house.keeper, name, reason=4, actor="local:alice")
+            await house.revoke(name, reason=4, actor="local:alice")
 
         async def dead() -> bool:
             found = [await db.read(lambda tx, v=v: jobs.dead(tx, "revoke", v.id)) for v in held.values()]
@@ -117,22 +118,22 @@ async def test_each_revocation_that_is_given_up_is_told_by_name_and_asking_again
         await house.until(dead)
         given_up = [title for event, title in await told(house) if event == "job.dead"]
         assert sorted(given_up) == [f"The revocation of {name} was given up" for name in held]
-        rows = await db.read(lambda tx: tx.rows("SELECT body, next FROM notices WHERE event = 'job.dead'"))
+        rows = await db.read(lambda tx: tx.rows("SELECT body, next FROM notifications WHERE event = 'job.dead'"))
         assert all("not yours" in row["body"] and row["next"].startswith("holdfast retry job") for row in rows)
         del ca.always["revoke"]
         version = held["a.example"]
-        asked = await certificates.revoke(house.keeper, "a.example", reason=1, actor="local:bob", version=version.id)
+        asked = await house.revoke("a.example", reason=1, actor="local:bob", version=version.id)
 
         async def done() -> bool:
             return await revoked(house, version.id)
 
         await house.until(done)
     assert ca.revoked[-1][1] == 1, "the reason of the last wish"
-    assert asked.revoke_asked_at is not None
-    names = [each.name for each in await certificates.timeline(house.keeper, "a.example")]
+    assert asked.note == "Its revocation had been given up, and is taken up again."
+    names = [each.name for each in await house.timeline("a.example")]
     assert names.count("revocation.asked_again") == 1
-    await outages.watch(db, HOUR)
-    assert ("jobs.well", "a.example: what was given up is settled") in await told(house)
+    await duties.watch(db, HOUR)
+    assert ("jobs.well", "a.example: its dead job is settled") in await told(house)
     note = await db.read(lambda tx: revocation.note(tx, versions.get(tx, version.id)))  # type: ignore[arg-type]
     assert note == "It is revoked already."
 
@@ -146,18 +147,15 @@ async def test_whoever_asks_again_hears_what_became_of_it(tmp_path: Path) -> Non
         await house.ask(NAME, issuers=["own"])
         days = Days(house, clock)
         await days.go_on(clock.now() + HOUR)
-        first = await certificates.revoke(house.keeper, NAME, reason=1, actor="local:alice")
-        assert await house.db.read(lambda tx: revocation.note(tx, first)) is None
+        held = (await house.view(NAME)).current
+        assert held is not None
+        assert (await house.revoke(NAME, reason=1)).note is None
         await days.go_on(clock.now() + HOUR)
-        wish: dict[str, Any] = {"reason": 1, "actor": "local:alice", "version": first.id}
-        again = await certificates.revoke(house.keeper, NAME, **wish)
-        note = await house.db.read(lambda tx: revocation.note(tx, again))
-        assert note is not None
+        note = (await house.revoke(NAME, reason=1, version=held.id)).note
         assert "asked for before" in note
         assert "an administrator must approve it" in note
         await house.db.write(lambda tx: tx.run("UPDATE jobs SET state = 'dead' WHERE kind = 'revoke'"))
-        again = await certificates.revoke(house.keeper, NAME, **wish)
-        note = await house.db.read(lambda tx: revocation.note(tx, again))
+        note = (await house.revoke(NAME, reason=1, version=held.id)).note
         assert note == "Its revocation had been given up, and is taken up again."
 
 
@@ -170,7 +168,7 @@ async def test_a_ca_that_is_away_for_hours_hears_of_an_order_that_was_given_up(t
         await office.house.ask(NAME, issuers=["later"])
         await office.pass_by(HOUR)
         office.ca.fail(status=503, times=FOR_EVER)
-        await certificates.cancel(office.house.keeper, NAME, actor="local:alice", why="a mistake")
+        await office.house.cancel(NAME, actor="local:alice", why="a mistake")
         await office.pass_by(8 * HOUR)
         office.ca.calm()
         await office.pass_by(2 * HOUR)
@@ -192,14 +190,14 @@ async def test_an_order_that_cannot_be_withdrawn_for_a_month_is_told_by_the_name
         view = await house.ask(NAME, issuers=["later"])
         days = Days(house, clock)
         await days.go_on(clock.now() + HOUR)
-        await certificates.cancel(house.keeper, NAME, actor="local:alice", why="a mistake")
-        await certificates.set_state(house.keeper, NAME, "paused", actor="local:alice")
+        await house.cancel(NAME, actor="local:alice", why="a mistake")
+        await house.set_state(NAME, "paused", actor="local:alice")
         await days.go_on(clock.now() + 31 * DAY)
         assert ("order.withdrawn", f"An order of {NAME} could not be withdrawn") in await told(house)
         assert view.issuance is not None
         attempt = await house.db.read(lambda tx: issuances.get(tx, view.issuance.id))  # type: ignore[union-attr]
         assert attempt is not None
-        assert (attempt.state, attempt.withdrawal) == (State.CANCELLED, "refused")
+        assert (attempt.state, attempt.withdrawal) == (IssuanceState.CANCELLED, "refused")
 
 
 def test_the_wait_doubles_with_the_time_that_was_waited_and_is_an_hour_at_most() -> None:

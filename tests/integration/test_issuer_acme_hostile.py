@@ -22,12 +22,12 @@ from tests.support.reaper import PATIENCE
 
 from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers import acme_account, acme_certificate
-from holdfast.issuers.acme import AcmeIssuer
-from holdfast.issuers.acme_jws import Account
-from holdfast.issuers.acme_reading import Place
-from holdfast.issuers.acme_wire import BAD_NONCES, Memory, Wire
-from holdfast.issuers.base import Failed, Issued, NeedsProof, Pending, Proof, Ready
+from holdfast.issuers import chains
+from holdfast.issuers.acme import account as acme_account
+from holdfast.issuers.acme.issuer import AcmeIssuer
+from holdfast.issuers.acme.reading import ResponseContext
+from holdfast.issuers.acme.wire import BAD_NONCES, CaAccount, Memory, Wire
+from holdfast.issuers.base import ChallengeResponse, Failed, Issued, NeedsProof, Pending, Ready
 from holdfast.world import HttpTransport, SystemClock
 
 pytestmark = pytest.mark.anyio
@@ -46,12 +46,12 @@ class HostileCaClient:
     trap: Trap  # where the CA would like to send us
     transport: HttpTransport
 
-    def wire(self, place: Place | None = None) -> Wire:
+    def wire(self, place: ResponseContext | None = None) -> Wire:
         return Wire(self.transport, SystemClock(), Memory(), place or self.ca.place)
 
     @property
-    def account(self) -> Account:
-        return Account(self.ca.url("/account/1"), KEY)
+    def account(self) -> CaAccount:
+        return CaAccount(self.ca.url("/account/1"), KEY)
 
     @property
     def issuer(self) -> AcmeIssuer:
@@ -111,28 +111,28 @@ async def outcome(call: Callable[..., Awaitable[Any]], *arguments: Any) -> tuple
 async def test_a_ca_that_behaves_is_understood(bench: HostileCaClient) -> None:
     wire = bench.wire()
     assert await acme_account.ensure_account(wire, KEY, terms_agreed=True) == bench.account
-    placed = await bench.issuer.place(WISH)
+    placed = await bench.issuer.place_order(WISH)
     assert placed.ref == bench.ref
-    look = await bench.issuer.look(placed.ref, WISH)
+    look = await bench.issuer.order_status(placed.ref, WISH)
     assert isinstance(look, NeedsProof)
-    [[proof]] = look.choices
-    assert (proof.type, proof.identifier, proof.token) == ("http-01", WISH.identifiers[0], TOKEN)
-    await bench.issuer.answer(placed.ref, proof)
+    [[response]] = look.choices
+    assert (response.type, response.identifier, response.token) == ("http-01", WISH.identifiers[0], TOKEN)
+    await bench.issuer.answer(placed.ref, response)
     bench.ca.say("/order/1", bench.ca.order(status="ready"))
-    assert await bench.issuer.look(placed.ref, WISH) == Ready()
+    assert await bench.issuer.order_status(placed.ref, WISH) == Ready()
     await bench.issuer.finalize(placed.ref, WISH)
     bench.ca.say("/order/1", bench.ca.order(status="processing"), Retry_After="7")
-    pending = await bench.issuer.look(placed.ref, WISH)
+    pending = await bench.issuer.order_status(placed.ref, WISH)
     assert isinstance(pending, Pending)
     assert pending.after_s == 7
     bench.ca.say("/order/1", bench.ca.order(status="valid", certificate=bench.ca.url("/cert/1")))
     chain = pem_of(a_leaf())
     bench.ca.say("/cert/1", chain)
-    assert await bench.issuer.look(placed.ref, WISH) == Issued(chain_pem=chain)
+    assert await bench.issuer.order_status(placed.ref, WISH) == Issued(chain_pem=chain)
 
 
 async def test_a_server_that_its_roots_do_not_vouch_for_is_not_talked_to(bench: HostileCaClient) -> None:
-    wire = bench.wire(Place(directory=bench.ca.url("/dir")))
+    wire = bench.wire(ResponseContext(directory=bench.ca.url("/dir")))
     assert await outcome(wire.directory) == (Reason.CA_TLS_FAILED, TryLater)
     with pytest.raises(TryLater, match="Check the setting roots"):
         await wire.directory()
@@ -147,45 +147,47 @@ async def test_a_server_that_its_roots_do_not_vouch_for_is_not_talked_to(bench: 
 async def test_a_directory_that_leads_elsewhere_is_not_used(bench: HostileCaClient, name: str) -> None:
     for url in bench.elsewhere:
         bench.ca.say("/dir", bench.ca.directory(**{name: url}))
-        assert await outcome(bench.issuer.place, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
+        assert await outcome(bench.issuer.place_order, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
     assert set(bench.ca.asked) == {"/dir"}
 
 
 async def test_a_host_that_the_operator_has_named_is_one_of_the_ca_s(bench: HostileCaClient) -> None:
     other = f"https://127.0.0.1:{bench.trap.port}/ari"
     bench.ca.say("/dir", bench.ca.directory(renewalInfo=other))
-    place = Place(directory=bench.ca.url("/dir"), roots=bench.ca.place.roots, hosts=(f"127.0.0.1:{bench.trap.port}",))
+    place = ResponseContext(
+        directory=bench.ca.url("/dir"), roots=bench.ca.place.roots, hosts=(f"127.0.0.1:{bench.trap.port}",)
+    )
     assert (await bench.wire(place).directory()).renewal_info == other
 
 
 async def test_no_address_of_an_order_leads_elsewhere(bench: HostileCaClient) -> None:
     for url in bench.elsewhere:
         bench.ca.say("/order/1", bench.ca.order(authorizations=[url]))
-        assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
+        assert await outcome(bench.issuer.order_status, bench.ref, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
         bench.ca.say("/order/1", bench.ca.order(status="valid", certificate=url))
-        assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
+        assert await outcome(bench.issuer.order_status, bench.ref, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
         bench.ca.say("/order", bench.ca.order(finalize=url), status=201, Location=bench.ca.url("/order/1"))
-        assert await outcome(bench.issuer.place, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
+        assert await outcome(bench.issuer.place_order, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
     bench.ca.say("/order/1", bench.ca.order())
     for url in bench.elsewhere:
         bench.ca.say("/authz/1", bench.ca.authz(challenges=[bench.ca.challenge(url=url)]))
-        assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
+        assert await outcome(bench.issuer.order_status, bench.ref, WISH) == (Reason.DIRECTORY_UNSAFE, Refused), url
 
 
 async def test_no_header_leads_elsewhere(bench: HostileCaClient) -> None:
     elsewhere = bench.elsewhere[0]
     bench.ca.say("/order", bench.ca.order(), status=201, Location=elsewhere)
-    assert await outcome(bench.issuer.place, WISH) == (Reason.DIRECTORY_UNSAFE, Refused)
+    assert await outcome(bench.issuer.place_order, WISH) == (Reason.DIRECTORY_UNSAFE, Refused)
     bench.ca.say("/account", {"status": "valid"}, status=201, Location=elsewhere)
     assert await outcome(acme_account.find_account, bench.wire(), KEY) == (Reason.DIRECTORY_UNSAFE, Refused)
     bench.ca.say("/account/1", {"status": "valid", "orders": elsewhere})
-    assert await outcome(bench.issuer.find, WISH) == (Reason.DIRECTORY_UNSAFE, Refused)
+    assert await outcome(bench.issuer.find_order, WISH) == (Reason.DIRECTORY_UNSAFE, Refused)
 
 
 async def test_what_was_stored_is_checked_again_when_it_is_used(bench: HostileCaClient) -> None:
     elsewhere = bench.elsewhere[0]
     ref = {"order": elsewhere, "finalize": elsewhere}
-    proof = Proof(
+    response = ChallengeResponse(
         type="http-01",
         identifier=WISH.identifiers[0],
         token=TOKEN,
@@ -193,7 +195,12 @@ async def test_what_was_stored_is_checked_again_when_it_is_used(bench: HostileCa
         ref={"challenge": elsewhere, "authorization": elsewhere},
     )
     issuer = bench.issuer
-    for call in (issuer.look(ref, WISH), issuer.finalize(ref, WISH), issuer.cancel(ref), issuer.answer(ref, proof)):
+    for call in (
+        issuer.order_status(ref, WISH),
+        issuer.finalize(ref, WISH),
+        issuer.cancel(ref),
+        issuer.answer(ref, response),
+    ):
         with pytest.raises(Refused) as refused:
             await call
         assert refused.value.reason == Reason.DIRECTORY_UNSAFE
@@ -202,10 +209,10 @@ async def test_what_was_stored_is_checked_again_when_it_is_used(bench: HostileCa
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_not_followed(bench: HostileCaClient, status: int) -> None:
     bench.ca.say("/dir", b"", status=status, Location=bench.elsewhere[0])
-    assert await outcome(bench.issuer.place, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
+    assert await outcome(bench.issuer.place_order, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
     bench.ca.do("/dir", bench.ca.good("/dir"))
     bench.ca.say("/order", b"", status=status, Location=bench.elsewhere[0])
-    assert await outcome(bench.issuer.place, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
+    assert await outcome(bench.issuer.place_order, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
 
 
 # ── bodies ──
@@ -213,7 +220,7 @@ async def test_a_redirect_is_not_followed(bench: HostileCaClient, status: int) -
 
 async def test_a_flood_is_cut_off(bench: HostileCaClient) -> None:
     bench.ca.do("/dir", flood)
-    assert await outcome(bench.issuer.place, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
+    assert await outcome(bench.issuer.place_order, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
     await asyncio.wait_for(bench.ca.left.wait(), PATIENCE)
 
 
@@ -237,14 +244,14 @@ RUBBISH = [
 @pytest.mark.parametrize("body", RUBBISH, ids=range(len(RUBBISH)))
 async def test_rubbish_is_not_understood(bench: HostileCaClient, body: bytes) -> None:
     bench.ca.say("/dir", body)
-    reason, _ = await outcome(bench.issuer.place, WISH)
+    reason, _ = await outcome(bench.issuer.place_order, WISH)
     assert reason in (
         {Reason.ANSWER_MALFORMED, Reason.DIRECTORY_UNSAFE} if b"newNonce" in body else {Reason.ANSWER_MALFORMED}
     )
     bench.ca.do("/dir", bench.ca.good("/dir"))
     for path in ("/order/1", "/authz/1"):
         bench.ca.say(path, body)
-        assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
+        assert await outcome(bench.issuer.order_status, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
 
 
 async def test_a_directory_that_is_nested_too_deep_is_not_understood(bench: HostileCaClient) -> None:
@@ -252,7 +259,7 @@ async def test_a_directory_that_is_nested_too_deep_is_not_understood(bench: Host
     for _ in range(16):
         deep = {"meta": deep}
     bench.ca.say("/dir", bench.ca.directory(meta=deep))
-    assert await outcome(bench.issuer.place, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
+    assert await outcome(bench.issuer.place_order, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +278,7 @@ async def test_a_directory_that_is_nested_too_deep_is_not_understood(bench: Host
 )
 async def test_an_order_of_the_wrong_shape_is_not_understood(bench: HostileCaClient, changes: dict[str, Any]) -> None:
     bench.ca.say("/order/1", bench.ca.order(**changes))
-    assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
+    assert await outcome(bench.issuer.order_status, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
 
 
 # ── what it says about our order ──
@@ -282,18 +289,18 @@ async def test_an_order_of_the_wrong_shape_is_not_understood(bench: HostileCaCli
 )
 async def test_a_token_that_could_be_a_path_is_never_published(bench: HostileCaClient, token: object) -> None:
     bench.ca.say("/authz/1", bench.ca.authz(challenges=[bench.ca.challenge(token=token)]))
-    assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, Refused)
+    assert await outcome(bench.issuer.order_status, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, Refused)
 
 
 async def test_other_names_than_ours_are_not_proved_and_not_accepted(bench: HostileCaClient) -> None:
     bench.ca.say("/order/1", bench.ca.order(identifiers=[{"type": "dns", "value": "other.test"}]))
-    look = await bench.issuer.look(bench.ref, WISH)
+    look = await bench.issuer.order_status(bench.ref, WISH)
     assert isinstance(look, Failed)
     assert look.reason == Reason.WRONG_CERTIFICATE
     bench.ca.say("/order/1", bench.ca.order())
     for changes in ({"identifier": {"type": "dns", "value": "other.test"}}, {"wildcard": True}):
         bench.ca.say("/authz/1", bench.ca.authz(**changes))
-        assert await outcome(bench.issuer.look, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, Refused)
+        assert await outcome(bench.issuer.order_status, bench.ref, WISH) == (Reason.ANSWER_MALFORMED, Refused)
 
 
 async def test_a_wildcard_is_told_apart_from_its_parent_even_if_the_ca_forgets_to_say_so(
@@ -303,7 +310,7 @@ async def test_a_wildcard_is_told_apart_from_its_parent_even_if_the_ca_forgets_t
     bench.ca.say("/order/1", bench.ca.order(identifiers=named))
     for changes in ({"wildcard": True}, {}):
         bench.ca.say("/authz/1", bench.ca.authz(**changes))
-        look = await bench.issuer.look(bench.ref, a_wish(f"*.{NAME}"))
+        look = await bench.issuer.order_status(bench.ref, a_wish(f"*.{NAME}"))
         assert isinstance(look, NeedsProof)
         assert look.choices[0][0].identifier.value == f"*.{NAME}"
 
@@ -311,14 +318,14 @@ async def test_a_wildcard_is_told_apart_from_its_parent_even_if_the_ca_forgets_t
 async def test_an_order_that_the_ca_has_forgotten_or_let_expire_is_over(bench: HostileCaClient) -> None:
     past = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
     bench.ca.refuse("/order/1", "malformed", "no such order", status=404)
-    looks = [await bench.issuer.look(bench.ref, WISH)]
+    looks = [await bench.issuer.order_status(bench.ref, WISH)]
     for status in ("pending", "ready"):
         bench.ca.say("/order/1", bench.ca.order(status=status, expires=past))
-        looks.append(await bench.issuer.look(bench.ref, WISH))
+        looks.append(await bench.issuer.order_status(bench.ref, WISH))
     bench.ca.say("/order/1", bench.ca.order(status="invalid"))
     for status in ("expired", "deactivated", "revoked"):
         bench.ca.say("/authz/1", bench.ca.authz(status=status))
-        looks.append(await bench.issuer.look(bench.ref, WISH))
+        looks.append(await bench.issuer.order_status(bench.ref, WISH))
     assert all(isinstance(each, Failed) and each.reason == Reason.ORDER_EXPIRED for each in looks), looks
 
 
@@ -341,7 +348,7 @@ async def test_a_failed_order_says_for_which_name_and_why(bench: HostileCaClient
     bench.ca.say(
         "/authz/1", bench.ca.authz(status="invalid", challenges=[bench.ca.challenge(status="invalid", error=error)])
     )
-    look = await bench.issuer.look(bench.ref, WISH)
+    look = await bench.issuer.order_status(bench.ref, WISH)
     assert look == Failed(why=f"localhost, http-01 for {NAME}: the CA's own words [31m ({word})", reason=reason)
 
 
@@ -350,10 +357,10 @@ async def test_a_proof_that_was_not_found_ends_the_order_also_where_the_ca_would
 ) -> None:
     error = {"type": "urn:ietf:params:acme:error:connection", "detail": "refused"}
     bench.ca.say("/authz/1", bench.ca.authz(challenges=[bench.ca.challenge(error=error)]))
-    look = await bench.issuer.look(bench.ref, WISH)
+    look = await bench.issuer.order_status(bench.ref, WISH)
     assert look == Failed(why=f"localhost, http-01 for {NAME}: refused (connection)", reason=Reason.VALIDATION_FAILED)
     bench.ca.say("/authz/1", bench.ca.authz(challenges=[bench.ca.challenge(status="processing", error=error)]))
-    assert isinstance(await bench.issuer.look(bench.ref, WISH), Pending)  # it tries again by itself (§8.2)
+    assert isinstance(await bench.issuer.order_status(bench.ref, WISH), Pending)  # it tries again by itself (§8.2)
 
 
 async def test_a_certificate_that_is_none_is_not_handed_on(bench: HostileCaClient) -> None:
@@ -362,7 +369,7 @@ async def test_a_certificate_that_is_none_is_not_handed_on(bench: HostileCaClien
     for body in (b"", b"rubbish", secret, pem_of(a_leaf()) + secret, pem_of(a_leaf()) * 11):
         bench.ca.say("/cert/1", body)
         for wanted in (None, "Somebody"):
-            look = await bench.issuer.look(bench.ref, a_wish(NAME, preferred_chain=wanted))
+            look = await bench.issuer.order_status(bench.ref, a_wish(NAME, preferred_chain=wanted))
             assert isinstance(look, Failed)
             assert look.reason == Reason.WRONG_CERTIFICATE
 
@@ -372,7 +379,7 @@ async def test_another_chain_that_is_odd_or_elsewhere_is_passed_by(bench: Hostil
     bench.ca.say("/order/1", bench.ca.order(status="valid", certificate=bench.ca.url("/cert/1")))
     bench.ca.say("/cert/1", first, Link=", ".join(f'<{url}>;rel="alternate"' for url in (bench.elsewhere[0], odd)))
     bench.ca.say("/cert/2", b"rubbish")
-    look = await bench.issuer.look(bench.ref, a_wish(NAME, preferred_chain="Somebody"))
+    look = await bench.issuer.order_status(bench.ref, a_wish(NAME, preferred_chain="Somebody"))
     assert look == Issued(chain_pem=first)
     assert bench.ca.asked["/cert/2"] == 1
 
@@ -380,7 +387,7 @@ async def test_another_chain_that_is_odd_or_elsewhere_is_passed_by(bench: Hostil
 async def test_a_name_without_a_proof_that_we_know_ends_the_order(bench: HostileCaClient) -> None:
     for challenge in ({"type": "telepathy-01", "token": "../.."}, bench.ca.challenge(status="asleep")):
         bench.ca.say("/authz/1", bench.ca.authz(challenges=[challenge]))
-        look = await bench.issuer.look(bench.ref, WISH)
+        look = await bench.issuer.order_status(bench.ref, WISH)
         assert isinstance(look, Failed)
         assert (look.reason, look.retryable) == (Reason.NO_SOLVER, False)
 
@@ -412,14 +419,14 @@ async def test_each_refusal_has_its_reason(
 ) -> None:
     bench.ca.refuse("/order", word, status=status)
     with pytest.raises(kind, match=f"this is {word}") as why:
-        await bench.issuer.place(WISH)
+        await bench.issuer.place_order(WISH)
     assert why.value.reason == reason
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 418, 429, 500, 503])
 async def test_what_speaks_no_acme_is_not_taken_for_the_ca_s_refusal(bench: HostileCaClient, status: int) -> None:
     bench.ca.say("/order", b"<html>the proxy says no</html>", status=status)
-    reason, kind = await outcome(bench.issuer.place, WISH)
+    reason, kind = await outcome(bench.issuer.place_order, WISH)
     assert kind is TryLater
     assert reason == {429: Reason.CA_RATE_LIMITED, 500: Reason.CA_DOWN, 503: Reason.CA_DOWN}.get(
         status, Reason.ANSWER_MALFORMED
@@ -446,7 +453,7 @@ async def test_a_rate_limit_waits_as_long_as_the_ca_asks_within_reason(
         header = format_datetime(datetime.now(UTC) + timedelta(hours=2), usegmt=True)
     bench.ca.refuse("/order", "rateLimited", "too many certificates", status=429, Retry_After=header)
     with pytest.raises(TryLater, match="too many certificates") as later:
-        await bench.issuer.place(WISH)
+        await bench.issuer.place_order(WISH)
     after = later.value.after
     assert (
         (after is None) if low is None or high is None else (after is not None and low <= after.total_seconds() <= high)
@@ -457,7 +464,7 @@ async def test_a_rate_limit_without_a_header_is_read_in_its_words(bench: Hostile
     at = (datetime.now(UTC) + timedelta(hours=2)).strftime("%Y-%m-%d %H:%M:%S UTC")
     bench.ca.refuse("/order", "rateLimited", f"too many new orders (300), retry after {at}: see https://x", status=429)
     with pytest.raises(TryLater) as later:
-        await bench.issuer.place(WISH)
+        await bench.issuer.place_order(WISH)
     assert later.value.after is not None
     assert 6000 <= later.value.after.total_seconds() <= 7200
 
@@ -467,18 +474,18 @@ async def test_a_name_that_a_person_must_unpause_is_no_rate_limit_and_its_link_i
     said = f"Your account is temporarily prevented from requesting certificates for {NAME} and possibly others."
     bench.ca.refuse("/order", "rateLimited", f"{said} Please visit: {link}", status=429)
     with pytest.raises(Refused) as refused:
-        await bench.issuer.place(WISH)
+        await bench.issuer.place_order(WISH)
     assert refused.value.reason == Reason.NAME_PAUSED_AT_CA
     assert link in str(refused.value)
 
 
 async def test_a_ca_that_takes_no_end_is_told_apart_from_one_that_minds_this_end(bench: HostileCaClient) -> None:
-    wish = a_wish(NAME, key=KEY, not_after=datetime.now(UTC) + timedelta(days=2))
+    request = a_wish(NAME, key=KEY, not_after=datetime.now(UTC) + timedelta(days=2))
     bench.ca.refuse("/order", "malformed", "NotBefore and NotAfter are not supported", status=400)
-    assert await outcome(bench.issuer.place, wish) == (Reason.LIFETIME_REJECTED, Refused)
-    assert await outcome(bench.issuer.place, WISH) == (Reason.CA_REFUSED, Refused)  # not sent, so not the reason
+    assert await outcome(bench.issuer.place_order, request) == (Reason.LIFETIME_REJECTED, Refused)
+    assert await outcome(bench.issuer.place_order, WISH) == (Reason.CA_REFUSED, Refused)  # not sent, so not the reason
     bench.ca.refuse("/order", "malformed", "notAfter is too far away", status=400)
-    assert await outcome(bench.issuer.place, wish) == (Reason.CA_REFUSED, Refused)
+    assert await outcome(bench.issuer.place_order, request) == (Reason.CA_REFUSED, Refused)
 
 
 async def test_several_problems_at_once_are_told_by_their_names(bench: HostileCaClient) -> None:
@@ -487,7 +494,7 @@ async def test_several_problems_at_once_are_told_by_their_names(bench: HostileCa
         "/order", {"type": "urn:ietf:params:acme:error:compound", "detail": "two", "subproblems": [inner]}, status=403
     )
     with pytest.raises(Refused, match=f"{NAME}: policy") as refused:
-        await bench.issuer.place(WISH)
+        await bench.issuer.place_order(WISH)
     assert refused.value.reason == Reason.NAME_REFUSED
 
 
@@ -505,34 +512,34 @@ async def test_a_missing_account_shows_when_it_is_probed(bench: HostileCaClient)
 async def test_a_refused_nonce_is_replaced_some_times_and_no_more(bench: HostileCaClient) -> None:
     bad = bench.ca.refusing("badNonce")
     bench.ca.do("/order", *[bad] * BAD_NONCES, bench.ca.good("/order"))
-    assert (await bench.issuer.place(WISH)).ref == bench.ref
+    assert (await bench.issuer.place_order(WISH)).ref == bench.ref
     assert bench.ca.asked["/nonce"] == 1  # each refusal brought the next one
     bench.ca.requests.clear()
     bench.ca.do("/order", bad)
-    assert await outcome(bench.issuer.place, WISH) == (Reason.NONCES_REFUSED, TryLater)
+    assert await outcome(bench.issuer.place_order, WISH) == (Reason.NONCES_REFUSED, TryLater)
     assert bench.ca.asked["/order"] == BAD_NONCES + 1
 
 
 async def test_with_a_refused_nonce_all_that_came_before_it_are_dropped(bench: HostileCaClient) -> None:
     issuer = bench.issuer
-    await asyncio.gather(*(issuer.place(WISH) for _ in range(3)))  # each leaves a nonce behind
+    await asyncio.gather(*(issuer.place_order(WISH) for _ in range(3)))  # each leaves a nonce behind
     asked = bench.ca.asked["/nonce"]
     bench.ca.do("/order", bench.ca.refusing("badNonce", Replay_Nonce=""), bench.ca.good("/order"))
-    await issuer.place(WISH)
+    await issuer.place_order(WISH)
     assert bench.ca.asked["/nonce"] == asked + 1
 
 
 async def test_nonces_and_the_directory_are_remembered_between_calls(bench: HostileCaClient) -> None:
     wire = bench.wire()
     for _ in range(3):
-        await AcmeIssuer(wire, bench.account).place(WISH)
+        await AcmeIssuer(wire, bench.account).place_order(WISH)
     assert (bench.ca.asked["/dir"], bench.ca.asked["/nonce"], bench.ca.asked["/order"]) == (1, 1, 3)
 
 
 @pytest.mark.parametrize("nonce", ["", "a b", "../..", "é", "x" * 600])
 async def test_a_nonce_that_is_none_is_not_used(bench: HostileCaClient, nonce: str) -> None:
     bench.ca.say("/nonce", b"", Replay_Nonce=nonce)
-    assert await outcome(bench.issuer.place, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
+    assert await outcome(bench.issuer.place_order, WISH) == (Reason.ANSWER_MALFORMED, TryLater)
 
 
 # ── renewal information ──
@@ -545,7 +552,7 @@ def issued() -> bytes:
 
 
 def ari_path(certificate: bytes) -> str:
-    return f"/ari/{acme_certificate.renewal_name(acme_certificate.leaf(certificate))}"
+    return f"/ari/{chains.renewal_name(chains.leaf_of(certificate))}"
 
 
 @pytest.mark.parametrize(
@@ -580,7 +587,7 @@ async def test_a_renewal_window_is_read_and_asked_for_again_within_a_day(bench: 
 async def test_a_ca_without_renewal_information_is_not_asked_for_it(bench: HostileCaClient, issued: bytes) -> None:
     bench.ca.say("/dir", {k: v for k, v in bench.ca.directory().items() if k != "renewalInfo"})
     assert await bench.issuer.renewal_window(issued) is None
-    assert (await bench.issuer.place(a_wish(NAME, key=KEY, replaces="AAAA.AQ"))).ref == bench.ref
+    assert (await bench.issuer.place_order(a_wish(NAME, key=KEY, replaces="AAAA.AQ"))).ref == bench.ref
 
 
 async def test_a_certificate_that_the_ca_does_not_know_has_no_window_but_a_broken_ca_is_told(
@@ -606,31 +613,31 @@ async def test_a_certificate_that_the_ca_does_not_know_has_no_window_but_a_broke
 )
 async def test_a_refused_predecessor_is_told_apart(bench: HostileCaClient, word: str, status: int, detail: str) -> None:
     bench.ca.refuse("/order", word, detail, status=status)
-    assert await outcome(bench.issuer.place, a_wish(NAME, key=KEY, replaces="AAAA.AQ")) == (
+    assert await outcome(bench.issuer.place_order, a_wish(NAME, key=KEY, replaces="AAAA.AQ")) == (
         Reason.REPLACES_REJECTED,
         Refused,
     )
-    reason, _ = await outcome(bench.issuer.place, WISH)  # not sent, so it cannot be the reason
+    reason, _ = await outcome(bench.issuer.place_order, WISH)  # not sent, so it cannot be the reason
     assert reason != Reason.REPLACES_REJECTED or word == "alreadyReplaced"
 
 
 async def test_the_list_of_orders_may_be_long_broken_or_not_there(bench: HostileCaClient) -> None:
-    assert await bench.issuer.find(WISH) is None  # not offered
+    assert await bench.issuer.find_order(WISH) is None  # not offered
     bench.ca.say("/account/1", {"status": "valid", "orders": bench.ca.url("/orders")})
-    assert await bench.issuer.find(WISH) is None  # 404
+    assert await bench.issuer.find_order(WISH) is None  # 404
     page = {"orders": [bench.ca.url("/order/0")] * 30}
     bench.ca.say("/orders", page, Link=f'<{bench.ca.url("/orders")}>;rel="next"')  # a list without end
-    assert await bench.issuer.find(WISH) is None
+    assert await bench.issuer.find_order(WISH) is None
     assert bench.ca.asked["/orders"] == 6
     bench.ca.say("/orders", {"orders": [bench.ca.url("/order/0"), bench.ca.url("/order/1")]})
-    found = await bench.issuer.find(WISH)
+    found = await bench.issuer.find_order(WISH)
     assert found is not None
     assert found.ref == bench.ref
     assert json.loads(json.dumps(found.ref)) == found.ref  # it can be stored
     bench.ca.say("/order/1", bench.ca.order(profile="short"))
-    assert await bench.issuer.find(a_wish(NAME, profile="short")) == found
-    assert await bench.issuer.find(a_wish(NAME, profile="long")) is None
+    assert await bench.issuer.find_order(a_wish(NAME, profile="short")) == found
+    assert await bench.issuer.find_order(a_wish(NAME, profile="long")) is None
     bench.ca.refuse("/order/1", "unauthorized", "it was put away", status=403)
-    assert await bench.issuer.find(WISH) is None
+    assert await bench.issuer.find_order(WISH) is None
     bench.ca.refuse("/order/1", "rateLimited", status=429)
-    assert await outcome(bench.issuer.find, WISH) == (Reason.CA_RATE_LIMITED, TryLater)
+    assert await outcome(bench.issuer.find_order, WISH) == (Reason.CA_RATE_LIMITED, TryLater)

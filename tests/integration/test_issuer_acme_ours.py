@@ -12,15 +12,16 @@ from tests.support.acme_face import Front, open_front
 from tests.support.issuing import Rows, a_wish, complete, leaf_of, obtain, patiently
 from tests.support.upstream import Through
 
-from holdfast.core.ca import CaOptions, Policy, ProfileOptions
+from holdfast.core.own_ca.ca import CaOptions, Policy, ProfileOptions
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused
-from holdfast.issuers import acme_account, acme_certificate
-from holdfast.issuers.acme import AcmeIssuer
-from holdfast.issuers.acme_reading import Place
-from holdfast.issuers.acme_wire import Memory, Wire
+from holdfast.issuers import chains
+from holdfast.issuers.acme import account as acme_account
+from holdfast.issuers.acme.issuer import AcmeIssuer
+from holdfast.issuers.acme.reading import ResponseContext
+from holdfast.issuers.acme.wire import Memory, Wire
 from holdfast.issuers.base import Failed, Issued, NeedsProof, Placed
-from holdfast.solvers.http_store import HttpStore
+from holdfast.solvers.http01 import HttpStore
 from holdfast.store.database import Database
 from holdfast.world import SystemClock
 
@@ -62,7 +63,7 @@ async def bench(db: Database, tmp_path: Path) -> AsyncIterator[OurCaClient]:
         ) as front,
         front.office.working(),
     ):
-        wire = Wire(Through(front), SystemClock(), Memory(), Place(directory=front.directory))
+        wire = Wire(Through(front), SystemClock(), Memory(), ResponseContext(directory=front.directory))
         key = ec.generate_private_key(ec.SECP256R1())
         account = await patiently(acme_account.ensure_account, wire, key, terms_agreed=True)
         rows = Published(front)
@@ -79,11 +80,11 @@ async def test_a_certificate_is_issued_renewed_in_its_window_and_revoked(bench: 
     assert certificate.not_valid_before_utc < window.start < window.end < certificate.not_valid_after_utc
     assert timedelta(minutes=1) <= timedelta(seconds=window.ask_again_after_s) <= timedelta(days=1)
 
-    name = acme_certificate.renewal_name(certificate)
+    name = chains.renewal_name(certificate)
     second = await obtain(issuer, a_wish(LOCAL, replaces=name), bench.http)
     assert isinstance(second, Issued)
     with pytest.raises(Refused) as refused:
-        await patiently(issuer.place, a_wish(LOCAL, replaces=name))
+        await patiently(issuer.place_order, a_wish(LOCAL, replaces=name))
     assert refused.value.reason == Reason.REPLACES_REJECTED
 
     await patiently(issuer.revoke, certificate.public_bytes(Encoding.DER), 1)
@@ -96,9 +97,9 @@ async def test_a_certificate_is_issued_renewed_in_its_window_and_revoked(bench: 
 async def test_a_predecessor_that_the_ca_does_not_know_is_told_apart_from_other_refusals(bench: OurCaClient) -> None:
     for unknown in ("AAAA.AQ", "nonsense"):
         with pytest.raises(Refused) as refused:
-            await patiently(bench.issuer.place, a_wish(LOCAL, replaces=unknown))
+            await patiently(bench.issuer.place_order, a_wish(LOCAL, replaces=unknown))
         assert refused.value.reason == Reason.REPLACES_REJECTED
-    assert isinstance(await patiently(bench.issuer.place, a_wish(LOCAL)), Placed)
+    assert isinstance(await patiently(bench.issuer.place_order, a_wish(LOCAL)), Placed)
 
 
 async def test_a_profile_is_chosen_by_its_name_and_an_unknown_one_is_not_sent(bench: OurCaClient) -> None:
@@ -107,32 +108,32 @@ async def test_a_profile_is_chosen_by_its_name_and_an_unknown_one_is_not_sent(be
     life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     assert life < timedelta(hours=8)
     with pytest.raises(Refused, match="short") as refused:
-        await bench.issuer.place(a_wish(LOCAL, profile="long"))
+        await bench.issuer.place_order(a_wish(LOCAL, profile="long"))
     assert refused.value.reason == Reason.PROFILE_UNKNOWN
 
 
 async def test_an_order_is_resumed_where_it_was_left_at_each_step(bench: OurCaClient) -> None:
-    wish = a_wish(LOCAL)
-    await patiently(bench.issuer.place, wish)  # and the reply is lost
-    found = await patiently(bench.issuer.find, wish)
+    request = a_wish(LOCAL)
+    await patiently(bench.issuer.place_order, request)  # and the reply is lost
+    found = await patiently(bench.issuer.find_order, request)
     assert found is not None
     again = AcmeIssuer(bench.wire, bench.issuer._account)  # another replica
-    assert isinstance(await patiently(again.look, found.ref, wish), NeedsProof)
-    issued = await complete(again, found.ref, wish, bench.http)
-    await patiently(bench.issuer.finalize, found.ref, wish)
-    assert await patiently(bench.issuer.look, found.ref, wish) == issued
+    assert isinstance(await patiently(again.order_status, found.ref, request), NeedsProof)
+    issued = await complete(again, found.ref, request, bench.http)
+    await patiently(bench.issuer.finalize, found.ref, request)
+    assert await patiently(bench.issuer.order_status, found.ref, request) == issued
 
 
 async def test_an_order_that_is_given_up_is_over(bench: OurCaClient) -> None:
-    wish = a_wish(LOCAL)
-    placed = await patiently(bench.issuer.place, wish)
+    request = a_wish(LOCAL)
+    placed = await patiently(bench.issuer.place_order, request)
     await patiently(bench.issuer.cancel, placed.ref)
-    look = await patiently(bench.issuer.look, placed.ref, wish)
+    look = await patiently(bench.issuer.order_status, placed.ref, request)
     assert isinstance(look, Failed)
     assert look.reason == Reason.ORDER_EXPIRED
 
 
 async def test_a_name_that_the_ca_does_not_issue_for_is_refused_by_name(bench: OurCaClient) -> None:
     with pytest.raises(Refused, match=r"kitchen\.invalid") as refused:
-        await patiently(bench.issuer.place, a_wish(LOCAL, "kitchen.invalid"))
+        await patiently(bench.issuer.place_order, a_wish(LOCAL, "kitchen.invalid"))
     assert refused.value.reason == Reason.NAME_REFUSED

@@ -15,10 +15,10 @@ from tests.support.secrets_planted import LONG_EAB_KEY
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused
-from holdfast.issuers import acme_account, acme_certificate
-from holdfast.issuers.acme import AcmeIssuer
-from holdfast.issuers.acme_jws import Account, Eab
-from holdfast.issuers.acme_wire import Memory, Wire
+from holdfast.issuers import chains
+from holdfast.issuers.acme import account as acme_account
+from holdfast.issuers.acme.issuer import AcmeIssuer
+from holdfast.issuers.acme.wire import CaAccount, Eab, Memory, Wire
 from holdfast.issuers.base import Failed, Issued
 from holdfast.network import SystemNet
 from holdfast.pki import chain, keys
@@ -26,9 +26,8 @@ from holdfast.secret import Secret
 from holdfast.solvers.dns_client import DnsClient
 from holdfast.solvers.dns_hook import Hook
 from holdfast.solvers.dns_record import DnsSolver
-from holdfast.solvers.http_store import HttpStore
-from holdfast.solvers.tls_alpn import TlsAlpn
-from holdfast.solvers.tls_alpn_listener import showing
+from holdfast.solvers.http01 import HttpStore
+from holdfast.solvers.tls_alpn import TlsAlpn, showing
 from holdfast.web.serve import bind
 from holdfast.world import HttpTransport, LocalFiles, SystemClock, SystemRandom
 
@@ -52,13 +51,13 @@ class PebbleClient:
     async def issuer(self) -> AcmeIssuer:
         return AcmeIssuer(self.wire, await self.account())
 
-    async def account(self) -> Account:
+    async def account(self) -> CaAccount:
         key = keys.from_pem(await acme_account.new_key())
         return await self.ensured(key)
 
-    async def ensured(self, key: keys.PrivateKey) -> Account:
+    async def ensured(self, key: keys.PrivateKey) -> CaAccount:
         wishes = {"contacts": ["ops@holdfast.test"], "terms_agreed": True}
-        found: Account = await patiently(acme_account.ensure_account, self.wire, key, **wishes)
+        found: CaAccount = await patiently(acme_account.ensure_account, self.wire, key, **wishes)
         return found
 
     @property
@@ -82,8 +81,8 @@ async def bench(pebble: Pebble) -> AsyncIterator[PebbleClient]:
 
 async def test_a_certificate_is_obtained_by_http_01_and_revoked(bench: PebbleClient) -> None:
     issuer, key = await bench.issuer(), ec.generate_private_key(ec.SECP256R1())
-    wish = a_wish("a.holdfast.test", "b.holdfast.test", key=key)
-    issued = await obtain(issuer, wish, bench.http)
+    request = a_wish("a.holdfast.test", "b.holdfast.test", key=key)
+    issued = await obtain(issuer, request, bench.http)
     certificate = leaf_of(issued)
     assert certificate.public_key() == key.public_key()
     assert chain.subject_names(certificate)[0] == ["a.holdfast.test", "b.holdfast.test"]
@@ -126,15 +125,15 @@ async def test_an_address_is_proved_by_http_01(bench: PebbleClient) -> None:
 
 
 async def test_another_chain_of_the_same_certificate_is_preferred_by_its_root(bench: PebbleClient) -> None:
-    issuer, wish = await bench.issuer(), a_wish("chain.holdfast.test")
-    placed = await patiently(issuer.place, wish)
-    default = await complete(issuer, placed.ref, wish, bench.http)
+    issuer, request = await bench.issuer(), a_wish("chain.holdfast.test")
+    placed = await patiently(issuer.place_order, request)
+    default = await complete(issuer, placed.ref, request, bench.http)
     other = bench.pebble.root(1).subject.rfc4514_string().removeprefix("CN=")
     preferring = a_wish("chain.holdfast.test", preferred_chain=other)
-    preferred = await patiently(issuer.look, placed.ref, preferring)
+    preferred = await patiently(issuer.order_status, placed.ref, preferring)
     assert leaf_of(preferred) == leaf_of(default)
     assert preferred != default
-    unknown = await patiently(issuer.look, placed.ref, a_wish("chain.holdfast.test", preferred_chain="Nobody"))
+    unknown = await patiently(issuer.order_status, placed.ref, a_wish("chain.holdfast.test", preferred_chain="Nobody"))
     assert unknown == default
 
 
@@ -147,21 +146,21 @@ async def test_a_proof_that_is_not_there_ends_the_order_with_the_ca_s_own_words(
 
 
 async def test_an_order_that_nobody_remembers_is_found_in_the_account_s_list(bench: PebbleClient) -> None:
-    issuer, wish = await bench.issuer(), a_wish("lost.holdfast.test")
-    assert await patiently(issuer.find, wish) is None
-    placed = await patiently(issuer.place, wish)
-    assert await patiently(issuer.find, wish) == placed
-    assert await patiently(issuer.find, a_wish("other.holdfast.test")) is None
-    assert isinstance(await complete(issuer, placed.ref, wish, bench.http), Issued)
-    assert await patiently(issuer.find, wish) is None  # it is finished, and no longer to be resumed
+    issuer, request = await bench.issuer(), a_wish("lost.holdfast.test")
+    assert await patiently(issuer.find_order, request) is None
+    placed = await patiently(issuer.place_order, request)
+    assert await patiently(issuer.find_order, request) == placed
+    assert await patiently(issuer.find_order, a_wish("other.holdfast.test")) is None
+    assert isinstance(await complete(issuer, placed.ref, request, bench.http), Issued)
+    assert await patiently(issuer.find_order, request) is None  # it is finished, and no longer to be resumed
 
 
 async def test_whoever_repeats_a_step_after_a_crash_does_no_harm(bench: PebbleClient) -> None:
-    issuer, wish = await bench.issuer(), a_wish("again.holdfast.test")
-    placed = await patiently(issuer.place, wish)
-    first = await complete(issuer, placed.ref, wish, bench.http)
-    await patiently(issuer.finalize, placed.ref, wish)
-    assert await patiently(issuer.look, placed.ref, wish) == first
+    issuer, request = await bench.issuer(), a_wish("again.holdfast.test")
+    placed = await patiently(issuer.place_order, request)
+    first = await complete(issuer, placed.ref, request, bench.http)
+    await patiently(issuer.finalize, placed.ref, request)
+    assert await patiently(issuer.order_status, placed.ref, request) == first
 
 
 async def test_an_account_is_found_again_gets_a_new_key_and_is_closed(bench: PebbleClient) -> None:
@@ -170,13 +169,13 @@ async def test_an_account_is_found_again_gets_a_new_key_and_is_closed(bench: Peb
     assert await bench.ensured(key) == account
     new = ec.generate_private_key(ec.SECP384R1())
     changed = await patiently(acme_account.change_key, bench.wire, account, new)
-    assert changed == Account(account.url, new)
+    assert changed == CaAccount(account.url, new)
     assert await patiently(acme_account.change_key, bench.wire, account, new) == changed  # the answer had been lost
     assert "knows our account" in await patiently(AcmeIssuer(bench.wire, changed).probe)
     await patiently(acme_account.deactivate, bench.wire, changed)
     await patiently(acme_account.deactivate, bench.wire, changed)
     with pytest.raises(Refused) as refused:
-        await patiently(AcmeIssuer(bench.wire, changed).place, a_wish("closed.holdfast.test"))
+        await patiently(AcmeIssuer(bench.wire, changed).place_order, a_wish("closed.holdfast.test"))
     assert refused.value.reason == Reason.ACCOUNT_REFUSED
 
 
@@ -203,10 +202,10 @@ async def test_a_renewal_is_told_to_replace_its_predecessor_once(tmp_path: Path)
             window = await issuer.renewal_window(first.public_bytes(Encoding.DER))
             assert window is not None
             assert first.not_valid_before_utc < window.start < window.end < first.not_valid_after_utc
-            wish = a_wish("ari.holdfast.test", replaces=acme_certificate.renewal_name(first))
-            assert isinstance(await obtain(issuer, wish, bench.http), Issued)
+            request = a_wish("ari.holdfast.test", replaces=chains.renewal_name(first))
+            assert isinstance(await obtain(issuer, request, bench.http), Issued)
             with pytest.raises(Refused) as refused:
-                await patiently(issuer.place, wish)
+                await patiently(issuer.place_order, request)
             assert refused.value.reason == Reason.REPLACES_REJECTED
 
 

@@ -6,15 +6,16 @@ import pytest
 from tests.support.api import a_desk
 from tests.support.later import LaterCa
 from tests.support.lifecycle import House
+from tests.support.running import add_issuer, run, services_of
 from tests.support.secrets_planted import ISSUER_CREDENTIAL, NEW_CREDENTIAL, OLD_CREDENTIAL
 from tests.support.terminal import a_terminal
 
-from holdfast.operations import certificates, issuers
-from holdfast.operations.issuer_removal import IssuerInUse, remove
+from holdfast.core.issuers.issuer import AccountRow, IssuerAccountState
+from holdfast.operations.issuers import manage as manage_issuers
+from holdfast.operations.issuers.manage import IssuerInUse
 from holdfast.secret import Secret
-from holdfast.store import issuer_accounts
+from holdfast.store import issuers
 from holdfast.store.database import Database
-from holdfast.store.issuer_accounts import AccountRow
 from holdfast.store.tx import Tx
 
 pytestmark = pytest.mark.anyio
@@ -42,14 +43,14 @@ async def test_settings_are_changed_by_those_who_have_read_them(db: Database, tm
 
 async def test_a_command_changes_what_it_names_and_leaves_the_rest(db: Database, tmp_path: Path) -> None:
     async with a_terminal(db, tmp_path, works=False) as typed:
-        await issuers.change(typed.desk.house.keeper, "ca", {"a": 1, "b": [2]}, actor="local:test")
+        await typed.desk.house.write(manage_issuers.change, "ca", {"a": 1, "b": [2]}, actor="local:test")
         tried = await typed.ok("issuer", "set", "ca", "--set", "a=3", "--dry-run", "-o", "json")
         assert tried.json["settings"] == {"a": 3, "b": [2]}
         done = await typed.ok("issuer", "set", "ca", "--set", "c=x", "--unset", "a", "-o", "json")
         assert done.json["settings"] == {"b": [2], "c": "x"}
         for wrong in ((), ("--unset", "a"), ("--set", "poll_max_wait_seconds=-1")):
             assert (await typed("issuer", "set", "ca", *wrong)).code != 0, wrong
-        row = await issuers.get(typed.desk.house.keeper, "ca")
+        row = await typed.desk.house.read(manage_issuers.found, "ca")
         assert row.settings == {"b": [2], "c": "x"}
 
 
@@ -59,11 +60,11 @@ async def test_a_command_changes_what_it_names_and_leaves_the_rest(db: Database,
 async def _with_an_account(house: House, name: str) -> None:
     """A CA with a credential, and an account with a key, whose change is under way."""
     keys = [Secret(OLD_CREDENTIAL.encode()), Secret(NEW_CREDENTIAL.encode())]
-    await issuers.add(
-        house.keeper,
+    await add_issuer(
+        house.certificate_context,
         name,
         kind="test",
-        kinds=frozenset({"test"}),
+        available=frozenset({"test"}),
         settings={},
         credentials={"eab_key": Secret(ISSUER_CREDENTIAL.encode())},
         actor="local:test",
@@ -72,11 +73,11 @@ async def _with_an_account(house: House, name: str) -> None:
     def owner(tx: Tx, ids: list[str]) -> None:
         account = AccountRow(
             id=f"account_{name}", issuer=name, directory="", url="https://ca.example/1", key_secret=ids[0],
-            new_key_secret=ids[1], state="valid", created_at=tx.now(),
+            new_key_secret=ids[1], state=IssuerAccountState.VALID, created_at=tx.now(),
         )  # fmt: skip
-        issuer_accounts.insert(tx, account)
+        issuers.insert_account(tx, account)
 
-    await house.keeper.vault.keep(keys, owner)
+    await house.certificate_context.secret_store.keep(keys, owner)
 
 
 async def _secrets(db: Database) -> int:
@@ -88,14 +89,14 @@ async def test_a_ca_that_nobody_needs_goes_with_all_its_secrets(db: Database, tm
         before = await _secrets(db)
         await _with_an_account(typed.desk.house, "old")
         assert await _secrets(db) == before + 3
-        assert "would be removed" in (await typed.ok("issuer", "rm", "old", "--dry-run")).err
+        assert "Nothing was changed" in (await typed.ok("issuer", "rm", "old", "--dry-run")).err
         assert (await typed("issuer", "rm", "old")).code == 1, "nobody was asked, and nobody said yes"
         assert await _secrets(db) == before + 3
-        await typed.ok("ca", "rm", "old", "--yes")
+        await typed.ok("issuer", "rm", "old", "--yes")
         assert await _secrets(db) == before
-        assert [row.name for row in await issuers.all_issuers(typed.desk.house.keeper)] == ["ca"]
+        assert [row.name for row in await typed.desk.house.read(issuers.all_issuers)] == ["ca"]
         gone = await typed("issuer", "rm", "old", "--yes")
-        assert (gone.code != 0, "no CA named 'old'" in gone.err) == (True, True)
+        assert (gone.code != 0, "no issuer named 'old'" in gone.err) == (True, True)
 
 
 async def test_a_ca_stays_while_certificates_name_it(db: Database, tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ async def test_a_ca_stays_while_certificates_name_it(db: Database, tmp_path: Pat
         refused = await ask("DELETE", "/issuers/second")
         assert (refused.status_code, refused.json()["code"]) == (409, "issuer-in-use")
         assert NAME in refused.json()["detail"]
-        await certificates.set_state(house.keeper, NAME, "archived", actor="local:alice")
+        await house.set_state(NAME, "archived", actor="local:alice")
         assert (await ask("DELETE", "/issuers/second")).json()["name"] == "second"
         assert (await ask("DELETE", "/issuers/second")).status_code == 404
 
@@ -117,13 +118,13 @@ async def test_a_ca_stays_until_it_has_heard_what_it_is_to_hear(db: Database, tm
         async with house.working():
             await house.ask(NAME)
             kept = (await house.settled(NAME)).certificate.id
-        await certificates.set_state(house.keeper, NAME, "archived", actor="local:alice")
-        await certificates.revoke(house.keeper, kept, reason=4, actor="local:alice")
+        await house.set_state(NAME, "archived", actor="local:alice")
+        await house.revoke(kept, reason=4, actor="local:alice")
         with pytest.raises(IssuerInUse, match=NAME):
-            await remove(house.keeper, "ca", actor="local:alice")
+            await run(services_of(house.certificate_context), manage_issuers.remove_issuer, name="ca")
         async with house.working():
             await house.until_no_job("revoke")
-        await remove(house.keeper, "ca", actor="local:alice")
+        await run(services_of(house.certificate_context), manage_issuers.remove_issuer, name="ca")
         assert len(house.cas["ca"].revoked) == 1
 
 
@@ -134,15 +135,15 @@ async def test_a_command_asks_for_a_new_account_key_once(db: Database, tmp_path:
     async with a_terminal(db, tmp_path, works=False) as typed:
         await _with_an_account(typed.desk.house, "le")
         await db.write(lambda tx: tx.run("UPDATE issuers SET kind = 'acme' WHERE name = 'le'"))
-        assert "would get a new key" in (await typed.ok("ca", "rotate-account-key", "le", "--dry-run")).err
+        assert "Nothing was changed" in (await typed.ok("issuer", "rotate-account-key", "le", "--dry-run")).err
         assert await db.read(lambda tx: tx.rows("SELECT id FROM jobs")) == []
-        first = await typed.ok("ca", "rotate-account-key", "le")
+        first = await typed.ok("issuer", "rotate-account-key", "le")
         again = await typed.ok("issuer", "rotate-account-key", "le")
         [job] = await db.read(lambda tx: tx.rows("SELECT id, kind, subject FROM jobs"))
         assert (job["kind"], job["subject"]) == ("account-key", "le")
         assert job["id"] in first.err
         assert job["id"] in again.err
-        other = await typed("ca", "rotate-account-key", "ca")
+        other = await typed("issuer", "rotate-account-key", "ca")
         assert (other.code != 0, "no account key" in other.err) == (True, True)
 
 
@@ -155,9 +156,9 @@ async def test_a_command_has_the_next_order_make_a_new_account(db: Database, tmp
             return [row["state"] for row in await db.read(lambda tx: tx.rows("SELECT state FROM issuer_accounts"))]
 
         before = await states()
-        assert "would make a new account" in (await typed.ok("ca", "new-account", "le", "--dry-run")).err
+        assert "Nothing was changed" in (await typed.ok("issuer", "new-account", "le", "--dry-run")).err
         assert await states() == before
-        assert "makes a new account" in (await typed.ok("ca", "new-account", "le", "--yes")).err
+        assert "makes a new account" in (await typed.ok("issuer", "new-account", "le", "--yes")).err
         assert await states() == ["deactivated"]
         [row] = await db.read(lambda tx: tx.rows("SELECT subject FROM audit WHERE action = 'account_replaced'"))
         assert row["subject"] == "le"

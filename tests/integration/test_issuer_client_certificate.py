@@ -190,7 +190,7 @@ async def test_a_password_that_is_wrong_or_missing(bench: IssuerBench[FakeEntrus
 
 async def test_a_ca_that_hangs_up_on_strangers_is_a_matter_of_the_setting(bench: IssuerBench[FakeEntrust]) -> None:
     with pytest.raises(TryLater, match="client_certificate_file") as why:
-        await bench.issuer(**named(a_pair(bench.folder, "stranger", stranger=True))).place(bench.wish())
+        await bench.issuer(**named(a_pair(bench.folder, "stranger", stranger=True))).place_order(bench.wish())
     assert not why.value.sent
     assert bench.ca.requests == []
 
@@ -202,7 +202,7 @@ async def test_an_alert_in_the_handshake_is_told_in_its_words_and_names_the_sett
     shown = named(a_pair(bench.folder, pair, stranger=pair == "stranger", days=-1 if pair == "old" else 1))
     bench.clock.ahead = -timedelta(days=2) if pair == "old" else timedelta(0)  # our clock is slow: we think it is good
     with alerting(bench.folder) as port, pytest.raises(TryLater, match=r"TLS.*client_certificate_file") as why:
-        await bench.issuer(base_url=f"https://localhost:{port}/cagw", **shown).place(bench.wish())
+        await bench.issuer(base_url=f"https://localhost:{port}/cagw", **shown).place_order(bench.wish())
     assert ("alert certificate expired" if pair == "old" else "alert decrypt error") in str(why.value)
     assert not why.value.sent
 

@@ -19,16 +19,18 @@ from tests.support.fake_cas.bench import NAME, IssuerBench, bench_of, looked_up,
 from tests.support.fake_cas.digicert import FakeDigicert
 from tests.support.issuing import a_wish, leaf_of
 from tests.support.lifecycle import House, a_house
+from tests.support.running import add_issuer
 from tests.support.upstream import a_site
 
-from holdfast.core import ca_limits
-from holdfast.core.certificate import Wanted
+from holdfast.core.certificate import CertificateSpec
 from holdfast.core.reasons import Reason
-from holdfast.engine import upstream
+from holdfast.engine.issuance import issuer_factory
+from holdfast.engine.issuance.issuer_factory import kinds as issuer_kinds
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers import digicert_order
 from holdfast.issuers.base import Failed, Issued, Pending, Placed, Uncertain
-from holdfast.operations import certificates, issuers
+from holdfast.operations import kinds
+from holdfast.operations.certificates.checks import identifiers_of
 from holdfast.secret import Secret
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
@@ -50,14 +52,14 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 async def test_an_order_repeats_every_name_and_carries_our_reference(bench: Bench) -> None:
-    wish = a_wish(NAME, "api.holdfast.test")
-    placed = await bench.issuer().place(wish)
+    request = a_wish(NAME, "api.holdfast.test")
+    placed = await bench.issuer().place_order(request)
     [body] = bench.bodies
     assert body["certificate"]["common_name"] == NAME
     assert body["certificate"]["dns_names"] == [NAME, "api.holdfast.test"]
-    assert x509.load_pem_x509_csr(body["certificate"]["csr"].encode()).public_bytes(Encoding.DER) == wish.csr
+    assert x509.load_pem_x509_csr(body["certificate"]["csr"].encode()).public_bytes(Encoding.DER) == request.csr
     assert body["certificate"]["signature_hash"] == "sha256"
-    assert body["alternative_order_id"] == wish.issuance
+    assert body["alternative_order_id"] == request.issuance
     assert (body["organization"], body["order_validity"]) == ({"id": 17}, {"years": 1})
     assert body["skip_approval"] is False
     assert "renewal_of_order_id" not in body
@@ -71,7 +73,7 @@ async def test_settings_of_the_account_go_into_the_order(bench: Bench) -> None:
         signature_hash="sha384", dcv_method="dns-txt-token", payment_method="balance", ca_cert_id="A1B2",
         custom_fields={"11": "team a"},
     )  # fmt: skip
-    await issuer.place(a_wish(NAME))
+    await issuer.place_order(a_wish(NAME))
     [body] = bench.bodies
     assert bench.ca.orders[0].product == "ssl_securesite_flex"
     assert (body["container"], body["order_validity"], body["skip_approval"]) == ({"id": 5}, {"years": 2}, True)
@@ -82,17 +84,17 @@ async def test_settings_of_the_account_go_into_the_order(bench: Bench) -> None:
 
 
 async def test_a_certificate_s_own_profile_is_its_product_and_its_lifetime_a_date(bench: Bench) -> None:
-    wish = a_wish(NAME, profile="private_ssl_plus", not_after=datetime(2027, 1, 31, 23, 0, tzinfo=UTC))
-    await bench.issuer().place(wish)
+    request = a_wish(NAME, profile="private_ssl_plus", not_after=datetime(2027, 1, 31, 23, 0, tzinfo=UTC))
+    await bench.issuer().place_order(request)
     assert bench.ca.orders[0].product == "private_ssl_plus"
     assert bench.bodies[0]["certificate"]["cert_validity"] == {"custom_expiration_date": "2027-01-31"}
 
 
 async def test_a_name_too_long_for_a_common_name_is_not_made_one(bench: Bench) -> None:
     long = f"{'a' * 60}.holdfast.test"
-    await bench.issuer().place(a_wish(long, NAME))
+    await bench.issuer().place_order(a_wish(long, NAME))
     assert bench.bodies[0]["certificate"]["common_name"] == NAME
-    why = await refused(bench.issuer().place, a_wish(long))
+    why = await refused(bench.issuer().place_order, a_wish(long))
     assert why.reason == Reason.NAME_REFUSED
     assert len(bench.ca.orders) == 1
 
@@ -116,17 +118,17 @@ async def test_a_probe_finds_an_organization_that_cannot_order(bench: Bench, org
 
 
 async def test_an_order_that_a_setting_spoils_names_it(bench: Bench) -> None:
-    unknown = await refused(bench.issuer().place, a_wish(NAME, profile="ssl_plus"))
+    unknown = await refused(bench.issuer().place_order, a_wish(NAME, profile="ssl_plus"))
     assert (unknown.reason, "setting product" in str(unknown)) == (Reason.PROFILE_UNKNOWN, True)
-    stranger = await refused(bench.issuer(organization_id=99).place, a_wish(NAME))
+    stranger = await refused(bench.issuer(organization_id=99).place_order, a_wish(NAME))
     assert "setting organization_id" in str(stranger)
     bench.ca.organization_status = "pending"
-    early = await refused(bench.issuer().place, a_wish(NAME))
+    early = await refused(bench.issuer().place_order, a_wish(NAME))
     assert "has not been validated" in str(early)
     assert "setting organization_id" in str(early)
     bench.ca.organization_status = "active"
     bench.ca.bad_names = {NAME}
-    name = await refused(bench.issuer().place, a_wish(NAME))
+    name = await refused(bench.issuer().place_order, a_wish(NAME))
     assert (name.reason, NAME in str(name)) == (Reason.NAME_REFUSED, True)
     assert bench.ca.orders == []
 
@@ -143,20 +145,20 @@ async def test_an_order_that_a_setting_spoils_names_it(bench: Bench) -> None:
 )  # fmt: skip
 def test_a_setting_that_cannot_be_used_is_named(setting: str, value: object) -> None:
     with pytest.raises(ValueError, match=setting):
-        upstream.check("digicert", {"product": "ssl_basic", setting: value}, ["api_key"])
+        issuer_factory.check("digicert", {"product": "ssl_basic", setting: value}, ["api_key"])
 
 
 def test_the_credential_is_needed_and_no_other_is_taken() -> None:
-    upstream.check("digicert", {"product": "ssl_basic"}, ["api_key"])
+    issuer_factory.check("digicert", {"product": "ssl_basic"}, ["api_key"])
     with pytest.raises(ValueError, match="api_key"):
-        upstream.check("digicert", {"product": "ssl_basic"}, [])
+        issuer_factory.check("digicert", {"product": "ssl_basic"}, [])
     with pytest.raises(ValueError, match="apikey"):
-        upstream.check("digicert", {"product": "ssl_basic"}, ["api_key", "apikey"])
+        issuer_factory.check("digicert", {"product": "ssl_basic"}, ["api_key", "apikey"])
 
 
 @pytest.mark.parametrize(("allowed", "window"), [(1000, timedelta(minutes=3)), (100, timedelta(seconds=5))])
 def test_the_budget_stays_below_what_certcentral_allows_in_any_window(allowed: int, window: timedelta) -> None:
-    budget = ca_limits.limits_of("digicert", {}).requests
+    budget = kinds.limits_by("digicert", {}).requests
     assert budget is not None
     assert budget.burst + window / budget.every <= allowed
 
@@ -183,9 +185,9 @@ async def test_what_is_issued_in_the_answer_is_collected_without_a_look_at_the_o
 
 async def test_an_order_that_needs_approval_says_whose(bench: Bench) -> None:
     bench.ca.approval = True
-    wish = a_wish(NAME)
-    placed = await bench.issuer().place(wish)
-    look = await bench.issuer().look(placed.ref, wish)
+    request = a_wish(NAME)
+    placed = await bench.issuer().place_order(request)
+    look = await bench.issuer().order_status(placed.ref, request)
     assert isinstance(look, Pending)
     assert look.word == "needs_approval"
     assert "administrator" in look.why
@@ -196,24 +198,24 @@ async def test_an_administrator_s_key_may_skip_the_approval_and_another_may_not(
     issuer = bench.issuer(skip_approval=True)
     await bench.issued(issuer)
     bench.ca.rights = False
-    await issuer.place(a_wish(NAME))
+    await issuer.place_order(a_wish(NAME))
     assert [each.status for each in bench.ca.orders] == ["issued", "needs_approval"]
 
 
 async def test_a_certificate_that_is_issued_and_not_there_yet_is_pending(bench: Bench) -> None:
     bench.ca.download_lag = 2
-    wish = a_wish(NAME)
-    placed = await bench.issuer().place(wish)
-    shown = [type(await bench.issuer().look(placed.ref, wish)) for _ in range(3)]
+    request = a_wish(NAME)
+    placed = await bench.issuer().place_order(request)
+    shown = [type(await bench.issuer().order_status(placed.ref, request)) for _ in range(3)]
     assert shown == [Pending, Pending, Issued]
 
 
 @pytest.mark.parametrize("word", ["rejected", "canceled", "denied", "revoked", "expired"])
 async def test_the_negative_words_end_the_order(bench: Bench, word: str) -> None:
-    wish = a_wish(NAME)
-    placed = await bench.issuer().place(wish)
+    request = a_wish(NAME)
+    placed = await bench.issuer().place_order(request)
     bench.ca.orders[0].status = word
-    look = await bench.issuer().look(placed.ref, wish)
+    look = await bench.issuer().order_status(placed.ref, request)
     assert isinstance(look, Failed)
     assert word in look.why
 
@@ -225,17 +227,17 @@ def test_approved_is_issued_only_with_a_serial_number() -> None:
 
 
 async def test_an_order_that_is_gone_is_over_and_one_under_another_number_is_not_believed(bench: Bench) -> None:
-    wish = a_wish(NAME)
-    placed = await bench.issuer().place(wish)
+    request = a_wish(NAME)
+    placed = await bench.issuer().place_order(request)
     bench.ca.orders[0].id += 1
-    gone = await bench.issuer().look(placed.ref, wish)
+    gone = await bench.issuer().order_status(placed.ref, request)
     assert isinstance(gone, Failed)
     assert gone.reason == Reason.ORDER_EXPIRED
     bench.ca.fail(status=404, body="<html>where am I</html>")
-    assert "setting base_url" in str(await refused(bench.issuer().look, placed.ref, wish))
+    assert "setting base_url" in str(await refused(bench.issuer().order_status, placed.ref, request))
     bench.ca.fail(status=200, body='{"id": 7, "status": "issued", "certificate": {"id": 8}}')
     with pytest.raises(TryLater):
-        await bench.issuer().look(placed.ref, wish)
+        await bench.issuer().order_status(placed.ref, request)
 
 
 async def test_ours_is_the_certificate_with_our_key_whatever_else_is_sent(bench: Bench) -> None:
@@ -243,8 +245,8 @@ async def test_ours_is_the_certificate_with_our_key_whatever_else_is_sent(bench:
     _, leaf = await bench.issued()
     assert leaf == bench.ca.orders[0].current.issued
     bench.ca.wrong_certificate = True
-    wish = a_wish(NAME)
-    look = await bench.issuer().look((await bench.issuer().place(wish)).ref, wish)
+    request = a_wish(NAME)
+    look = await bench.issuer().order_status((await bench.issuer().place_order(request)).ref, request)
     assert isinstance(look, Failed)
     assert (look.reason, look.retryable) == (Reason.WRONG_CERTIFICATE, False)
 
@@ -255,31 +257,31 @@ async def test_ours_is_the_certificate_with_our_key_whatever_else_is_sent(bench:
 async def test_an_order_whose_reference_was_not_kept_is_found_by_its_key(bench: Bench) -> None:
     bench.ca.keeps_references = False
     for _ in range(3):
-        await bench.issuer().place(replace(a_wish(NAME), issuance="issuance_other"))
-    wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    placed = await bench.issuer().place(wish)
-    assert await bench.issuer().find(wish) == placed
-    assert await bench.issuer().find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
+        await bench.issuer().place_order(replace(a_wish(NAME), issuance="issuance_other"))
+    request = a_wish(NAME, asked_at=datetime.now(UTC))
+    placed = await bench.issuer().place_order(request)
+    assert await bench.issuer().find_order(request) == placed
+    assert await bench.issuer().find_order(a_wish(NAME, asked_at=datetime.now(UTC))) is None
 
 
 async def test_an_order_is_found_by_its_reference_before_anything_is_listed(bench: Bench) -> None:
-    wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    placed = await bench.issuer().place(wish)
-    assert await bench.issuer().find(wish) == placed
+    request = a_wish(NAME, asked_at=datetime.now(UTC))
+    placed = await bench.issuer().place_order(request)
+    assert await bench.issuer().find_order(request) == placed
     assert "GET /order/certificate" not in bench.ca.lines()
 
 
 async def test_an_order_with_the_reference_of_another_try_is_not_ours_though_it_has_our_key(bench: Bench) -> None:
-    wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    await bench.issuer().place(replace(wish, issuance="issuance_before"))
-    assert await bench.issuer().find(wish) is None
+    request = a_wish(NAME, asked_at=datetime.now(UTC))
+    await bench.issuer().place_order(replace(request, issuance="issuance_before"))
+    assert await bench.issuer().find_order(request) is None
 
 
 async def test_of_two_orders_with_our_reference_the_older_one_is_ours(bench: Bench) -> None:
-    wish = a_wish(NAME)
-    first = await bench.issuer().place(wish)
-    await bench.issuer().place(wish)
-    assert await bench.issuer().find(wish) == first
+    request = a_wish(NAME)
+    first = await bench.issuer().place_order(request)
+    await bench.issuer().place_order(request)
+    assert await bench.issuer().find_order(request) == first
 
 
 @pytest.mark.parametrize("csrs", ["pem", "bare", "none"])
@@ -288,10 +290,10 @@ async def test_what_is_filed_under_our_reference_is_ours_however_little_it_shows
     bench: Bench, csrs: str, shown: bool
 ) -> None:
     bench.ca.csrs, bench.ca.shows_references, bench.ca.approval = csrs, shown, True
-    wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    assert await bench.issuer().find(wish) is None
-    placed = await bench.issuer().place(wish)
-    assert await bench.issuer().find(wish) == placed
+    request = a_wish(NAME, asked_at=datetime.now(UTC))
+    assert await bench.issuer().find_order(request) is None
+    placed = await bench.issuer().place_order(request)
+    assert await bench.issuer().find_order(request) == placed
 
 
 @pytest.mark.parametrize("csrs", ["pem", "bare"])
@@ -299,34 +301,34 @@ async def test_without_a_reference_an_order_is_known_by_the_key_of_its_csr_in_ei
     bench: Bench, csrs: str
 ) -> None:
     bench.ca.csrs, bench.ca.keeps_references, bench.ca.approval = csrs, False, True
-    wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    placed = await bench.issuer().place(wish)
-    assert await bench.issuer().find(wish) == placed
-    assert await bench.issuer().find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
+    request = a_wish(NAME, asked_at=datetime.now(UTC))
+    placed = await bench.issuer().place_order(request)
+    assert await bench.issuer().find_order(request) == placed
+    assert await bench.issuer().find_order(a_wish(NAME, asked_at=datetime.now(UTC))) is None
 
 
 async def test_an_order_under_our_reference_with_another_key_is_not_ours(bench: Bench) -> None:
-    await bench.issuer().place(a_wish(NAME))
-    assert await bench.issuer().find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
+    await bench.issuer().place_order(a_wish(NAME))
+    assert await bench.issuer().find_order(a_wish(NAME, asked_at=datetime.now(UTC))) is None
 
 
 @pytest.mark.parametrize("said", ["error", "empty", "list"])
 async def test_that_nothing_has_our_reference_may_be_said_in_three_ways(bench: Bench, said: str) -> None:
     bench.ca.unknown_reference = said
-    assert await bench.issuer().find(a_wish(NAME, asked_at=datetime.now(UTC))) is None
+    assert await bench.issuer().find_order(a_wish(NAME, asked_at=datetime.now(UTC))) is None
 
 
 async def test_an_order_for_the_same_name_that_shows_neither_key_nor_reference_leaves_a_doubt(bench: Bench) -> None:
     bench.ca.csrs, bench.ca.keeps_references, bench.ca.approval = "none", False, True
-    wish = a_wish(NAME, asked_at=datetime.now(UTC))
-    await bench.issuer().place(wish)
-    assert isinstance(await bench.issuer().find(wish), Uncertain)
+    request = a_wish(NAME, asked_at=datetime.now(UTC))
+    await bench.issuer().place_order(request)
+    assert isinstance(await bench.issuer().find_order(request), Uncertain)
 
 
 async def test_among_too_many_orders_nothing_is_denied(bench: Bench) -> None:
     bench.ca.keeps_references = False
     for _ in range(41):
-        await bench.issuer().place(replace(a_wish(NAME), issuance="issuance_other"))
+        await bench.issuer().place_order(replace(a_wish(NAME), issuance="issuance_other"))
     issuer = bench.issuer()
     found = await looked_up(lambda: issuer, a_wish(NAME, asked_at=datetime.now(UTC)))
     assert isinstance(found, Uncertain)
@@ -335,9 +337,9 @@ async def test_among_too_many_orders_nothing_is_denied(bench: Bench) -> None:
 
 async def test_orders_from_long_before_are_not_looked_at(bench: Bench) -> None:
     for _ in range(3):
-        await bench.issuer().place(replace(a_wish(NAME), issuance="issuance_other"))
+        await bench.issuer().place_order(replace(a_wish(NAME), issuance="issuance_other"))
     before = len(bench.ca.requests)
-    assert await bench.issuer().find(a_wish(NAME, asked_at=datetime.now(UTC) + timedelta(days=9))) is None
+    assert await bench.issuer().find_order(a_wish(NAME, asked_at=datetime.now(UTC) + timedelta(days=9))) is None
     assert len(bench.ca.requests) == before + 2
 
 
@@ -347,9 +349,9 @@ async def test_orders_from_long_before_are_not_looked_at(bench: Bench) -> None:
 async def test_a_renewal_follows_the_order_before(bench: Bench) -> None:
     placed, _ = await bench.issued()
     issuer = bench.issuer(renewals="renewal")
-    await issuer.place(a_wish(NAME, previous=placed.ref))
+    await issuer.place_order(a_wish(NAME, previous=placed.ref))
     assert bench.bodies[1]["renewal_of_order_id"] == placed.ref["order"]
-    await bench.issuer().place(a_wish(NAME, previous=placed.ref))
+    await bench.issuer().place_order(a_wish(NAME, previous=placed.ref))
     assert "renewal_of_order_id" not in bench.bodies[2]
 
 
@@ -357,10 +359,10 @@ async def test_a_reissue_buys_nothing_and_is_never_the_certificate_before(bench:
     issuer = bench.issuer(renewals="reissue")
     first, old = await bench.issued(issuer)
     bench.ca.pending_looks = 2
-    wish = a_wish(NAME, previous=first.ref)
-    placed = await issuer.place(wish)
+    request = a_wish(NAME, previous=first.ref)
+    placed = await issuer.place_order(request)
     assert placed.ref["order"] == first.ref["order"]
-    shown = [await issuer.look(placed.ref, wish) for _ in range(3)]
+    shown = [await issuer.order_status(placed.ref, request) for _ in range(3)]
     assert [type(each) for each in shown] == [Pending, Pending, Issued]
     assert leaf_of(shown[-1]) != old  # type: ignore[arg-type]
     assert len(bench.ca.orders) == 1
@@ -369,14 +371,14 @@ async def test_a_reissue_buys_nothing_and_is_never_the_certificate_before(bench:
 async def test_a_reissue_whose_answer_was_lost_is_found_by_its_key(bench: Bench) -> None:
     issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
-    wish = a_wish(NAME, previous=first.ref)
-    assert await issuer.find(wish) is None
+    request = a_wish(NAME, previous=first.ref)
+    assert await issuer.find_order(request) is None
     bench.ca.fail(kind="reset", effect=True, only="POST")
     with pytest.raises(TryLater):
-        await issuer.place(wish)
-    found = await issuer.find(wish)
+        await issuer.place_order(request)
+    found = await issuer.find_order(request)
     assert isinstance(found, Placed)
-    assert isinstance(await issuer.look(found.ref, wish), Issued)
+    assert isinstance(await issuer.order_status(found.ref, request), Issued)
     assert len(bench.ca.orders[0].certificates) == 2
 
 
@@ -385,9 +387,9 @@ async def test_a_reissue_of_somebody_else_s_key_is_not_collected_as_ours(bench: 
     first, _ = await bench.issued(issuer)
     await bench.issued(issuer, previous=first.ref)
     bench.ca.pending_looks = 1
-    wish = a_wish(NAME, previous=first.ref)
-    placed = await issuer.place(wish)
-    shown = [type(await issuer.look(placed.ref, wish)) for _ in range(2)]
+    request = a_wish(NAME, previous=first.ref)
+    placed = await issuer.place_order(request)
+    shown = [type(await issuer.order_status(placed.ref, request)) for _ in range(2)]
     assert shown == [Pending, Issued]
 
 
@@ -397,11 +399,11 @@ async def test_a_reissue_with_the_same_key_is_not_the_certificate_before(bench: 
     _, again = await bench.issued(issuer, key=key, previous=first.ref)
     bench.ca.pending_looks = 1
     later = datetime.now(UTC) + timedelta(days=40)
-    wish = replace(a_wish(NAME, key=key, previous=first.ref, asked_at=later), issuance="issuance_2")
-    assert await issuer.find(wish) is None
-    placed = await issuer.place(wish)
-    assert isinstance(await issuer.look(placed.ref, wish), Pending)
-    new = await issuer.look(placed.ref, wish)
+    request = replace(a_wish(NAME, key=key, previous=first.ref, asked_at=later), issuance="issuance_2")
+    assert await issuer.find_order(request) is None
+    placed = await issuer.place_order(request)
+    assert isinstance(await issuer.order_status(placed.ref, request), Pending)
+    new = await issuer.order_status(placed.ref, request)
     assert isinstance(new, Issued)
     assert leaf_of(new) not in (old, again)
 
@@ -410,11 +412,11 @@ async def test_a_reissue_that_somebody_rejects_is_over(bench: Bench) -> None:
     issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
     bench.ca.approval = True
-    wish = a_wish(NAME, previous=first.ref)
-    placed = await issuer.place(wish)
-    assert isinstance(await issuer.look(placed.ref, wish), Pending)
+    request = a_wish(NAME, previous=first.ref)
+    placed = await issuer.place_order(request)
+    assert isinstance(await issuer.order_status(placed.ref, request), Pending)
     bench.ca.deny(words="not again")
-    look = await issuer.look(placed.ref, wish)
+    look = await issuer.order_status(placed.ref, request)
     assert isinstance(look, Failed)
     assert "not again" in look.why
 
@@ -423,12 +425,12 @@ async def test_what_cannot_be_reissued_any_more_is_ordered_anew(bench: Bench) ->
     issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
     bench.ca.orders[0].status = "expired"
-    wish = a_wish(NAME, previous=first.ref)
-    placed = await issuer.place(wish)
+    request = a_wish(NAME, previous=first.ref)
+    placed = await issuer.place_order(request)
     assert bench.bodies[1]["renewal_of_order_id"] == first.ref["order"]
     assert placed.ref["order"] != first.ref["order"]
-    assert await issuer.find(wish) == placed
-    assert isinstance(await issuer.look(placed.ref, wish), Issued)
+    assert await issuer.find_order(request) == placed
+    assert isinstance(await issuer.order_status(placed.ref, request), Issued)
 
 
 @pytest.mark.parametrize(
@@ -440,12 +442,12 @@ async def test_a_reissue_that_the_plan_s_end_would_cut_short_is_an_order_that_fo
     tmp_path: Path, gone: int, settings: dict[str, Any], reissued: bool
 ) -> None:
     async with bench_of(FakeDigicert, tmp_path) as bench:
-        wish = bench.wish(NAME)
-        first = await bench.issuer().place(wish)
-        await bench.issuer().look(first.ref, wish)
+        request = bench.wish(NAME)
+        first = await bench.issuer().place_order(request)
+        await bench.issuer().order_status(first.ref, request)
         bench.clock.ahead = timedelta(days=gone)
         again = replace(bench.wish(NAME, previous=first.ref), issuance="issuance_2")
-        placed = await bench.issuer(renewals="reissue", **settings).place(again)
+        placed = await bench.issuer(renewals="reissue", **settings).place_order(again)
         assert (placed.ref["order"] == first.ref["order"]) is reissued
         assert len(bench.ca.orders) == (1 if reissued else 2)
         assert reissued or bench.ca.orders[1].body["renewal_of_order_id"] == first.ref["order"]
@@ -455,8 +457,8 @@ async def test_a_reissue_that_waits_for_an_administrator_says_so(bench: Bench) -
     issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
     bench.ca.approval = True
-    wish = a_wish(NAME, previous=first.ref)
-    look = await issuer.look((await issuer.place(wish)).ref, wish)
+    request = a_wish(NAME, previous=first.ref)
+    look = await issuer.order_status((await issuer.place_order(request)).ref, request)
     assert isinstance(look, Pending)
     assert look.person
 
@@ -465,8 +467,8 @@ async def test_a_reissue_by_somebody_else_is_not_taken_for_ours(bench: Bench) ->
     issuer = bench.issuer(renewals="reissue")
     first, _ = await bench.issued(issuer)
     bench.ca.pending_looks = 9
-    await issuer.place(a_wish(NAME, previous=first.ref))
-    assert isinstance(await issuer.find(a_wish(NAME, previous=first.ref)), Uncertain)
+    await issuer.place_order(a_wish(NAME, previous=first.ref))
+    assert isinstance(await issuer.find_order(a_wish(NAME, previous=first.ref)), Uncertain)
 
 
 # ── Taking back ──
@@ -494,9 +496,9 @@ async def test_a_revocation_that_somebody_must_approve_is_not_done_and_not_asked
 
 async def test_what_is_not_wanted_any_more_is_cancelled_or_its_request_rejected(bench: Bench) -> None:
     bench.ca.approval = True
-    waiting = await bench.issuer().place(a_wish(NAME))
+    waiting = await bench.issuer().place_order(a_wish(NAME))
     bench.ca.approval, bench.ca.pending_looks = False, 9
-    pending = await bench.issuer().place(a_wish(NAME))
+    pending = await bench.issuer().place_order(a_wish(NAME))
     await bench.issuer().cancel(waiting.ref)
     await bench.issuer().cancel(pending.ref)
     assert [each.status for each in bench.ca.orders] == ["rejected", "canceled"]
@@ -530,8 +532,8 @@ async def test_nothing_is_revoked_while_a_reissue_is_pending_and_it_is_asked_aga
     issuer = bench.issuer(renewals="reissue")
     first, old = await bench.issued(issuer)
     bench.ca.approval = True
-    wish = a_wish(NAME, previous=first.ref)
-    placed = await issuer.place(wish)
+    request = a_wish(NAME, previous=first.ref)
+    placed = await issuer.place_order(request)
     with pytest.raises(TryLater, match="reissue") as why:
         await bench.issuer().revoke(old.public_bytes(Encoding.DER), 1)
     assert why.value.reason == Reason.CA_STILL_PENDING
@@ -555,7 +557,7 @@ async def test_a_revocation_that_somebody_rejects_is_over_and_not_asked_for_by_i
 @pytest.mark.parametrize("waits", [True, False], ids=["request", "order"])
 async def test_a_withdrawal_whose_answer_was_lost_is_done(bench: Bench, waits: bool) -> None:
     bench.ca.approval, bench.ca.pending_looks = waits, 9
-    placed = await bench.issuer().place(a_wish(NAME))
+    placed = await bench.issuer().place_order(a_wish(NAME))
     bench.ca.fail(kind="reset", effect=True, only="PUT")
     with pytest.raises(TryLater):
         await bench.issuer().cancel(placed.ref)
@@ -583,12 +585,12 @@ async def test_words_are_read_without_their_case(bench: Bench, word: str) -> Non
 
 async def asked_for(house: House, ca: FakeDigicert, *, key: str = "", **settings: Any) -> None:
     """One certificate, from this CA."""
-    await issuers.add(
-        house.keeper, "digicert", kind="digicert", kinds=upstream.KINDS, settings=ca.settings(**settings),
+    await add_issuer(
+        house.certificate_context, "digicert", kind="digicert", kinds=issuer_kinds(), settings=ca.settings(**settings),
         credentials={"api_key": Secret((key or ca.key).encode())}, actor="local:op",
     )  # fmt: skip
-    wanted = Wanted(name="www", identifiers=certificates.identifiers_of([NAME]), issuers=("digicert",))
-    await certificates.request(house.keeper, wanted, actor="local:alice")
+    spec = CertificateSpec(name="www", identifiers=identifiers_of([NAME]), issuers=("digicert",))
+    await house.want(spec)
 
 
 async def test_an_order_is_waited_for_and_collected_by_the_engine_once(db: Database, tmp_path: Path) -> None:
@@ -613,7 +615,7 @@ async def test_a_renewal_through_the_engine_reissues_the_order_that_it_has(db: D
         await asked_for(house, ca, renewals="reissue")
         async with a_site(house, transport).working():
             first = await house.settled_soon("www")
-            await certificates.renew(house.keeper, "www", actor="local:alice")
+            await house.renew("www", actor="local:alice")
             second = await house.settled_soon("www")
         assert first.current is not None
         assert second.current is not None

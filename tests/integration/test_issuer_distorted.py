@@ -13,7 +13,7 @@ from tests.support.contestants import CONTESTANTS, Contestant, IssuerUnderTest, 
 from tests.support.issuing import leaf_of
 
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers.base import Issuer
+from holdfast.issuers.base import Cancels, Issuer
 from holdfast.ports import Request, Response
 from holdfast.world import HttpTransport
 
@@ -92,19 +92,19 @@ def variations(answers: list[Response]) -> Iterator[tuple[str, list[Response]]]:
 async def calls(bench: IssuerUnderTest) -> dict[str, Call]:
     """Every call that a CA answers, each on an order that is where the call wants it."""
     issuer, now = bench.issuer, datetime.now(UTC)
-    fresh, wish, open_wish = (bench.wish(asked_at=now) for _ in range(3))
-    placed = await issuer.place(wish)
-    leaf = leaf_of(await bench.completed(placed.ref, wish)).public_bytes(Encoding.DER)
+    fresh, request, open_wish = (bench.wish(asked_at=now) for _ in range(3))
+    placed = await issuer.place_order(request)
+    leaf = leaf_of(await bench.completed(placed.ref, request)).public_bytes(Encoding.DER)
     bench.ca.approval, bench.ca.pending_looks = True, 10**9
-    waiting = await issuer.place(open_wish)
+    waiting = await issuer.place_order(open_wish)
     return {
         "probe": lambda each: each.probe(),
-        "place": lambda each: each.place(fresh),
-        "look at what is issued": lambda each: each.look(placed.ref, wish),
-        "look at what waits": lambda each: each.look(waiting.ref, open_wish),
-        "find": lambda each: each.find(wish),
-        "cancel": lambda each: each.cancel(waiting.ref),
+        "place": lambda each: each.place_order(fresh),
+        "look at what is issued": lambda each: each.order_status(placed.ref, request),
+        "look at what waits": lambda each: each.order_status(waiting.ref, open_wish),
+        "find": lambda each: each.find_order(request),
         "revoke": lambda each: each.revoke(leaf, 4),
+        **({"cancel": lambda each: each.cancel(waiting.ref)} if isinstance(issuer, Cancels) else {}),
     }
 
 

@@ -29,14 +29,14 @@ async def bench(tmp_path: Path) -> AsyncIterator[IssuerBench[FakeEntrust]]:
 
 
 async def ordered(bench: IssuerBench[FakeEntrust], **more: Any) -> tuple[Placed, Look]:
-    wish = bench.wish(NAME, **more)
-    placed = await bench.issuer().place(wish)
-    return placed, await bench.issuer().look(placed.ref, wish)
+    request = bench.wish(NAME, **more)
+    placed = await bench.issuer().place_order(request)
+    return placed, await bench.issuer().order_status(placed.ref, request)
 
 
 async def refusal(bench: IssuerBench[FakeEntrust], **settings: Any) -> Refused:
     with pytest.raises(Refused) as why:
-        await bench.issuer(**settings).place(bench.wish(NAME))
+        await bench.issuer(**settings).place_order(bench.wish(NAME))
     return why.value
 
 
@@ -46,26 +46,26 @@ async def refusal(bench: IssuerBench[FakeEntrust], **settings: Any) -> Refused:
 async def test_an_enrollment_says_all_that_the_hosted_gateway_does_not_take_from_a_csr(
     bench: IssuerBench[FakeEntrust],
 ) -> None:
-    wish = bench.wish(NAME, "192.0.2.7", not_after=bench.clock.now() + timedelta(days=30))
-    placed = await bench.issuer().place(wish)
+    request = bench.wish(NAME, "192.0.2.7", not_after=bench.clock.now() + timedelta(days=30))
+    placed = await bench.issuer().place_order(request)
     order = bench.ca.orders[0]
-    assert base64.b64decode(order.body["csr"]) == wish.csr  # DER, without armour
+    assert base64.b64decode(order.body["csr"]) == request.csr  # DER, without armour
     assert order.body["subjectAltNames"] == [
         {"type": "dNSName", "value": NAME},
         {"type": "iPAddress", "value": "192.0.2.7"},
     ]
     assert order.body["subjectVariables"] == [{"type": "cn", "value": NAME}]
     assert order.body["optionalCertificateRequestDetails"]["validityPeriod"].startswith("PT25919")
-    assert order.reference == wish.issuance
-    await bench.issuer().place(bench.wish(NAME))
+    assert order.reference == request.issuance
+    await bench.issuer().place_order(bench.wish(NAME))
     unsaid = bench.ca.orders[1].body["optionalCertificateRequestDetails"]["validityPeriod"]
     assert unsaid == f"PT{90 * 86400}S"  # without it the hosted form gives three years
-    lasts = leaf_of(await _issued(bench, placed, wish))
+    lasts = leaf_of(await _issued(bench, placed, request))
     assert timedelta(days=29) < lasts.not_valid_after_utc - bench.clock.now() <= timedelta(days=30)
 
 
 async def _issued(bench: IssuerBench[FakeEntrust], placed: Placed, wish: object) -> Issued:
-    look = await bench.issuer().look(placed.ref, wish)  # type: ignore[arg-type]
+    look = await bench.issuer().order_status(placed.ref, wish)  # type: ignore[arg-type]
     assert isinstance(look, Issued)
     return look
 
@@ -87,7 +87,7 @@ async def test_a_subject_variable_that_the_profile_wants_comes_from_the_settings
     bench.ca.variables = {"cn": True, "costCenter": True, "team": False}
     why = await refusal(bench)
     assert "subject_variables.costCenter" in str(why)
-    await bench.issuer(subject_variables={"costCenter": "17"}).place(bench.wish(NAME))
+    await bench.issuer(subject_variables={"costCenter": "17"}).place_order(bench.wish(NAME))
     sent = {each["type"]: each["value"] for each in bench.ca.orders[0].body["subjectVariables"]}
     assert sent == {"cn": NAME, "costCenter": "17"}
 
@@ -160,13 +160,13 @@ async def test_a_certificate_without_its_chain_is_waited_for_and_not_put_to_use(
 
 
 async def test_what_cannot_be_a_certificate_is_no_certificate(bench: IssuerBench[FakeEntrust]) -> None:
-    wish = bench.wish(NAME)
+    request = bench.wish(NAME)
     bench.ca.pending_looks = 9
-    placed = await bench.issuer().place(wish)
+    placed = await bench.issuer().place_order(request)
     body = '{"enrollment": {"id": "enr-1", "status": "ISSUED", "body": "bm90IGEgY2VydGlmaWNhdGU="}}'
     bench.ca.fail(status=200, body=body)
     with pytest.raises(TryLater) as why:
-        await bench.issuer().look(placed.ref, wish)
+        await bench.issuer().order_status(placed.ref, request)
     assert why.value.reason == Reason.ANSWER_MALFORMED
 
 
@@ -178,11 +178,11 @@ async def test_an_order_that_is_not_shown_is_found_among_the_events(
     bench: IssuerBench[FakeEntrust], status: int
 ) -> None:
     bench.ca.enrollments_answer, bench.ca.pending_looks = status, 2
-    wish = bench.wish(NAME)
-    placed = await bench.issuer().place(wish)
+    request = bench.wish(NAME)
+    placed = await bench.issuer().place_order(request)
     for _ in range(2):
-        assert isinstance(await bench.issuer().look(placed.ref, wish), Pending | Issued)
-    look = await bench.issuer().look(placed.ref, wish)
+        assert isinstance(await bench.issuer().order_status(placed.ref, request), Pending | Issued)
+    look = await bench.issuer().order_status(placed.ref, request)
     assert isinstance(look, Issued)
     assert len(bench.ca.orders) == 1
 
@@ -193,8 +193,8 @@ async def test_a_certificate_is_found_by_the_serial_that_the_order_named(bench: 
     [order] = bench.ca.orders
     assert order.issued is not None
     ref = {"serial": bench.ca.serial(order.issued), "placed_at": placed.ref["placed_at"]}
-    wish = bench.wish(NAME)
-    found = await bench.issuer().look(ref, wish)
+    request = bench.wish(NAME)
+    found = await bench.issuer().order_status(ref, request)
     assert isinstance(found, Failed)  # for this wish has another key
     assert isinstance(look, Issued)
     assert bench.ca.lines(f"GET {PATH}/certificates/") != []
@@ -207,16 +207,16 @@ async def test_an_order_whose_answer_was_lost_is_found_by_our_key_on_whatever_pa
     bench: IssuerBench[FakeEntrust],
 ) -> None:
     bench.ca.page, bench.ca.at_once = 2, True
-    wish = bench.wish(NAME, asked_at=bench.clock.now())
+    request = bench.wish(NAME, asked_at=bench.clock.now())
     for _ in range(5):
-        await bench.issuer().place(bench.wish(NAME))
+        await bench.issuer().place_order(bench.wish(NAME))
     bench.ca.fail(kind="reset", effect=True, only=f"POST {PATH}/enrollments")
     with pytest.raises(TryLater) as why:
-        await bench.issuer().place(wish)
+        await bench.issuer().place_order(request)
     assert why.value.sent
-    found = await bench.issuer().find(wish)
+    found = await bench.issuer().find_order(request)
     assert isinstance(found, Placed)
-    assert isinstance(await bench.issuer().look(found.ref, wish), Issued)
+    assert isinstance(await bench.issuer().order_status(found.ref, request), Issued)
     assert len(bench.ca.lines(f"GET {PATH}/certificate-events")) == 3
     assert len(bench.ca.orders) == 6
 
@@ -226,10 +226,10 @@ async def test_an_older_certificate_of_a_key_that_is_used_again_is_not_taken_for
 ) -> None:
     bench.ca.at_once = True
     key = ec.generate_private_key(ec.SECP256R1())
-    await bench.issuer().place(bench.wish(NAME, key=key))
+    await bench.issuer().place_order(bench.wish(NAME, key=key))
     bench.clock.ahead = timedelta(days=20)
     bench.ca.orders[0].issued_at = bench.clock.now()  # something else happened to it just now, such as its revocation
-    found = await bench.issuer().find(bench.wish(NAME, key=key, asked_at=bench.clock.now()))
+    found = await bench.issuer().find_order(bench.wish(NAME, key=key, asked_at=bench.clock.now()))
     assert isinstance(found, Uncertain)
 
 
@@ -237,52 +237,52 @@ async def test_an_order_that_may_wait_for_a_person_is_uncertain_and_told_by_its_
     bench: IssuerBench[FakeEntrust],
 ) -> None:
     bench.ca.approval = True
-    wish = bench.wish(NAME, asked_at=bench.clock.now())
+    request = bench.wish(NAME, asked_at=bench.clock.now())
     bench.ca.fail(kind="reset", effect=True, only="POST")
     with pytest.raises(TryLater):
-        await bench.issuer().place(wish)
-    found = await bench.issuer().find(wish)
+        await bench.issuer().place_order(request)
+    found = await bench.issuer().find_order(request)
     assert isinstance(found, Uncertain)
     assert found.for_a_person
-    assert wish.issuance in found.why
-    assert [each.reference for each in bench.ca.orders] == [wish.issuance]
+    assert request.issuance in found.why
+    assert [each.reference for each in bench.ca.orders] == [request.issuance]
 
 
 async def test_a_profile_that_issues_at_once_has_no_doubts_after_some_minutes(bench: IssuerBench[FakeEntrust]) -> None:
-    wish = bench.wish(NAME, asked_at=bench.clock.now())
+    request = bench.wish(NAME, asked_at=bench.clock.now())
     with pytest.raises(TryLater) as why:
-        await bench.issuer(approval=False).find(wish)
+        await bench.issuer(approval=False).find_order(request)
     assert why.value.after is not None
     bench.clock.ahead += why.value.after
-    assert await bench.issuer(approval=False).find(wish) is None
+    assert await bench.issuer(approval=False).find_order(request) is None
 
 
 async def test_what_never_left_is_told_apart_from_what_may_have_arrived(bench: IssuerBench[FakeEntrust]) -> None:
     await bench.issuer().probe()  # so that nothing is left to be asked before the order
     await bench.ca.__aexit__(None, None, None)
     with pytest.raises(TryLater) as why:
-        await bench.issuer().place(bench.wish(NAME))
+        await bench.issuer().place_order(bench.wish(NAME))
     assert not why.value.sent
     await bench.ca.__aenter__()
     bench.memory.clear()
     bench.ca.fail(status=503, only="GET")  # its profile is read first
     with pytest.raises(TryLater) as why:
-        await bench.issuer().place(bench.wish(NAME))
+        await bench.issuer().place_order(bench.wish(NAME))
     assert not why.value.sent
     assert bench.ca.orders == []
 
 
 async def test_an_order_of_days_is_asked_for_by_its_id_alone(bench: IssuerBench[FakeEntrust]) -> None:
     bench.ca.approval = True
-    wish = bench.wish(NAME)
-    placed = await bench.issuer().place(wish)
+    request = bench.wish(NAME)
+    placed = await bench.issuer().place_order(request)
     for _ in range(14):
         bench.clock.ahead += timedelta(days=1)
-        look = await bench.issuer().look(placed.ref, wish)
+        look = await bench.issuer().order_status(placed.ref, request)
         assert isinstance(look, Pending)
         assert "days" in look.why
     bench.ca.approve()
-    assert isinstance(await bench.issuer().look(placed.ref, wish), Issued)
+    assert isinstance(await bench.issuer().order_status(placed.ref, request), Issued)
     assert len(bench.ca.lines(f"GET {PATH}/enrollments/enr-1")) == 15
     assert len(bench.ca.orders) == 1
 
@@ -291,7 +291,7 @@ async def test_an_order_that_waits_cannot_be_withdrawn_and_one_that_is_over_need
     bench: IssuerBench[FakeEntrust],
 ) -> None:
     bench.ca.approval = True
-    placed = await bench.issuer().place(bench.wish(NAME))
+    placed = await bench.issuer().place_order(bench.wish(NAME))
     with pytest.raises(Refused, match="denied there"):
         await bench.issuer().cancel(placed.ref)
     bench.ca.deny()
@@ -391,13 +391,13 @@ async def test_a_setting_that_cannot_be_is_refused_by_its_name(
 
 
 async def test_a_profile_of_the_certificate_comes_before_that_of_the_settings(bench: IssuerBench[FakeEntrust]) -> None:
-    await bench.issuer(profile_id="nobody").place(bench.wish(NAME, profile=PROFILE))
+    await bench.issuer(profile_id="nobody").place_order(bench.wish(NAME, profile=PROFILE))
     assert bench.ca.orders[0].body["profileId"] == PROFILE
 
 
 async def test_events_are_asked_for_since_the_order_with_some_time_for_clocks_that_differ(
     bench: IssuerBench[FakeEntrust],
 ) -> None:
-    await bench.issuer().find(bench.wish(NAME, asked_at=datetime(2026, 8, 1, 12, tzinfo=UTC)))
+    await bench.issuer().find_order(bench.wish(NAME, asked_at=datetime(2026, 8, 1, 12, tzinfo=UTC)))
     [asked] = [each for each in bench.ca.requests if each.path.endswith("certificate-events")]
     assert asked.query == {"startDate": "2026-08-01T11:55:00.00Z", "preferredPageSize": "50"}

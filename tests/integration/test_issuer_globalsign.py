@@ -17,7 +17,7 @@ from tests.support.issuing import leaf_of
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers.base import Failed, Issued, Look, Pending, Placed, Uncertain, Wish
+from holdfast.issuers.base import Failed, Issued, Look, OrderRequest, Pending, Placed, Uncertain
 from holdfast.issuers.globalsign import KNOWN_AFTER, SHOWN_AFTER
 from holdfast.pki.chain import parse_bundle
 
@@ -32,9 +32,9 @@ async def bench(tmp_path: Path) -> AsyncIterator[IssuerBench[FakeGlobalSign]]:
 
 
 async def ordered(bench: IssuerBench[FakeGlobalSign], *names: str, **more: Any) -> tuple[Placed, Look]:
-    wish = bench.wish(*(names or (NAME,)), **more)
-    placed = await bench.issuer().place(wish)
-    return placed, await bench.issuer().look(placed.ref, wish)
+    request = bench.wish(*(names or (NAME,)), **more)
+    placed = await bench.issuer().place_order(request)
+    return placed, await bench.issuer().order_status(placed.ref, request)
 
 
 async def refusal(bench: IssuerBench[FakeGlobalSign], *names: str, **more: Any) -> str:
@@ -102,8 +102,8 @@ async def test_the_version_is_in_the_address_once_wherever_it_was_given(
 
 async def test_an_order_is_cut_to_the_policy(bench: IssuerBench[FakeGlobalSign]) -> None:
     subject = {"organization": "Somebody", "email": "a@b.example", "organizational_unit": "Web"}
-    wish = bench.wish(NAME, "api.example.com")
-    await bench.issuer(subject=subject).place(wish)
+    request = bench.wish(NAME, "api.example.com")
+    await bench.issuer(subject=subject).place_order(request)
     [order] = bench.ca.orders
     assert order.body["subject_dn"] == {"common_name": NAME, "organizational_unit": ["Web"]}
     assert order.body["san"] == {"dns_names": [NAME, "api.example.com"]}
@@ -116,27 +116,27 @@ async def test_an_order_is_cut_to_the_policy(bench: IssuerBench[FakeGlobalSign])
 
 
 async def test_a_key_is_proved_by_a_signature_of_itself(bench: IssuerBench[FakeGlobalSign]) -> None:
-    wish = bench.wish(NAME)
-    await bench.issuer().place(wish)
+    request = bench.wish(NAME)
+    await bench.issuer().place_order(request)
     [order] = bench.ca.orders  # which has verified it
     key = load_pem_public_key(order.body["public_key"].encode())
-    assert key == x509.load_der_x509_csr(wish.csr).public_key()
+    assert key == x509.load_der_x509_csr(request.csr).public_key()
     assert base64.b64decode(order.body["public_key_signature"])
     assert not order.body["public_key"].endswith("\n")
 
 
 async def test_an_account_that_wants_a_request_gets_one_without_a_signature(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.policy["public_key"]["key_format"] = "PKCS10"
-    wish = bench.wish(NAME)
-    await bench.issuer().place(wish)
+    request = bench.wish(NAME)
+    await bench.issuer().place_order(request)
     body = bench.ca.orders[0].body
     assert "public_key_signature" not in body
-    assert x509.load_pem_x509_csr(body["public_key"].encode()) == x509.load_der_x509_csr(wish.csr)
+    assert x509.load_pem_x509_csr(body["public_key"].encode()) == x509.load_der_x509_csr(request.csr)
 
 
 async def test_an_account_that_wants_no_proof_gets_none(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.policy["public_key_signature"] = "FORBIDDEN"
-    await bench.issuer().place(bench.wish(NAME))
+    await bench.issuer().place_order(bench.wish(NAME))
     assert "public_key_signature" not in bench.ca.orders[0].body
 
 
@@ -148,7 +148,7 @@ async def test_an_rsa_key_is_proved_as_well(bench: IssuerBench[FakeGlobalSign]) 
 
 async def test_uses_are_asked_for_where_the_account_may_choose(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.policy["extended_key_usages"]["ekus"] |= {"static": False, "maxcount": 2}
-    await bench.issuer().place(bench.wish(NAME))
+    await bench.issuer().place_order(bench.wish(NAME))
     assert bench.ca.orders[0].body["extended_key_usages"] == ["1.3.6.1.5.5.7.3.1"]
 
 
@@ -207,7 +207,7 @@ async def test_a_policy_that_was_changed_is_read_again_after_a_refusal(bench: Is
 async def test_an_account_without_quota_holds_all_orders_and_says_so(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.quota_left = 0
     with pytest.raises(TryLater, match="quota") as why:
-        await bench.issuer().place(bench.wish(NAME))
+        await bench.issuer().place_order(bench.wish(NAME))
     assert why.value.reason == Reason.CA_RATE_LIMITED
     assert "0 certificates are left" in await bench.issuer().probe()
 
@@ -226,9 +226,9 @@ async def test_the_order_is_the_last_part_of_its_location(bench: IssuerBench[Fak
 
 async def test_202_is_not_yet_and_the_chain_comes_from_elsewhere(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.pending_looks = 1
-    wish = bench.wish(NAME)
-    placed = await bench.issuer().place(wish)
-    first, second = [await bench.issuer().look(placed.ref, wish) for _ in range(2)]
+    request = bench.wish(NAME)
+    placed = await bench.issuer().place_order(request)
+    first, second = [await bench.issuer().order_status(placed.ref, request) for _ in range(2)]
     assert isinstance(first, Pending)
     assert "not ready" in first.why
     assert isinstance(second, Issued)
@@ -240,20 +240,20 @@ async def test_202_is_not_yet_and_the_chain_comes_from_elsewhere(bench: IssuerBe
 async def test_a_certificate_that_the_ca_refused_to_make_is_over_in_its_words(
     bench: IssuerBench[FakeGlobalSign],
 ) -> None:
-    wish = bench.wish(NAME)
-    placed = await bench.issuer().place(wish)
+    request = bench.wish(NAME)
+    placed = await bench.issuer().place_order(request)
     bench.ca.deny(words="CAA forbids it")
-    look = await bench.issuer().look(placed.ref, wish)
+    look = await bench.issuer().order_status(placed.ref, request)
     assert isinstance(look, Failed)
     assert "CAA forbids it" in look.why
 
 
 async def test_one_that_is_revoked_before_it_was_fetched_is_not_used(bench: IssuerBench[FakeGlobalSign]) -> None:
-    wish = bench.wish(NAME)
+    request = bench.wish(NAME)
     placed, issued = await ordered(bench)
     assert isinstance(issued, Issued)
     bench.ca.orders[0].revoked = "superseded"
-    assert isinstance(await bench.issuer().look(placed.ref, wish), Failed)
+    assert isinstance(await bench.issuer().order_status(placed.ref, request), Failed)
 
 
 async def test_an_order_that_is_not_known_yet_is_waited_for_and_later_is_lost(
@@ -263,7 +263,7 @@ async def test_an_order_that_is_not_known_yet_is_waited_for_and_later_is_lost(
     placed, look = await ordered(bench)
     assert isinstance(look, Pending)
     bench.clock.ahead += KNOWN_AFTER
-    lost = await bench.issuer().look(placed.ref, bench.wish(NAME))
+    lost = await bench.issuer().order_status(placed.ref, bench.wish(NAME))
     assert isinstance(lost, Failed)
     assert lost.reason == Reason.ORDER_EXPIRED
 
@@ -276,15 +276,15 @@ async def test_a_lost_order_is_found_by_its_key_among_what_was_issued(
     bench: IssuerBench[FakeGlobalSign], decimal: bool
 ) -> None:
     bench.ca.decimal = decimal
-    wish = bench.wish(NAME, asked_at=bench.clock.now())
+    request = bench.wish(NAME, asked_at=bench.clock.now())
     await ordered(bench)
     bench.ca.fail(kind="reset", effect=True, only="POST /certificates")
     with pytest.raises(TryLater) as why:
-        await bench.issuer().place(wish)
+        await bench.issuer().place_order(request)
     assert why.value.sent
-    found = await bench.issuer().find(wish)
+    found = await bench.issuer().find_order(request)
     assert isinstance(found, Placed)
-    assert isinstance(await bench.issuer().look(found.ref, wish), Issued)
+    assert isinstance(await bench.issuer().order_status(found.ref, request), Issued)
     assert len(bench.ca.orders) == 2
 
 
@@ -292,28 +292,28 @@ async def test_an_order_may_be_invisible_for_a_while_and_is_not_placed_again_mea
     bench: IssuerBench[FakeGlobalSign],
 ) -> None:
     bench.ca.approval = True  # it takes its time
-    wish = bench.wish(NAME, asked_at=bench.clock.now())
+    request = bench.wish(NAME, asked_at=bench.clock.now())
     bench.ca.fail(kind="reset", effect=True, only="POST /certificates")
     with pytest.raises(TryLater):
-        await bench.issuer().place(wish)
+        await bench.issuer().place_order(request)
     with pytest.raises(TryLater) as why:
-        await bench.issuer().find(wish)
+        await bench.issuer().find_order(request)
     assert why.value.after is not None
     assert timedelta(minutes=2) < why.value.after <= SHOWN_AFTER
     bench.ca.approval = False
     bench.clock.ahead += SHOWN_AFTER
-    assert isinstance(await bench.issuer().find(wish), Placed)
+    assert isinstance(await bench.issuer().find_order(request), Placed)
 
 
 async def test_what_is_not_listed_after_minutes_was_not_ordered(bench: IssuerBench[FakeGlobalSign]) -> None:
-    wish = bench.wish(NAME, asked_at=bench.clock.now())
+    request = bench.wish(NAME, asked_at=bench.clock.now())
     bench.clock.ahead += SHOWN_AFTER
-    assert await bench.issuer().find(wish) is None
+    assert await bench.issuer().find_order(request) is None
 
 
 async def test_too_much_to_look_through_is_a_doubt(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.fail(status=200, only="GET /stats", times=99, body='[{"serial_number": "AB"}' + ', {"a": 1}' * 99 + "]")
-    found = await bench.issuer().find(bench.wish(NAME, asked_at=bench.clock.now()))
+    found = await bench.issuer().find_order(bench.wish(NAME, asked_at=bench.clock.now()))
     assert isinstance(found, Uncertain)
     assert NAME in found.why
 
@@ -321,17 +321,17 @@ async def test_too_much_to_look_through_is_a_doubt(bench: IssuerBench[FakeGlobal
 async def test_a_login_that_fails_sends_no_order(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.fail(status=503, only="POST /login", times=9)
     with pytest.raises(TryLater) as why:
-        await bench.issuer().place(bench.wish(NAME))
+        await bench.issuer().place_order(bench.wish(NAME))
     assert not why.value.sent
 
 
 async def test_a_location_that_names_no_serial_leaves_the_order_to_be_found(bench: IssuerBench[FakeGlobalSign]) -> None:
-    wish = bench.wish(NAME, asked_at=bench.clock.now())
+    request = bench.wish(NAME, asked_at=bench.clock.now())
     bench.ca.fail(status=201, effect=True, only="POST /certificates")  # without a Location
     with pytest.raises(TryLater) as why:
-        await bench.issuer().place(wish)
+        await bench.issuer().place_order(request)
     assert (why.value.reason, why.value.sent) == (Reason.ANSWER_MALFORMED, True)
-    assert isinstance(await bench.issuer().find(wish), Placed)
+    assert isinstance(await bench.issuer().find_order(request), Placed)
 
 
 # ── Revoking ──
@@ -361,23 +361,23 @@ async def test_an_order_that_is_being_made_or_issued_cannot_be_withdrawn_and_say
     bench: IssuerBench[FakeGlobalSign],
 ) -> None:
     bench.ca.pending_looks = 1
-    wish = bench.wish(NAME)
-    placed = await bench.issuer().place(wish)
+    request = bench.wish(NAME)
+    placed = await bench.issuer().place_order(request)
     for state in ("is being made", "is issued"):
         with pytest.raises(Refused, match=state):
             await bench.issuer().cancel(placed.ref)
-    await bench.issuer().revoke((await looked(bench, placed, wish)).chain_pem, 1)
+    await bench.issuer().revoke((await looked(bench, placed, request)).chain_pem, 1)
     await bench.issuer().cancel(placed.ref)
 
 
-async def looked(bench: IssuerBench[FakeGlobalSign], placed: Placed, wish: Wish) -> Issued:
-    found = await bench.issuer().look(placed.ref, wish)
+async def looked(bench: IssuerBench[FakeGlobalSign], placed: Placed, request: OrderRequest) -> Issued:
+    found = await bench.issuer().order_status(placed.ref, request)
     assert isinstance(found, Issued)
     return found
 
 
 async def test_an_order_that_the_ca_refused_needs_no_withdrawal(bench: IssuerBench[FakeGlobalSign]) -> None:
     bench.ca.pending_looks = 9
-    placed = await bench.issuer().place(bench.wish(NAME))
+    placed = await bench.issuer().place_order(bench.wish(NAME))
     bench.ca.deny()
     await bench.issuer().cancel(placed.ref)

@@ -15,11 +15,13 @@ from tests.support.fake_cas.globalsign import FakeGlobalSign
 from tests.support.fake_cas.vault import FakeVault
 from tests.support.later import Days
 from tests.support.lifecycle import House, MovedClock, a_house, a_moving_house
+from tests.support.running import add_issuer
 
-from holdfast.engine import lifecycle, renew, upstream
-from holdfast.engine.upstream import KINDS, Upstream
-from holdfast.operations import certificates, issuers
-from holdfast.operations.certificates import View
+from holdfast.engine.issuance import duties as issuance_duties
+from holdfast.engine.issuance import issuer_factory, renewals
+from holdfast.engine.issuance.issuer_factory import Upstream
+from holdfast.engine.issuance.issuer_factory import kinds as issuer_kinds
+from holdfast.operations.certificates.views import View
 from holdfast.secret import Secret
 from holdfast.store import issuances
 from holdfast.store.database import Database
@@ -35,13 +37,19 @@ WIDE = {"requests": [1000, 0.001], "orders": [1000, 0.001]}
 async def configured(house: House, ca: Any, transport: HttpTransport, clock: Any, **more: Any) -> Any:
     """The tools of a house that has this CA among its rows, and no other way to reach it."""
     kind = ca.name.lower()
-    made = Upstream(keeper=house.keeper, desk=None, transport=transport, clock=clock)
+    made = Upstream(context=house.certificate_context, own_cas=None, transport=transport, clock=clock)
     sealed = {name: Secret(value.encode()) for name, value in ca.credentials.items()}
     settings = ca.settings(limits=WIDE, **more)
-    await issuers.add(
-        house.keeper, kind, kind=kind, kinds=KINDS, settings=settings, credentials=sealed, actor="local:op",
-        fit=upstream.check,
-    )  # fmt: skip
+    await add_issuer(
+        house.certificate_context,
+        kind,
+        kind=kind,
+        kinds=issuer_kinds(),
+        settings=settings,
+        credentials=sealed,
+        actor="local:op",
+        fit=issuer_factory.check,
+    )
     return replace(house.tools, make_issuer=made.make)
 
 
@@ -50,7 +58,7 @@ class Office:
 
     def __init__(self, house: House, clock: MovedClock, ca: Any, tools: Any, folder: Path) -> None:
         self.house, self.clock, self.ca, self.folder = house, clock, ca, folder
-        self.days = Days(house, clock, lifecycle.kinds(tools))
+        self.days = Days(house, clock, issuance_duties.kinds(tools))
 
     async def ask(self) -> None:
         await self.house.ask(NAME, issuers=[self.ca.name.lower()])
@@ -60,7 +68,7 @@ class Office:
         return await self.house.view(NAME)
 
     async def told(self) -> list[str]:
-        return [each.name for each in await certificates.timeline(self.house.keeper, NAME)]
+        return [each.name for each in await self.house.timeline(NAME)]
 
 
 @pytest.fixture
@@ -85,7 +93,7 @@ async def test_a_certificate_is_ordered_once_waited_for_and_put_to_use(db: Datab
     async with FAKES[kind](tmp_path / "ca") as ca:
         ca.pending_looks = 2
         tools = await configured(house, ca, transport, SystemClock())
-        async with house.working(kinds=lifecycle.kinds(tools), only=True):
+        async with house.working(kinds=issuance_duties.kinds(tools), only=True):
             await house.ask(NAME, issuers=[kind])
             view = await house.settled_soon(NAME)
         assert view.current is not None, view.status
@@ -258,7 +266,7 @@ async def test_a_ca_that_cannot_be_reached_raises_no_doubt_and_is_asked_less_and
     office.ca.port = port
     await office.ca.__aenter__()
     await office.pass_by(HOUR)
-    await renew.sweep(office.house.keeper)
+    await renewals.sweep_due(office.house.certificate_context)
     view = await office.pass_by(HOUR)
     assert view.current is not None
     assert "issuance.uncertain" not in await office.told()

@@ -28,10 +28,10 @@ async def bench(tmp_path: Path) -> AsyncIterator[IssuerBench[FakeVault]]:
 async def signed(
     bench: IssuerBench[FakeVault], *names: str, settings: dict[str, Any] | None = None, **more: Any
 ) -> Issued:
-    wish = bench.wish(*(names or (NAME,)), **more)
+    request = bench.wish(*(names or (NAME,)), **more)
     issuer = bench.issuer(**(settings or {}))
-    placed = await issuer.place(wish)
-    look = await issuer.look(placed.ref, wish)
+    placed = await issuer.place_order(request)
+    look = await issuer.order_status(placed.ref, request)
     assert isinstance(look, Issued)
     return look
 
@@ -66,12 +66,12 @@ async def test_a_namespace_an_issuer_and_a_profile_are_where_vault_looks_for_the
 
 
 async def test_a_lost_answer_is_asked_for_again_for_it_costs_nothing(bench: IssuerBench[FakeVault]) -> None:
-    wish = bench.wish(NAME, asked_at=bench.clock.now())
+    request = bench.wish(NAME, asked_at=bench.clock.now())
     bench.ca.fail(kind="reset", effect=True)
     with pytest.raises(TryLater):
-        await bench.issuer().place(wish)
-    assert await bench.issuer().find(wish) is None
-    assert isinstance(await bench.issuer().place(wish), Placed)
+        await bench.issuer().place_order(request)
+    assert await bench.issuer().find_order(request) is None
+    assert isinstance(await bench.issuer().place_order(request), Placed)
 
 
 @pytest.mark.parametrize(
@@ -83,20 +83,20 @@ async def test_an_unknown_role_or_mount_names_the_setting(
     bench: IssuerBench[FakeVault], settings: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(Refused, match=named) as why:
-        await bench.issuer(**settings).place(bench.wish())
+        await bench.issuer(**settings).place_order(bench.wish())
     assert why.value.reason == Reason.PROFILE_UNKNOWN
 
 
 async def test_a_name_that_the_role_does_not_allow_is_told_in_its_words(bench: IssuerBench[FakeVault]) -> None:
     bench.ca.bad_names = {NAME}
     with pytest.raises(Refused, match="not allowed by this role"):
-        await bench.issuer().place(bench.wish(NAME))
+        await bench.issuer().place_order(bench.wish(NAME))
 
 
 async def test_a_sealed_vault_is_down(bench: IssuerBench[FakeVault]) -> None:
     bench.ca.sealed = True
     with pytest.raises(TryLater, match="sealed") as why:
-        await bench.issuer().place(bench.wish())
+        await bench.issuer().place_order(bench.wish())
     assert why.value.reason == Reason.CA_DOWN
 
 
@@ -104,7 +104,7 @@ async def test_a_sealed_vault_is_down(bench: IssuerBench[FakeVault]) -> None:
 async def test_a_standby_that_is_behind_is_asked_again(bench: IssuerBench[FakeVault], status: int) -> None:
     bench.ca.fail(status=status)
     with pytest.raises(TryLater):
-        await bench.issuer().place(bench.wish())
+        await bench.issuer().place_order(bench.wish())
 
 
 @pytest.mark.parametrize(("left", "renewals"), [(3600, 0), (1300, 0), (1200, 1), (5, 1)])
@@ -112,16 +112,16 @@ async def test_a_token_is_renewed_once_two_thirds_of_its_life_are_over(
     bench: IssuerBench[FakeVault], left: int, renewals: int
 ) -> None:
     bench.ca.token_ttl = left
-    assert await bench.issuer().renewal_window(b"") is None  # asked daily of each certificate
+    await bench.issuer().keep_alive()  # as daily for each certificate
     assert bench.ca.renewals == renewals
 
 
 async def test_a_token_is_looked_at_once_for_many_certificates(bench: IssuerBench[FakeVault]) -> None:
     for _ in range(20):
-        await bench.issuer().renewal_window(b"")
+        await bench.issuer().keep_alive()
     assert bench.ca.lines() == ["GET /v1/auth/token/lookup-self"]
     bench.clock.ahead += timedelta(hours=2)
-    await bench.issuer().renewal_window(b"")
+    await bench.issuer().keep_alive()
     assert len(bench.ca.lines()) == 2
 
 

@@ -28,15 +28,16 @@ from tests.support.jobs import (
 )  # fmt: skip
 from tests.support.reaper import PATIENCE
 
-from holdfast.core.job import Again, Claim, Done, Failed, Outcome, Priority, State
+from holdfast.core.work.job import Again, Claim, Done, JobFailed, JobState, Outcome, Priority
 from holdfast.errors import Duplicate, LeaseLost
-from holdfast.store import jobs, journal, sweeps
+from holdfast.store import journal
 from holdfast.store.database import Database, Engine
 from holdfast.store.tx import Row, Session, Tx, from_micros
+from holdfast.store.work import jobs, sweeps
 
 pytestmark = pytest.mark.anyio
 
-BROKEN = Failed(error="it broke", reason="BROKEN")
+BROKEN = JobFailed(error="it broke", reason="BROKEN")
 
 
 async def settle(db: Database, taken: Claim, outcome: Outcome) -> None:
@@ -86,7 +87,7 @@ async def test_a_finished_job_leaves_the_queue_for_the_history_and_blocks_nobody
 async def test_a_dead_job_blocks_nobody(db: Database) -> None:
     taken = await claimed(db, "s", max_attempts=1)
     await settle(db, taken, BROKEN)
-    assert (await get(db, taken.id)).state is State.DEAD
+    assert (await get(db, taken.id)).state is JobState.DEAD
     assert await enqueue(db, "s") != taken.id
 
 
@@ -100,7 +101,7 @@ async def test_the_live_job_and_any_known_one_can_be_asked_for(db: Database) -> 
     taken = await claimed(db, "s")
     live = await db.read(lambda tx: jobs.live(tx, "k", "s"))
     assert live is not None
-    assert (live.id, live.state, live.holder) == (taken.id, State.RUNNING, "a")
+    assert (live.id, live.state, live.holder) == (taken.id, JobState.RUNNING, "a")
     await settle(db, taken, replace(BROKEN, final=True))
     assert await db.read(lambda tx: jobs.live(tx, "k", "s")) is None
     assert await db.read(lambda tx: jobs.known(tx, "k", "s"))  # a person decides about a dead one
@@ -160,7 +161,7 @@ async def test_each_kind_is_claimed_up_to_its_own_slots(db: Database) -> None:
 async def test_an_attempt_is_counted_when_it_begins(db: Database) -> None:
     taken = await claimed(db)
     job = await get(db, taken.id)
-    assert (taken.attempt, job.attempts, job.state, job.holder) == (1, 1, State.RUNNING, "a")
+    assert (taken.attempt, job.attempts, job.state, job.holder) == (1, 1, JobState.RUNNING, "a")
 
 
 async def test_a_lease_ends_a_ttl_after_the_databases_now(db: Database) -> None:
@@ -279,7 +280,7 @@ async def test_a_claim_is_stale_even_before_somebody_else_has_the_job(db: Databa
     await take_back(db)
     with pytest.raises(LeaseLost):
         await settle(db, old, Done())
-    assert (await get(db, old.id)).state is State.READY
+    assert (await get(db, old.id)).state is JobState.READY
 
 
 async def test_of_a_batch_only_what_is_still_ours_is_finished(db: Database) -> None:
@@ -348,7 +349,7 @@ async def test_looking_again_later_costs_no_attempt_and_clears_the_crashes(db: D
     at = LONG_AGO + timedelta(days=7)
     await settle(db, taken, Again(at=at, reason="CA_STILL_PENDING"))
     job = await get(db, job_id)
-    assert (job.state, job.attempts, job.crashes) == (State.READY, 0, 0)  # it outlived them
+    assert (job.state, job.attempts, job.crashes) == (JobState.READY, 0, 0)  # it outlived them
     assert (job.due_at, job.reason, job.holder, job.lease_until) == (at, "CA_STILL_PENDING", None, None)
 
 
@@ -364,14 +365,14 @@ async def test_a_failed_attempt_waits_for_the_retry_sweep(db: Database) -> None:
     taken = await claimed(db, "s")
     await settle(db, taken, replace(BROKEN, wait=timedelta(hours=2)))
     job = await get(db, taken.id)
-    assert (job.state, job.attempts, job.reason, job.last_error) == (State.FAILED, 1, "BROKEN", "it broke")
+    assert (job.state, job.attempts, job.reason, job.last_error) == (JobState.FAILED, 1, "BROKEN", "it broke")
     assert job.due_at >= await db.read(lambda tx: tx.now()) + timedelta(hours=1, minutes=59)
     assert await db.write(sweeps.retry_failed) == 0  # not yet
     assert await claim(db) == []
 
     assert await retry(db) == 1
     job = await get(db, taken.id)
-    assert (job.state, job.attempts, job.reason, job.last_error) == (State.READY, 1, "RETRY", "it broke")
+    assert (job.state, job.attempts, job.reason, job.last_error) == (JobState.READY, 1, "RETRY", "it broke")
     [again] = await claim(db)
     assert again.attempt == 2
 
@@ -391,10 +392,10 @@ async def test_when_its_attempts_are_used_up_a_job_is_dead_and_keeps_its_last_er
     job_id = await enqueue(db, "s", max_attempts=2)
     for n in (1, 2):
         [taken] = await claim(db)
-        await settle(db, taken, Failed(error=f"failure {n}", reason="BROKEN"))
+        await settle(db, taken, JobFailed(error=f"failure {n}", reason="BROKEN"))
         await retry(db)
     job = await get(db, job_id)
-    assert (job.state, job.attempts, job.last_error) == (State.DEAD, 2, "failure 2")
+    assert (job.state, job.attempts, job.last_error) == (JobState.DEAD, 2, "failure 2")
     assert (job.reason, job.holder, job.lease_until) == ("BROKEN", None, None)
     assert await claim(db) == []
     actions = [row.action for row in await db.read(lambda tx: journal.audit_page(tx, 0))]
@@ -407,13 +408,13 @@ async def test_a_final_failure_is_the_end_at_the_first_attempt(db: Database) -> 
     taken = await claimed(db)
     await settle(db, taken, replace(BROKEN, final=True))
     job = await get(db, taken.id)
-    assert (job.state, job.attempts) == (State.DEAD, 1)
+    assert (job.state, job.attempts) == (JobState.DEAD, 1)
 
 
 async def test_an_error_text_is_kept_whatever_is_in_it(db: Database) -> None:
     """A remote's words may hold what a database refuses; the outcome must be written all the same."""
     taken = await claimed(db)
-    await settle(db, taken, Failed(error="nul \0, half \udc80, whole ü" + "!" * 5000, reason="BROKEN"))
+    await settle(db, taken, JobFailed(error="nul \0, half \udc80, whole ü" + "!" * 5000, reason="BROKEN"))
     error = (await get(db, taken.id)).last_error
     assert error is not None
     assert re.match("nul ., half ., whole ü!!!", error)
@@ -429,7 +430,7 @@ async def test_a_silent_workers_job_is_taken_back_and_said_to_be_so(db: Database
     await expire(db)
     assert await take_back(db) == (1, 0)
     job = await get(db, taken.id)
-    assert (job.state, job.attempts, job.crashes) == (State.READY, 1, 1)
+    assert (job.state, job.attempts, job.crashes) == (JobState.READY, 1, 1)
     assert (job.reason, job.holder, job.lease_until) == ("LEASE_EXPIRED", None, None)
     assert "gone went silent" in str(job.last_error)
     assert [row.action for row in await db.read(lambda tx: journal.audit_page(tx, 0))] == ["job_taken_back"]
@@ -447,7 +448,7 @@ async def test_a_job_that_silences_three_workers_running_is_quarantined_and_harm
         await expire(db)
         assert await take_back(db) == ((0, 1) if round_ == 2 else (1, 0))
     job = await get(db, poison)
-    assert (job.state, job.reason, job.crashes) == (State.DEAD, "POISON", 3)
+    assert (job.state, job.reason, job.crashes) == (JobState.DEAD, "POISON", 3)
     assert await claim(db) == []
     assert (await db.read(lambda tx: journal.audit_page(tx, 0)))[-1].action == "job_quarantined"
     assert len(await history(db)) == 3
@@ -464,7 +465,7 @@ async def test_a_clean_result_forgets_the_crashes_before_it(db: Database, outcom
         [taken] = await claim(db)
         await settle(db, taken, outcome)
         await retry(db)
-    assert (await get(db, job_id)).state is State.READY
+    assert (await get(db, job_id)).state is JobState.READY
 
 
 async def test_a_lease_that_ends_absurdly_late_counts_as_expired(db: Database) -> None:
@@ -474,7 +475,7 @@ async def test_a_lease_that_ends_absurdly_late_counts_as_expired(db: Database) -
     assert await take_back(db) == (0, 0)
     await update(db, "UPDATE jobs SET lease_until = now_us() + :late", late=11 * TTL)
     assert await take_back(db) == (1, 0)
-    assert (await get(db, taken.id)).state is State.READY
+    assert (await get(db, taken.id)).state is JobState.READY
 
 
 async def test_leases_are_taken_back_a_page_at_a_time_the_oldest_first(db: Database) -> None:
@@ -494,7 +495,7 @@ async def test_a_released_job_gets_its_attempt_back_and_is_due_at_once(db: Datab
     taken = await claim(db)
     assert await db.write(lambda tx: jobs.release(tx, taken)) == 2
     job = await get(db, taken[0].id)
-    assert (job.state, job.attempts, job.crashes, job.reason) == (State.READY, 0, 0, "RELEASED")
+    assert (job.state, job.attempts, job.crashes, job.reason) == (JobState.READY, 0, 0, "RELEASED")
     assert (job.holder, job.lease_until) == (None, None)
     assert [each.attempt for each in await claim(db, "b")] == [1, 1]
     assert await db.write(lambda tx: jobs.release(tx, [])) == 0
@@ -506,7 +507,7 @@ async def test_claims_we_never_heard_of_are_handed_back_and_no_others(db: Databa
     theirs = await claimed(db, "theirs", holder="b")
     assert await db.write(lambda tx: jobs.release_strays(tx, "a", [known])) == 1
     states = {each.id: (await get(db, each.id)).state for each in (known, stray, theirs)}
-    assert states == {known.id: State.RUNNING, stray.id: State.READY, theirs.id: State.RUNNING}
+    assert states == {known.id: JobState.RUNNING, stray.id: JobState.READY, theirs.id: JobState.RUNNING}
     assert await db.write(lambda tx: jobs.release_strays(tx, "a", [])) == 1
 
 
@@ -516,7 +517,7 @@ async def test_a_newer_claim_that_we_never_heard_of_is_handed_back_although_we_k
     [newer] = await claim(db, holder="a")
     assert await db.write(lambda tx: jobs.release_strays(tx, "a", [newer])) == 0
     assert await db.write(lambda tx: jobs.release_strays(tx, "a", [older])) == 1
-    assert (await get(db, older.id)).state is State.READY
+    assert (await get(db, older.id)).state is JobState.READY
 
 
 async def test_after_a_failover_all_running_jobs_come_back_to_be_rechecked(db: Database) -> None:
@@ -525,8 +526,8 @@ async def test_after_a_failover_all_running_jobs_come_back_to_be_rechecked(db: D
     await settle(db, failed, BROKEN)
     assert await db.write(sweeps.take_back_all) == 1
     job = await get(db, running.id)
-    assert (job.state, job.reason, job.attempts) == (State.READY, "STORE_FAILOVER", 0)
-    assert (await get(db, failed.id)).state is State.FAILED
+    assert (job.state, job.reason, job.attempts) == (JobState.READY, "STORE_FAILOVER", 0)
+    assert (await get(db, failed.id)).state is JobState.FAILED
     [again] = await claim(db)
     assert (again.id, again.recheck) == (running.id, True)
     await settle(db, again, Again(after=timedelta(0)))
@@ -584,11 +585,11 @@ async def test_a_job_not_begun_in_time_is_dead_for_all_to_see(db: Database) -> N
     assert await db.write(sweeps.expire_overdue) == 2
     assert await db.write(sweeps.expire_overdue) == 0
     for job_id, state in {
-        late_ready: State.DEAD,
-        late_failed: State.DEAD,
-        late_running: State.RUNNING,
-        early: State.READY,
-        forever: State.READY,
+        late_ready: JobState.DEAD,
+        late_failed: JobState.DEAD,
+        late_running: JobState.RUNNING,
+        early: JobState.READY,
+        forever: JobState.READY,
     }.items():
         assert (await get(db, job_id)).state is state
     assert (await get(db, late_ready)).reason == "TIMED_OUT"
@@ -616,7 +617,7 @@ async def test_a_dead_job_can_be_put_back_with_all_its_attempts(db: Database) ->
     await settle(db, taken, BROKEN)
     assert await db.write(lambda tx: jobs.requeue(tx, taken.id))
     job = await get(db, taken.id)
-    assert (job.state, job.attempts, job.crashes, job.reason) == (State.READY, 0, 0, "REQUEUED")
+    assert (job.state, job.attempts, job.crashes, job.reason) == (JobState.READY, 0, 0, "REQUEUED")
     assert job.last_error == "it broke"  # still worth knowing
     [again] = await claim(db)
     assert again.attempt == 1
@@ -626,7 +627,7 @@ async def test_only_a_dead_job_can_be_put_back(db: Database) -> None:
     taken = await claimed(db)
     assert not await db.write(lambda tx: jobs.requeue(tx, taken.id))
     assert not await db.write(lambda tx: jobs.requeue(tx, "job_unknown"))
-    assert (await get(db, taken.id)).state is State.RUNNING
+    assert (await get(db, taken.id)).state is JobState.RUNNING
 
 
 async def test_a_dead_job_cannot_be_put_back_beside_a_live_one(db: Database) -> None:
@@ -635,7 +636,7 @@ async def test_a_dead_job_cannot_be_put_back_beside_a_live_one(db: Database) -> 
     live = await enqueue(db, "s")
     with pytest.raises(Duplicate):
         await db.write(lambda tx: jobs.requeue(tx, dead.id))
-    assert (await get(db, dead.id)).state is State.DEAD
+    assert (await get(db, dead.id)).state is JobState.DEAD
     [taken] = await claim(db)
     assert taken.id == live
     await settle(db, taken, Done())
@@ -710,7 +711,7 @@ async def test_work_asked_for_while_the_older_job_ends_is_not_lost(make_engine: 
 
         new = await one.write(lambda tx: jobs.enqueue(Meddled(tx._session, finish), spec("s")))
         assert new != taken.id
-        assert (await get(one, new)).state is State.READY
+        assert (await get(one, new)).state is JobState.READY
 
 
 # ── the cost of a scan follows what is due ──

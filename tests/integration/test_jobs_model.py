@@ -11,12 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.support.jobs import TTL, MovableClock
 
 from holdfast.core.backoff import Ladder
-from holdfast.core.job import Again, Claim, Done, Failed, Priority, Spec
+from holdfast.core.work.job import Again, Claim, Done, JobFailed, Priority, Spec
 from holdfast.errors import Duplicate, LeaseLost
 from holdfast.ports import no_points
-from holdfast.store import jobs, journal, migrate, sweeps
+from holdfast.store import journal, migrate
 from holdfast.store.sqlite import SqliteSession, open_connection
 from holdfast.store.tx import Row, Tx, to_micros
+from holdfast.store.work import jobs, sweeps
 
 T = TypeVar("T")
 
@@ -188,8 +189,8 @@ class Queue(RuleBasedStateMachine):
         outcome = {
             "done": Done(),
             "again": Again(after=5 * SECOND),
-            "failed": Failed(error="no", reason="BROKEN"),
-            "final": Failed(error="no", reason="BROKEN", final=True),
+            "failed": JobFailed(error="no", reason="BROKEN"),
+            "final": JobFailed(error="no", reason="BROKEN", final=True),
         }[answer]
         job = self.holds(claim)
         try:

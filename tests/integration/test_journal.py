@@ -10,11 +10,10 @@ import pytest
 from tests.support.jobs import ON_POSTGRES, audits, found, opened, put, update
 from tests.support.reaper import PATIENCE
 
-from holdfast.core.chain import Verdict, link
+from holdfast.core.journal import ChainVerdict, Event, link
 from holdfast.errors import StoreError
 from holdfast.store import journal
 from holdfast.store.database import Database, Engine
-from holdfast.store.journal import Event
 from holdfast.store.tx import Row, Tx
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +34,7 @@ async def all_events(db: Database) -> list[Event]:
     return await db.read(lambda tx: journal.events_after(tx, 0, limit=100_000))
 
 
-async def verify(db: Database) -> Verdict:
+async def verify(db: Database) -> ChainVerdict:
     return await db.read(journal.verify)
 
 
@@ -123,7 +122,7 @@ async def test_what_was_rolled_back_leaves_neither_trace_nor_gap(db: Database) -
     assert [event.id for event in await all_events(db)] == [1, 2]
     assert [subject for _, _, subject in await audits(db)] == ["before", "after"]
     assert await db.read(found) == []
-    assert await verify(db) == Verdict(verified=2, last_hash=(await verify(db)).last_hash)
+    assert await verify(db) == ChainVerdict(verified=2, last_hash=(await verify(db)).last_hash)
 
 
 async def test_a_transaction_that_cannot_write_its_journal_changes_nothing(db: Database) -> None:

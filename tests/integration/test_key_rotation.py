@@ -12,18 +12,18 @@ import pytest
 from tests.support.keys import a_kek, settings_in
 from tests.support.reaper import PATIENCE
 
-from holdfast import keyfile
 from holdfast.config import Settings
 from holdfast.errors import KeyMissing, StoreRefused
-from holdfast.keyring import SCRYPT, Keyring
-from holdfast.operations import keys, rotation
-from holdfast.operations.rotation import Rotation
-from holdfast.operations.vault import Vault
+from holdfast.keyring import SCRYPT, Keyring, create_key_file, read_key_file, rewrite_key_file
+from holdfast.operations.installation import key_rotation, keys
+from holdfast.operations.installation.key_rotation import Rotation
+from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.ports import Clock, Files, Points, no_points
 from holdfast.secret import Secret
-from holdfast.store import journal, leases, secrets
+from holdfast.store import journal, secrets
 from holdfast.store.database import Database, Store
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ async def rotate(
     clock: Clock = CLOCK,
     points: Points = no_points,
 ) -> Rotation:
-    return await rotation.rotate(db, keyring, settings, files, random=RANDOM, clock=clock, points=points)
+    return await key_rotation.rotate(db, keyring, settings, files, random=RANDOM, clock=clock, points=points)
 
 
 async def keep(db: Database, keyring: Keyring, content: bytes) -> str:
@@ -58,7 +58,7 @@ async def keep(db: Database, keyring: Keyring, content: bytes) -> str:
 
 
 async def keep_following(db: Database, settings: Settings, keyring: Keyring, content: bytes) -> str:
-    return await Vault(db=db, settings=settings, files=FILES, keyring=keyring).keep(
+    return await SecretStore(db=db, settings=settings, files=FILES, keyring=keyring).keep(
         [Secret(content)], lambda tx, ids: ids[0]
     )
 
@@ -75,7 +75,7 @@ async def readable(db: Database, settings: Settings, keyring: Keyring, kept: dic
 
 async def after_the_lease(db: Database) -> None:
     """Stands for the ten seconds after which the lease of a killed rotation has run out."""
-    await db.write(leases.expire_all)
+    await db.write(cluster.expire_leases)
 
 
 async def finished(db: Database, settings: Settings, keyring: Keyring, kept: dict[str, bytes]) -> bool:
@@ -83,7 +83,7 @@ async def finished(db: Database, settings: Settings, keyring: Keyring, kept: dic
     current = keyring.current.id
     return (
         [check.kek_id for check in await db.read(secrets.checks)] == [current]
-        and [kek.id for kek in keyfile.read(FILES, settings.key_file) or ()] == [current]
+        and [kek.id for kek in read_key_file(FILES, settings.key_file) or ()] == [current]
         and await db.read(secrets.counts) == {current: len(kept)}
         and keyring.previous == ()
         and await readable(db, settings, await unlock(db, settings), kept)
@@ -96,7 +96,7 @@ async def finished(db: Database, settings: Settings, keyring: Keyring, kept: dic
 async def test_a_rotation_puts_every_secret_under_a_new_key_and_drops_the_old_one(
     db: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(rotation, "PAGE", 3)
+    monkeypatch.setattr(key_rotation, "PAGE", 3)
     settings = settings_in(tmp_path)
     keyring = await unlock(db, settings)
     old = keyring.current
@@ -107,7 +107,7 @@ async def test_a_rotation_puts_every_secret_under_a_new_key_and_drops_the_old_on
     assert keyring.current.id != old.id
     assert rows == ["key.rewrapped"] * 10
     assert await finished(db, settings, keyring, kept)
-    keyfile.rewrite(FILES, settings.key_file, [old])
+    rewrite_key_file(FILES, settings.key_file, [old])
     with pytest.raises(StoreRefused, match=f"it needs key {done.current}"):
         await unlock(db, settings)
 
@@ -256,7 +256,7 @@ async def test_a_rotation_killed_before_the_old_key_left_the_file_is_ended_and_n
     kept = await keep_some(db, keyring, 2)
     await rotate(db, keyring, settings)
     new = keyring.current
-    keyfile.rewrite(FILES, settings.key_file, [new, old])  # as if killed right before the last write
+    rewrite_key_file(FILES, settings.key_file, [new, old])  # as if killed right before the last write
     done = await rotate(db, await unlock(db, settings), settings)
     assert (done.current, done.retired, done.rewrapped) == (new.id, (), 0)
     assert await finished(db, settings, keyring, kept)
@@ -265,7 +265,7 @@ async def test_a_rotation_killed_before_the_old_key_left_the_file_is_ended_and_n
 async def test_a_killed_rotation_is_waited_for_until_its_lease_runs_out(db: Database, tmp_path: Path):
     settings = settings_in(tmp_path)
     keyring = await unlock(db, settings)
-    await db.write(lambda tx: leases.take(tx, rotation.LEASE, "killed", timedelta(minutes=1)))
+    await db.write(lambda tx: cluster.take_lease(tx, key_rotation.LEASE, "killed", timedelta(minutes=1)))
 
     class Waiting(SystemClock):
         waits = 0
@@ -285,7 +285,7 @@ async def test_while_one_rotation_is_at_work_another_is_refused_and_changes_noth
     settings = settings_in(tmp_path)
     keyring = await unlock(db, settings)
     before = settings.key_file.read_bytes()
-    await db.write(lambda tx: leases.take(tx, rotation.LEASE, "other", timedelta(minutes=1)))
+    await db.write(lambda tx: cluster.take_lease(tx, key_rotation.LEASE, "other", timedelta(minutes=1)))
 
     class Hurried(SystemClock):
         passed = 0.0
@@ -321,7 +321,7 @@ async def test_a_long_rotation_keeps_its_lease_alive(db: Database, tmp_path: Pat
     class Watched(FusedStore):
         async def write(self, fn: Callable[[Tx], Any], *, key: str | None = None) -> Any:
             result = await super().write(fn, key=key)
-            ends.update(lease.until for lease in await db.read(leases.held))
+            ends.update(lease.until for lease in await db.read(cluster.held_leases))
             return result
 
     await rotate(Watched(db, Fuse(-1)), keyring, settings, clock=Slow())
@@ -342,12 +342,12 @@ async def test_a_rotation_that_lost_its_lease_stops_and_loses_no_secret(db: Data
             result = await super().write(fn, key=key)
             if self.writes == moment:
                 await after_the_lease(db)
-                await db.write(lambda tx: leases.take(tx, rotation.LEASE, "thief", timedelta(minutes=1)))
+                await db.write(lambda tx: cluster.take_lease(tx, key_rotation.LEASE, "thief", timedelta(minutes=1)))
             return result
 
     with pytest.raises(StoreRefused, match="held up for too long"):
         await rotate(Robbed(db, Fuse(-1)), keyring, settings, clock=Slow())
-    assert [lease.holder for lease in await db.read(leases.held)] == ["thief"]
+    assert [lease.holder for lease in await db.read(cluster.held_leases)] == ["thief"]
     assert len(await db.read(secrets.checks)) == (2 if 3 <= moment <= 7 else 1)
     assert await readable(db, settings, await unlock(db, settings), kept)
 
@@ -362,9 +362,9 @@ async def test_after_an_error_the_lease_is_given_back_at_once(db: Database, tmp_
 
     with pytest.raises(RuntimeError):
         await rotate(db, keyring, settings, points=fail)
-    assert await db.read(leases.held) == []
+    assert await db.read(cluster.held_leases) == []
     await rotate(db, keyring, settings)
-    assert await db.read(leases.held) == []
+    assert await db.read(cluster.held_leases) == []
 
 
 # ── Others at work ──
@@ -426,7 +426,7 @@ async def test_the_owner_of_a_secret_is_written_with_it_or_neither_is(db: Databa
         raise RuntimeError("no owner")
 
     with pytest.raises(RuntimeError, match="no owner"):
-        await Vault(db=db, settings=settings, files=FILES, keyring=keyring).keep([Secret(b"x")], refuse)
+        await SecretStore(db=db, settings=settings, files=FILES, keyring=keyring).keep([Secret(b"x")], refuse)
     assert owners
     assert await db.read(secrets.counts) == {}
 
@@ -480,7 +480,7 @@ async def test_a_replica_without_the_new_key_says_so_and_damages_nothing(db: Dat
     here, elsewhere = settings_in(tmp_path / "a"), settings_in(tmp_path / "b")
     keyring = await unlock(db, here)
     kept = await keep_some(db, keyring, 2)
-    keyfile.create(FILES, elsewhere.key_file, keyring.current)
+    create_key_file(FILES, elsewhere.key_file, keyring.current)
     other = await unlock(db, elsewhere)
 
     def kill(name: str) -> None:
@@ -516,7 +516,7 @@ async def test_a_damaged_secret_keeps_its_key_and_does_not_stop_the_others(db: D
         done = await rotate(db, keyring, settings)
         assert (done.rewrapped, done.retired, done.unusable) == (rewrapped, (), (damaged,))
         assert await db.read(secrets.counts) == {old: 1, done.current: 3}
-        assert [kek.id for kek in keyfile.read(FILES, settings.key_file) or ()] == [done.current, old]
+        assert [kek.id for kek in read_key_file(FILES, settings.key_file) or ()] == [done.current, old]
         assert await readable(db, settings, await unlock(db, settings), kept)
     await db.write(lambda tx: secrets.delete(tx, damaged))
     assert (await rotate(db, keyring, settings)).retired == (old,)
@@ -565,7 +565,7 @@ async def test_a_rotation_changes_from_a_key_file_to_a_passphrase_and_back(db: D
     kept = await keep_some(db, keyring, 2)
     with_words = settings_in(tmp_path, passphrase="one")
     await rotate(db, keyring, with_words)
-    assert keyfile.read(FILES, with_file.key_file) == [], "the file's key is gone"
+    assert read_key_file(FILES, with_file.key_file) == [], "the file's key is gone"
     with_file.key_file.unlink()
     keyring = await unlock(db, with_words)
     assert await readable(db, with_words, keyring, kept)
@@ -578,7 +578,7 @@ async def test_a_rotation_changes_from_a_key_file_to_a_passphrase_and_back(db: D
 async def test_a_change_of_passphrase_leaves_a_strange_key_file_alone(db: Database, tmp_path: Path):
     first = settings_in(tmp_path, passphrase="one")
     await unlock(db, first)
-    keyfile.create(FILES, first.key_file, a_kek())
+    create_key_file(FILES, first.key_file, a_kek())
     changing = settings_in(tmp_path, passphrase="two", previous="one")
     await rotate(db, await unlock(db, changing), changing)
-    assert keyfile.read(FILES, first.key_file) == [a_kek()]
+    assert read_key_file(FILES, first.key_file) == [a_kek()]

@@ -13,7 +13,6 @@ from tests.support.later_office import HOUR, Office, an_office
 from tests.support.lifecycle import DAY
 
 from holdfast.core.backoff import next_poll
-from holdfast.operations import certificates
 
 pytestmark = pytest.mark.anyio
 LATER = ("digicert", "sectigo", "entrust", "globalsign")
@@ -112,10 +111,10 @@ async def test_an_order_that_is_cancelled_is_taken_back_at_the_ca(tmp_path: Path
         office.ca.pending_looks = FOR_EVER
         view = await office.house.ask("www.example.com", issuers=["later"])
         await office.pass_by(HOUR)
-        await certificates.cancel(office.house.keeper, "www.example.com", actor="local:alice", why="a mistake")
+        await office.house.cancel("www.example.com", actor="local:alice", why="a mistake")
         await office.pass_by(MINUTE)
-        told = await certificates.timeline(office.house.keeper, view.certificate.id)
+        told = await office.house.timeline(view.certificate.id)
         assert [each.details["how"] for each in told if each.name == "order.withdrawn"] == [how]
-        assert ("order.withdrawn" in await office.notices()) == (how == "refused")
+        assert ("order.withdrawn" in await office.notifications()) == (how == "refused")
         if kind in ("digicert", "sectigo"):
             assert [each.status for each in office.ca.orders] == ["canceled" if how == "done" else "Applied"]

@@ -12,15 +12,17 @@ from tests.support.issuing import a_wish
 from tests.support.later import Days, LaterCa, a_still_house
 from tests.support.later_office import HOUR, Office, an_office
 from tests.support.lifecycle import DAY, TruthfulCa
+from tests.support.running import run, services_of
 
-from holdfast.core import ca_limits
-from holdfast.core.issuance import State
-from holdfast.engine import outages, renew
+from holdfast.core.issuance import IssuanceState
+from holdfast.core.issuers import ca_limits
+from holdfast.engine.issuance import renewals
+from holdfast.engine.notifications import duties
 from holdfast.errors import Refused, TryLater
-from holdfast.operations import certificates, issuers
-from holdfast.operations.issuers import IssuerRefused
+from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.pki import csr
-from holdfast.store import budgets, issuances
+from holdfast.store import issuances
+from holdfast.store.work import budgets
 
 pytestmark = pytest.mark.anyio
 LATER = ("digicert", "sectigo", "entrust", "globalsign")
@@ -41,7 +43,7 @@ async def test_a_name_that_the_ca_gives_along_costs_no_second_order_and_is_told(
         await office.live(HOUR)
         for name in ("*.example.com", NAME):
             assert (await office.house.view(name)).current is not None
-            told = await certificates.timeline(office.house.keeper, name)
+            told = await office.house.timeline(name)
             assert [each.details["names"] for each in told if each.name == "certificate.extra_names"] == [
                 ["example.com"]
             ]
@@ -73,9 +75,9 @@ async def test_a_wrong_certificate_rests_until_a_person_orders_anew(tmp_path: Pa
         assert (view.status.reason_code, view.status.acts_next) == ("WRONG_CERTIFICATE", "operator")
         assert (len(office.ca.orders), view.certificate.failing) == (1, None)
         assert (await office.events(NAME)).count("issuance.not_as_asked") == 1
-        assert await office.notices() == ["issuance.not_as_asked"]
+        assert await office.notifications() == ["issuance.not_as_asked"]
         office.ca.wrong_certificate = False
-        await certificates.renew(office.house.keeper, NAME, actor="local:alice")
+        await office.house.renew(NAME, actor="local:alice")
         await office.live(HOUR)
         assert (await office.house.view(NAME)).current is not None
         assert len(office.ca.orders) == 2
@@ -127,9 +129,9 @@ async def near_its_end(folder: Path, cas: dict[str, TruthfulCa], spoil: Any) -> 
         spoil(next(iter(cas.values())))
         end = clock.now() + DAY
         while clock.now() < end:
-            await renew.sweep(house.keeper)
+            await renewals.sweep_due(house.certificate_context)
             await days.go_on(clock.now() + HOUR / 4)
-        told = [each.name for each in await certificates.timeline(house.keeper, NAME, limit=500)]
+        told = [each.name for each in await house.timeline(NAME, limit=500)]
         return await house.db.read(lambda tx: issuances.of(tx, view.certificate.id)), told
 
 
@@ -152,7 +154,7 @@ async def test_with_no_other_ca_and_no_time_left_it_is_ordered_once_more_and_nev
     ca = Careless()
     attempts, told = await near_its_end(tmp_path, {"later": ca}, spoil)
     assert len(ca.orders) == 1 + 2, "the first certificate, its renewal, and one order more"
-    assert [each.state for each in attempts] == [State.WAITING, State.FAILED, State.ISSUED]
+    assert [each.state for each in attempts] == [IssuanceState.WAITING, IssuanceState.FAILED, IssuanceState.ISSUED]
     assert told.count("issuance.ordered_again") == (1 if spoil is other_names else 0)
     assert told.count("issuance.failed") == 1
 
@@ -161,7 +163,7 @@ async def test_with_another_ca_and_no_time_left_that_one_is_asked(tmp_path: Path
     ca, other = Careless(), TruthfulCa()
     attempts, _ = await near_its_end(tmp_path, {"later": ca, "other": other}, other_names)
     assert [(each.issuer, each.state) for each in attempts] == [
-        ("other", State.ISSUED), ("later", State.FAILED), ("later", State.ISSUED)
+        ("other", IssuanceState.ISSUED), ("later", IssuanceState.FAILED), ("later", IssuanceState.ISSUED)
     ]  # fmt: skip
     assert len(ca.orders) == 2
     assert attempts[0].started_at < attempts[-1].started_at + DAY * 0.9, "there was time for more than one try"
@@ -174,11 +176,10 @@ async def test_a_renewal_with_other_names_is_a_request_of_its_own(tmp_path: Path
     async with an_office(tmp_path, "sectigo", renewals="renew") as office:
         await office.house.ask(NAME, issuers=["later"])
         await office.live(HOUR)
-        both = certificates.identifiers_of([NAME, "new.example.com"])
-        await certificates.change(office.house.keeper, NAME, {"identifiers": both}, actor="local:alice")
+        await office.house.change(NAME, names=[NAME, "new.example.com"])
         await office.live(1.5 * HOUR)
         assert [each.names for each in office.ca.orders] == [[NAME], [NAME, "new.example.com"]]
-        await certificates.renew(office.house.keeper, NAME, actor="local:alice")
+        await office.house.renew(NAME, actor="local:alice")
         await office.live(HOUR)
         assert len(office.ca.lines("POST /ssl/v1/renewById")) == 1
 
@@ -212,11 +213,11 @@ async def test_an_enrollment_that_may_wait_for_approval_is_never_placed_again_wi
         await office.live(26 * HOUR, sweep_every=DAY)
         view = await office.house.view(NAME)
         assert (view.status.reason_code, len(office.ca.orders)) == ("ORDER_UNCERTAIN", 1)
-        rows = await office.house.db.read(lambda tx: tx.rows("SELECT body FROM notices"))
-        assert [f"not ordered again by itself. Look at the CA first; then: holdfast renew {NAME}" in row["body"]
-                for row in rows] == [True]  # fmt: skip
+        rows = await office.house.db.read(lambda tx: tx.rows("SELECT body FROM notifications"))
+        advice = f"no order is placed automatically. Look for it at the issuer, then run: holdfast renew {NAME}"
+        assert [advice in row["body"] for row in rows] == [True]
         office.ca.approval = False
-        await certificates.renew(office.house.keeper, NAME, actor="local:alice")
+        await office.house.renew(NAME, actor="local:alice")
         await office.live(HOUR)
         assert (await office.house.view(NAME)).current is not None
         assert len(office.ca.orders) == 2
@@ -240,13 +241,11 @@ async def test_a_lost_renewal_that_is_cancelled_is_not_said_to_be_none(tmp_path:
         await office.live(HOUR)
         office.ca.approval = True
         office.ca.fail(kind="reset", effect=True, only="POST /ssl/v1/renewById")
-        await certificates.renew(office.house.keeper, NAME, actor="local:alice")
+        await office.house.renew(NAME, actor="local:alice")
         await office.live(HOUR / 2)
-        await certificates.cancel(office.house.keeper, NAME, actor="local:alice", why="a mistake")
+        await office.house.cancel(NAME, actor="local:alice", why="a mistake")
         await office.live(HOUR / 2)
-        [told] = [
-            each for each in await certificates.timeline(office.house.keeper, NAME) if each.name == "order.withdrawn"
-        ]
+        [told] = [each for each in await office.house.timeline(NAME) if each.name == "order.withdrawn"]
         assert (told.details["how"], told.details["alert"]) == ("refused", True)
         assert str(office.ca.orders[-1].id) in told.details["why"]
 
@@ -261,9 +260,9 @@ async def test_what_was_in_doubt_and_is_not_found_is_told_when_it_is_cancelled(t
         days = Days(house, clock)
         await days.go_on(clock.now() + HOUR)
         ca.can_find = True
-        await certificates.cancel(house.keeper, NAME, actor="local:alice", why="a mistake")
+        await house.cancel(NAME, actor="local:alice", why="a mistake")
         await days.go_on(clock.now() + HOUR)
-        told = [each for each in await certificates.timeline(house.keeper, NAME) if each.name == "order.withdrawn"]
+        told = [each for each in await house.timeline(NAME) if each.name == "order.withdrawn"]
         assert [(each.details["how"], each.details["alert"]) for each in told] == [("refused", True)]
 
 
@@ -276,9 +275,9 @@ async def test_people_hear_once_that_the_ca_waits_for_one_and_that_it_goes_on(tm
         office.ca.approval, office.ca.pending_looks = True, FOR_EVER
         await office.house.ask(NAME, issuers=["later"])
         await office.pass_by(9 * MINUTE)
-        assert await office.notices() == [], "many an order is approved in moments"
+        assert await office.notifications() == [], "many an order is approved in moments"
         await office.pass_by(2 * HOUR)
-        assert await office.notices() == ["issuance.needs_approval"]
+        assert await office.notifications() == ["issuance.needs_approval"]
         assert (await office.house.view(NAME)).status.reason_code == "CA_STILL_PENDING"
         office.ca.approve()
         await office.pass_by(HOUR / 2)
@@ -293,9 +292,9 @@ async def test_an_order_that_is_issued_or_given_up_waits_for_nobody(tmp_path: Pa
             await office.house.ask(name, issuers=["later"])
         await office.pass_by(HOUR)
         office.ca.approve(office.ca.orders[0].id)
-        await certificates.cancel(office.house.keeper, "b.example.com", actor="local:alice", why="a mistake")
+        await office.house.cancel("b.example.com", actor="local:alice", why="a mistake")
         await office.pass_by(2 * HOUR)
-        await outages.watch(office.house.db, HOUR)
+        await duties.watch(office.house.db, HOUR)
         left = await office.house.db.read(lambda tx: tx.rows("SELECT key FROM outages WHERE key LIKE 'ca-approval/%'"))
         assert (left, "issuance.goes_on" in await office.events(NAME)) == ([], True)
 
@@ -315,14 +314,14 @@ async def a_hard_life(office: Office) -> None:
     await office.pass_by(20 * MINUTE)
     office.ca.fail(kind="reset", effect=True, only="POST (?!/login)", times=2)
     for name in names:
-        await certificates.renew(office.house.keeper, name, actor="local:alice")
+        await office.house.renew(name, actor="local:alice")
     await office.pass_by(20 * MINUTE)
     office.ca.pending_looks = FOR_EVER
-    await certificates.renew(office.house.keeper, names[0], actor="local:alice")
+    await office.house.renew(names[0], actor="local:alice")
     await office.pass_by(20 * MINUTE)
-    await certificates.cancel(office.house.keeper, names[0], actor="local:alice", why="a mistake")
+    await office.house.cancel(names[0], actor="local:alice", why="a mistake")
     if office.ca.name != "DigiCert":  # which does not revoke while it reissues
-        await certificates.revoke(office.house.keeper, names[1], reason=4, actor="local:alice")
+        await office.house.revoke(names[1], reason=4, actor="local:alice")
     await office.pass_by(20 * MINUTE)
 
 
@@ -360,9 +359,9 @@ async def test_whoever_resumes_after_a_crash_pays_for_the_look_up_before_it_is_m
 
 async def somebody_else_asks(office: Office) -> None:
     """A request for the same name by somebody else."""
-    row = await issuers.get(office.house.keeper, "later")
+    row = await office.house.read(manage_issuers.found, "later")
     content = csr.build([NAME], ec.generate_private_key(ec.SECP256R1()), common_name=True)
-    await (await office.upstream.make(row)).place(replace(a_wish(NAME), csr=content))
+    await (await office.upstream.make(row)).place_order(replace(a_wish(NAME), csr=content))
 
 
 async def test_a_look_up_among_many_certificates_goes_on_from_claim_to_claim(tmp_path: Path) -> None:
@@ -373,7 +372,7 @@ async def test_a_look_up_among_many_certificates_goes_on_from_claim_to_claim(tmp
         office.ca.fail(kind="reset", effect=True, only="POST /certificates")
         await office.house.ask(NAME, issuers=["later"])
         for number in range(24):
-            await certificates.renew(office.house.keeper, f"n{number}.example.com", actor="local:alice")
+            await office.house.renew(f"n{number}.example.com", actor="local:alice")
         await office.pass_by(HOUR)
         assert (await office.house.view(NAME)).current is not None
         assert len(office.ca.orders) == 49
@@ -382,11 +381,12 @@ async def test_a_look_up_among_many_certificates_goes_on_from_claim_to_claim(tmp
 
 async def test_testing_a_ca_is_paid_for_and_refused_when_its_budget_is_used_up(tmp_path: Path) -> None:
     async with an_office(tmp_path, "digicert", limits={"requests": [4, 3600], "orders": None}) as office:
+        services = services_of(office.house.certificate_context, probe=office.upstream.probe)
         for _ in range(2):
-            assert "answers" in await issuers.test(office.house.keeper, "later", office.upstream.probe)
+            assert "answers" in (await run(services, manage_issuers.test, name="later")).detail
         asked = len(office.ca.requests)
-        with pytest.raises(IssuerRefused, match="allows no more requests before"):
-            await issuers.test(office.house.keeper, "later", office.upstream.probe)
+        refused = await run(services, manage_issuers.test, name="later")
+        assert (refused.ok, "allows no more requests before" in refused.detail) == (False, True)
         assert len(office.ca.requests) == asked
         [held] = await office.house.db.read(lambda tx: budgets.load(tx, [ca_limits.request_key("later")]))
         assert held.tat - office.clock.now() == 4 * HOUR

@@ -13,16 +13,17 @@ from tests.support.later import Days, LaterCa, a_still_house
 from tests.support.lifecycle import DAY, House, MovedClock, TruthfulCa, a_house
 
 from holdfast.core.backoff import POLL, next_poll
-from holdfast.core.issuance import Issuance, State
-from holdfast.engine import lifecycle, sweep
+from holdfast.core.issuance import Issuance, IssuanceState
+from holdfast.core.issuers.issuer import IssuerRow
+from holdfast.engine import sweep
+from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.errors import Refused, StoreUnavailable, TryLater
 from holdfast.issuers.base import NeedsProof
-from holdfast.operations import certificates, issuers
-from holdfast.operations.issuers import IssuerRefused
+from holdfast.operations.issuers import manage as manage_issuers
+from holdfast.operations.issuers.manage import IssuerRefused
 from holdfast.ports import no_points
 from holdfast.store import issuances
 from holdfast.store.database import Database
-from holdfast.store.issuers import IssuerRow
 
 pytestmark = pytest.mark.anyio
 NAME = "www.example.com"
@@ -46,7 +47,7 @@ class Office:
         return (await self.house.db.read(lambda tx: issuances.of(tx, view.certificate.id)))[0]
 
     async def events(self, subject: str = NAME) -> list[str]:
-        return [each.name for each in await certificates.timeline(self.house.keeper, subject)]
+        return [each.name for each in await self.house.timeline(subject)]
 
 
 @pytest.fixture
@@ -83,9 +84,9 @@ async def test_the_window_is_the_cas_own_or_that_of_its_kind_or_600_seconds(
     office: Office, own: int, of_kind: int, window: int
 ) -> None:
     settings = {**WIDE, "poll_max_wait_seconds": own}
-    await issuers.change(office.house.keeper, "later", settings, actor="local:op")
-    tools = replace(office.house.tools, poll_windows={"test": timedelta(seconds=of_kind)})
-    office.days = Days(office.house, office.clock, lifecycle.kinds(tools))
+    await office.house.write(manage_issuers.change, "later", settings, actor="local:op")
+    services = replace(office.house.tools, poll_window=timedelta(seconds=of_kind))
+    office.days = Days(office.house, office.clock, issuance_duties.kinds(services))
     await office.house.ask(NAME, issuers=["later"])
     began = office.clock.now()
     await office.pass_by(timedelta(seconds=window - 1))
@@ -177,14 +178,14 @@ async def test_with_another_ca_a_pending_order_is_left_before_the_certificate_en
     view = await office.house.ask(NAME, issuers=["later", "quick"])
     await office.pass_by(HOUR)
     office.ca.approved = False
-    await certificates.renew(office.house.keeper, NAME, actor="local:alice")
+    await office.house.renew(NAME, actor="local:alice")
     view = await office.house.view(NAME)
     assert view.current is not None
     await office.pass_by(view.current.not_after - office.clock.now() - view.current.life / 20 - HOUR)
     assert (await office.house.view(NAME)).issuance is not None
     await office.pass_by(3 * HOUR)
     attempt = await office.attempt()
-    assert (attempt.state, attempt.reason, attempt.withdrawal) == (State.FAILED, "CA_STILL_PENDING", "done")
+    assert (attempt.state, attempt.reason, attempt.withdrawal) == (IssuanceState.FAILED, "CA_STILL_PENDING", "done")
     assert [order.cancelled for order in office.ca.orders.values()] == [False, True]
 
 
@@ -233,11 +234,11 @@ async def test_an_order_that_is_cancelled_is_cancelled_at_the_ca_too(office: Off
     await office.house.ask(NAME, issuers=["later"])
     await office.pass_by(HOUR)
     looks = office.ca.calls.count("look")
-    await certificates.cancel(office.house.keeper, NAME, actor="local:alice", why="a mistake")
+    await office.house.cancel(NAME, actor="local:alice", why="a mistake")
     await office.pass_by(MINUTE)
     assert [order.cancelled for order in office.ca.orders.values()] == [True]
     attempt = await office.attempt()
-    assert (attempt.state, attempt.withdrawal) == (State.CANCELLED, "done")
+    assert (attempt.state, attempt.withdrawal) == (IssuanceState.CANCELLED, "done")
     assert attempt.key_secret is not None, "the CA has its CSR: the key is not forgotten"
     assert office.ca.calls.count("look") == looks
     assert "order.withdrawn" in await office.events()
@@ -260,7 +261,7 @@ async def test_a_ca_that_is_away_hears_of_it_later_and_one_that_refuses_is_told_
     async with house.working():
         await house.ask(NAME, issuers=["later"])
         await house.until(lambda: "look" in ca.calls)
-        await certificates.cancel(house.keeper, NAME, actor="local:alice", why="a mistake")
+        await house.cancel(NAME, actor="local:alice", why="a mistake")
         await house.until(lambda: calls == 1)
 
         async def waits() -> bool:
@@ -270,10 +271,10 @@ async def test_a_ca_that_is_away_hears_of_it_later_and_one_that_refuses_is_told_
         await house.until(waits)
         # The row is gone: the reconciler must know by itself that the CA is still to be told.
         await db.write(lambda tx: tx.run("DELETE FROM jobs WHERE kind = 'withdraw'"))
-        await sweep.reconcile(db, lifecycle.families(house.keeper), no_points)
+        await sweep.reconcile(db, issuance_duties.families(house.certificate_context), no_points)
         await house.until_no_job("withdraw")
     assert calls == 2
-    told = [each for each in await certificates.timeline(house.keeper, NAME) if each.name == "order.withdrawn"]
+    told = [each for each in await house.timeline(NAME) if each.name == "order.withdrawn"]
     assert [(each.details["how"], each.details["alert"]) for each in told] == [("refused", True)]
 
 
@@ -281,14 +282,14 @@ async def test_whoever_cancels_while_the_order_is_on_its_way_leaves_none_behind(
     house = await a_house(db, tmp_path)
     ca = LaterCa()
     await house.add("later", ca, **WIDE)
-    place = ca.place
+    place = ca.place_order
 
     async def cancelled_meanwhile(wish: object) -> object:
         placed = await place(wish)  # type: ignore[arg-type]
-        await certificates.cancel(house.keeper, NAME, actor="local:alice", why="a mistake")
+        await house.cancel(NAME, actor="local:alice", why="a mistake")
         return placed
 
-    ca.place = cancelled_meanwhile  # type: ignore[assignment,method-assign]
+    ca.place_order = cancelled_meanwhile  # type: ignore[assignment,method-assign]
     async with house.working():
         await house.ask(NAME, issuers=["later"])
 
@@ -312,7 +313,7 @@ async def test_a_stop_does_not_wait_for_a_ca_that_lets_us_wait(db: Database, tmp
         looking.set()
         await for_ever.wait()
 
-    ca.look = hang  # type: ignore[method-assign]
+    ca.order_status = hang  # type: ignore[method-assign]
     async with house.working(drain=timedelta(hours=1)) as running:
         await house.ask(NAME, issuers=["later"])
         await looking.wait()
@@ -325,14 +326,14 @@ async def test_a_stop_does_not_wait_for_a_ca_that_lets_us_wait(db: Database, tmp
 async def test_a_stop_waits_for_the_answer_to_an_order_and_for_nothing_after_it(db: Database, tmp_path: Path) -> None:
     house, ca = await a_house(db, tmp_path), LaterCa(can_find=False)
     await house.add("later", ca, **WIDE)
-    placing, go_on, place = asyncio.Event(), asyncio.Event(), ca.place
+    placing, go_on, place = asyncio.Event(), asyncio.Event(), ca.place_order
 
     async def slow(wish: object) -> Any:
         placing.set()
         await go_on.wait()
         return await place(wish)  # type: ignore[arg-type]
 
-    ca.place = slow  # type: ignore[method-assign]
+    ca.place_order = slow  # type: ignore[method-assign]
     async with house.working(drain=timedelta(hours=1)) as running:
         await house.ask(NAME, issuers=["later"])
         await placing.wait()
@@ -343,7 +344,7 @@ async def test_a_stop_waits_for_the_answer_to_an_order_and_for_nothing_after_it(
             await running.drained()
     view = await house.view(NAME)
     assert view.issuance is not None
-    assert (view.issuance.state, view.issuance.ref) == (State.WAITING, {"order": "order-1"})
+    assert (view.issuance.state, view.issuance.ref) == (IssuanceState.WAITING, {"order": "order-1"})
     assert "look" not in ca.calls
     [job] = await db.read(lambda tx: tx.rows("SELECT state FROM jobs WHERE kind = 'issue'"))
     assert job["state"] == "ready"
@@ -369,8 +370,8 @@ async def test_the_reference_survives_a_store_that_is_away_when_the_order_is_pla
         return await write(fn, key=key)  # type: ignore[arg-type]
 
     store = type("Away", (), {"read": staticmethod(db.read), "write": staticmethod(failing), "wake": db.wake})()
-    tools = replace(house.tools, keeper=replace(house.keeper, db=store))
-    async with house.working(kinds=lifecycle.kinds(tools), only=True):
+    services = replace(house.tools, certificate_context=replace(house.certificate_context, db=store))
+    async with house.working(kinds=issuance_duties.kinds(services), only=True):
         await house.ask(NAME, issuers=["later"])
         view = await house.settled_soon(NAME)
     assert away == 1
@@ -389,14 +390,14 @@ async def test_an_order_whose_answer_was_lost_is_found_and_not_placed_again(offi
 
 async def _lose_an_answer(office: Office) -> None:
     """The CA took the order; nobody hears it."""
-    place, ca = office.ca.place, office.ca
+    place, ca = office.ca.place_order, office.ca
 
     async def lost(wish: object) -> object:
         await place(wish)  # type: ignore[arg-type]
-        ca.place = place  # type: ignore[method-assign]
+        ca.place_order = place  # type: ignore[method-assign]
         raise TryLater("the connection was reset", reason="CA_DOWN")
 
-    ca.place = lost  # type: ignore[assignment,method-assign]
+    ca.place_order = lost  # type: ignore[assignment,method-assign]
     await office.house.ask(NAME, issuers=["later"])
 
 
@@ -415,26 +416,26 @@ async def test_where_it_cannot_be_found_it_is_flagged_and_ordered_once_more_only
     await office.pass_by(3 * HOUR)
     assert office.ca.calls.count("place") == 2
     attempt = await office.attempt()
-    assert (attempt.state, attempt.maybe_twice) == (State.ISSUED, True)
+    assert (attempt.state, attempt.maybe_twice) == (IssuanceState.ISSUED, True)
     assert (await office.events()).count("issuance.ordered_again") == 1
 
 
 async def test_an_answer_that_is_lost_for_ever_makes_two_orders_and_no_third(office: Office) -> None:
     office.ca.can_find = False
-    place = office.ca.place
+    place = office.ca.place_order
 
     async def lost(wish: object) -> object:
         await place(wish)  # type: ignore[arg-type]
         raise TryLater("the connection was reset", reason="CA_DOWN")
 
-    office.ca.place = lost  # type: ignore[assignment,method-assign]
+    office.ca.place_order = lost  # type: ignore[assignment,method-assign]
     await office.house.ask(NAME, issuers=["later"])
     await office.pass_by(40 * DAY)
     attempt = await office.attempt()
-    assert (attempt.state, attempt.reason) == (State.KEY_STORED, "ORDER_UNCERTAIN")
+    assert (attempt.state, attempt.reason) == (IssuanceState.KEY_STORED, "ORDER_UNCERTAIN")
     assert len(office.ca.orders) == 2
-    office.ca.place, office.ca.approved = place, True  # type: ignore[method-assign]
-    await certificates.renew(office.house.keeper, NAME, actor="local:alice")
+    office.ca.place_order, office.ca.approved = place, True  # type: ignore[method-assign]
+    await office.house.renew(NAME, actor="local:alice")
     await office.pass_by(HOUR)
     assert (await office.house.view(NAME)).current is not None
     assert len(office.ca.orders) == 3, "a person said so"
@@ -453,7 +454,9 @@ async def test_an_order_that_was_never_begun_is_in_no_doubt(office: Office) -> N
             raise TryLater("its credentials cannot be opened here", reason="KEY_MISSING")
         return await make(row)
 
-    office.days = Days(office.house, office.clock, lifecycle.kinds(replace(office.house.tools, make_issuer=not_yet)))
+    office.days = Days(
+        office.house, office.clock, issuance_duties.kinds(replace(office.house.tools, make_issuer=not_yet))
+    )
     office.ca.approved = True
     await office.house.ask(NAME, issuers=["later"])
     await office.pass_by(HOUR)
@@ -465,12 +468,12 @@ async def test_the_next_order_knows_the_one_that_the_certificate_in_use_came_fro
     office.ca.approved = True
     await office.house.ask(NAME, issuers=["later"])
     await office.pass_by(HOUR)
-    await certificates.renew(office.house.keeper, NAME, actor="local:alice")
+    await office.house.renew(NAME, actor="local:alice")
     await office.pass_by(HOUR)
-    assert [wish.previous for wish in office.ca.wishes] == [None, {"order": "order-1"}]
+    assert [request.previous for request in office.ca.wishes] == [None, {"order": "order-1"}]
     # Attempts are forgotten after a while; the one of the certificate in use is not.
     office.clock.ahead += 100 * DAY
-    await lifecycle.forget_issuances(office.house.keeper, 90 * DAY)
+    await issuance_duties.forget_issuances(office.house.certificate_context, 90 * DAY)
     kept = await office.house.db.read(lambda tx: tx.rows("SELECT ref FROM issuances"))
     assert [each["ref"] for each in kept] == ['{"order": "order-2"}']
 
@@ -483,13 +486,13 @@ class Forgetful(TruthfulCa):
 
     shows = 3
 
-    async def look(self, ref: object, wish: object) -> object:  # type: ignore[override]
+    async def order_status(self, ref: object, wish: object) -> object:  # type: ignore[override]
         order = self.orders[ref["order"]]  # type: ignore[index]
         if order.answered and self.shows:
             self.shows -= 1
             self.calls.append("look")
             return NeedsProof(choices=tuple((each,) for each in order.proofs))
-        return await super().look(ref, wish)  # type: ignore[arg-type]
+        return await super().order_status(ref, wish)  # type: ignore[arg-type]
 
 
 async def test_a_challenge_is_answered_once_however_long_the_ca_shows_it(db: Database, tmp_path: Path) -> None:
@@ -522,4 +525,4 @@ async def test_an_answer_whose_reply_was_lost_is_given_again(db: Database, tmp_p
 )
 async def test_a_window_that_makes_no_sense_is_refused_by_its_name(office: Office, value: object) -> None:
     with pytest.raises(IssuerRefused, match="poll_max_wait_seconds"):
-        await issuers.change(office.house.keeper, "later", {"poll_max_wait_seconds": value}, actor="local:op")
+        await office.house.write(manage_issuers.change, "later", {"poll_max_wait_seconds": value}, actor="local:op")

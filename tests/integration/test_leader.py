@@ -6,20 +6,20 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
+from tests.simulation.stage import Stage
 from tests.support.engine import Moody, Watch, done, eventually, kind, on_stage, stage_node
 from tests.support.jobs import MovableClock
 
-from holdfast.core.job import Spec
+from holdfast.core.work.cluster import Lease
+from holdfast.core.work.job import Spec
 from holdfast.engine.leader import MARGIN, NAME, Leader
-from holdfast.engine.replica import Pace, Replica
-from holdfast.engine.worker import Identity
+from holdfast.engine.replica import Pace, RunningReplica
+from holdfast.engine.worker import WorkerIdentity
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
 from holdfast.ports import Clock, no_points
-from holdfast.simulation.stage import Stage
-from holdfast.store import leases
 from holdfast.store.database import Database, Store
-from holdfast.store.leases import Lease
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster
 from holdfast.world import SystemClock, SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -75,7 +75,7 @@ class Race:
 
 
 async def held(db: Database) -> list[Lease]:
-    return await db.read(leases.held)
+    return await db.read(cluster.held_leases)
 
 
 async def test_a_free_lease_is_taken_and_the_duties_tick_at_once(db: Database) -> None:
@@ -163,7 +163,7 @@ def test_a_dead_leader_is_followed_when_its_lease_ends_and_not_at_the_next_look(
         async with second.running():
             await asyncio.sleep(21.5)
             a.node.kill()
-            [lease] = stage.truth.look(leases.held)
+            [lease] = stage.truth.look(cluster.held_leases)
             rest = (lease.until - b.clock.now()).total_seconds()
             await asyncio.sleep(rest + 2)
             assert second.leader.leads()
@@ -201,7 +201,7 @@ async def test_one_whose_lease_ran_out_takes_it_anew_in_the_same_step(db: Databa
 
 def steal(tx: Tx) -> None:
     tx.run("UPDATE leases SET until = 0")
-    assert leases.take(tx, NAME, "b", 0.8 * TTL) is not None
+    assert cluster.take_lease(tx, NAME, "b", 0.8 * TTL) is not None
 
 
 async def test_a_lease_taken_by_another_is_noticed_and_said(db: Database) -> None:
@@ -255,14 +255,14 @@ def test_a_lease_whose_answer_was_lost_is_ours_at_the_next_step_and_free_at_a_st
         stage.chances["fail after commit"] = 1.0
         async with race.running():
             await asyncio.sleep(1)
-            assert [lease.holder for lease in stage.truth.look(leases.held)] == ["a"]
+            assert [lease.holder for lease in stage.truth.look(cluster.held_leases)] == ["a"]
             assert not race.leader.leads()  # nobody here has heard of it
             stage.chances.clear()
             if not stops:
                 await asyncio.sleep(TTL.total_seconds() / 3)
                 assert race.leader.leads()
                 assert race.led == 1
-        assert stage.truth.look(leases.held) == []
+        assert stage.truth.look(cluster.held_leases) == []
 
     on_stage(story)
 
@@ -299,16 +299,16 @@ async def test_a_stop_with_the_store_away_ends_and_says_so(db: Database) -> None
 # ── the duties of whole replicas ──
 
 
-def replica(db: Store, name: str, looked: list[str]) -> Replica:
+def replica(db: Store, name: str, looked: list[str]) -> RunningReplica:
     """A replica whose reconciler notes who looked."""
 
     def owed(tx: Tx) -> Sequence[Spec]:
         looked.append(name)
         return ()
 
-    return Replica(
+    return RunningReplica(
         db=db,
-        identity=Identity(holder=name, name=name),
+        identity=WorkerIdentity(holder=name, name=name),
         pace=Pace(ttl=timedelta(seconds=6), reconcile=timedelta(seconds=0.05), poll=timedelta(seconds=0.1)),
         kinds=[kind("k", done)],
         families=[owed],
@@ -320,7 +320,7 @@ def replica(db: Store, name: str, looked: list[str]) -> Replica:
 
 
 @asynccontextmanager
-async def at_work(member: Replica) -> AsyncIterator[asyncio.Event]:
+async def at_work(member: RunningReplica) -> AsyncIterator[asyncio.Event]:
     stop = asyncio.Event()
     task = asyncio.create_task(member.run(stop))
     try:

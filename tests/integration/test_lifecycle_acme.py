@@ -12,9 +12,9 @@ from tests.support.pebble import Pebble
 from tests.support.upstream import Site, a_site, add, ask, our_site
 
 from holdfast.core.status import Phase
-from holdfast.engine import ari
-from holdfast.operations import certificates, proofs
-from holdfast.store import issuances, issuer_accounts
+from holdfast.engine.issuance import renewals
+from holdfast.operations.issuance import challenge_responses
+from holdfast.store import issuances, issuers
 from holdfast.store.database import Database
 from holdfast.world import HttpTransport
 
@@ -36,7 +36,7 @@ async def test_a_certificate_comes_over_acme_and_its_renewal_names_what_it_repla
         await ask(ours, "site", LOCAL)
         first = await ours.obtained("site")
         assert first.status.phase is Phase.OK, first.status
-        await certificates.renew(ours.house.keeper, "site", actor="local:alice")
+        await ours.house.renew("site", actor="local:alice")
         second = await ours.obtained("site")
     assert first.current is not None
     assert second.current is not None
@@ -44,7 +44,7 @@ async def test_a_certificate_comes_over_acme_and_its_renewal_names_what_it_repla
     [newest, oldest] = await ours.house.db.read(lambda tx: issuances.of(tx, first.certificate.id))
     assert oldest.replaces is None
     assert newest.replaces is not None
-    accounts = await ours.house.db.read(lambda tx: issuer_accounts.of(tx, "acme"))
+    accounts = await ours.house.db.read(lambda tx: issuers.accounts_of(tx, "acme"))
     assert [each.state for each in accounts] == ["valid"]
     assert first.current.account == accounts[0].url
     rows = await ours.house.db.read(lambda tx: tx.rows("SELECT token FROM challenge_responses"))
@@ -58,7 +58,7 @@ async def test_many_for_the_same_names_share_one_account_and_no_order(ours: Site
         for n in range(6):
             view = await ours.obtained(f"site{n}")
             assert view.current is not None, view.status
-    accounts = await ours.house.db.read(lambda tx: issuer_accounts.of(tx, "acme"))
+    accounts = await ours.house.db.read(lambda tx: issuers.accounts_of(tx, "acme"))
     assert len(accounts) == 1
     used = await ours.house.db.read(lambda tx: tx.rows("SELECT ref FROM issuances"))
     assert len({row["ref"] for row in used}) == 6
@@ -78,10 +78,10 @@ async def test_an_account_that_the_ca_forgot_is_made_anew(ours: Site) -> None:
         await ask(ours, "site", LOCAL)
         await ours.obtained("site")
         await ours.house.db.write(lambda tx: tx.run("UPDATE issuer_accounts SET url = url || 'x'"))
-        await certificates.renew(ours.house.keeper, "site", actor="local:alice")
+        await ours.house.renew("site", actor="local:alice")
         view = await ours.obtained("site")
     assert view.certificate.failing is None
-    states = [each.state for each in await ours.house.db.read(lambda tx: issuer_accounts.of(tx, "acme"))]
+    states = [each.state for each in await ours.house.db.read(lambda tx: issuers.accounts_of(tx, "acme"))]
     assert states == ["gone", "valid"]
 
 
@@ -89,10 +89,10 @@ async def test_what_is_revoked_there_is_renewed_by_its_window(ours: Site) -> Non
     async with ours.working():
         await ask(ours, "site", LOCAL)
         before = await ours.obtained("site")
-        await certificates.revoke(ours.house.keeper, "site", reason=4, actor="local:alice")
+        await ours.house.revoke("site", reason=4, actor="local:alice")
         after = await ours.obtained("site")
         await ours.house.until_no_job("revoke")
-        assert await ari.sweep(ours.house.keeper) == 1
+        assert await renewals.sweep_ari(ours.house.certificate_context) == 1
         await ours.house.until_no_job("ari")
     view = await ours.house.view("site")
     assert after.current != before.current
@@ -126,18 +126,18 @@ async def test_pebble_gives_and_renews_and_revokes(
 
     async def respond(head: str, writer: asyncio.StreamWriter) -> None:
         token = head.split()[1].removeprefix("/.well-known/acme-challenge/")
-        found = await proofs.http01(db, token)
+        found = await challenge_responses.http01(db, token)
         writer.write(page(found.encode()) if found else page(b"", status="404 Not Found"))
 
     async with WebServer(respond, port=pebble.http_port), site.working():
         await ask(site, "site", "a.holdfast.test", "b.holdfast.test")
         first = await site.obtained("site")
         assert first.current is not None, first.status
-        await certificates.renew(house.keeper, "site", actor="local:alice")
+        await house.renew("site", actor="local:alice")
         second = await site.obtained("site")
         assert second.current is not None
         assert second.current.id != first.current.id
-        await certificates.revoke(house.keeper, "site", reason=1, actor="local:alice", version=first.current.id)
+        await house.revoke("site", reason=1, actor="local:alice", version=first.current.id)
 
         async def told() -> bool:
             await house.hurry()

@@ -13,18 +13,21 @@ from tests.support.lifecycle import House, a_house
 from tests.support.stores import migrated, open_store
 from tests.support.upstream import Through, a_site, add, ask
 
-from holdfast.acme import polling
-from holdfast.core.ca import CaOptions
-from holdfast.core.job import Claim
-from holdfast.engine import acme_issue, lifecycle
-from holdfast.engine.kind import Kind, Work
-from holdfast.issuers.local import LocalIssuer
+from holdfast.acme import orders as acme_orders
+from holdfast.core.own_ca.ca import CaOptions
+from holdfast.core.work.job import Claim
+from holdfast.engine.issuance import duties as issuance_duties
+from holdfast.engine.kind import JobKind, Work
+from holdfast.engine.own_ca import signing as ca_signing
+from holdfast.issuers.own_ca import LocalIssuer
+from holdfast.operations.own_ca.internal_orders import OwnCas
 from holdfast.pki import keys
 from holdfast.pki.chain import parse_bundle
-from holdfast.store import jobs, journal, sweeps
+from holdfast.store import journal
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx
+from holdfast.store.work import jobs, sweeps
 from holdfast.world import SystemClock
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +75,7 @@ class MortalCalls:
 
     def __init__(self, issuer: Any, fate: Fate) -> None:
         self._issuer, self._fate = issuer, fate
-        self.kind, self.binding = issuer.kind, issuer.binding
+        self.binding = issuer.binding
         self.account_url = getattr(issuer, "account_url", None)
 
     def __getattr__(self, name: str) -> Any:
@@ -86,17 +89,19 @@ class MortalCalls:
         return called
 
 
-def mortal_kinds(house: House, fate: Fate) -> list[Kind]:
+def mortal_kinds(house: House, fate: Fate) -> list[JobKind]:
     store: Any = MortalStore(house.db, fate)
-    keeper = replace(house.keeper, db=store, vault=replace(house.keeper.vault, db=store))
+    context = replace(
+        house.certificate_context, db=store, secret_store=replace(house.certificate_context.secret_store, db=store)
+    )
 
     async def make(row: Any) -> Any:
         return MortalCalls(house.cas[row.name], fate)
 
-    return lifecycle.kinds(replace(house.tools, keeper=keeper, make_issuer=make))
+    return issuance_duties.kinds(replace(house.tools, certificate_context=context, make_issuer=make))
 
 
-async def live(house: House, kinds: list[Kind], fate: Fate) -> bool:
+async def live(house: House, kinds: list[JobKind], fate: Fate) -> bool:
     """One process: claims what is due and works on it until nothing is left, or it dies. True if it died."""
     by_name = {kind.name: kind for kind in kinds}
     try:
@@ -113,7 +118,7 @@ async def live(house: House, kinds: list[Kind], fate: Fate) -> bool:
         return True
 
 
-async def _work(house: House, kind: Kind, claim: Claim, fate: Fate) -> None:
+async def _work(house: House, kind: JobKind, claim: Claim, fate: Fate) -> None:
     outcome = await kind.handler(Work(claim=claim, check=lambda: None, point=fate.pass_by))
     fate.pass_by()
     await house.db.write(lambda tx: jobs.settle(tx, claim, outcome, kind.ladder))
@@ -133,7 +138,7 @@ async def check(house: House) -> None:
     assert view.issuance is None
     assert view.certificate.failing is None
     leaf = parse_bundle(view.current.chain_pem.encode())[0]
-    key = keys.from_pem(await house.keeper.vault.reveal(view.current.key_secret))
+    key = keys.from_pem(await house.certificate_context.secret_store.reveal(view.current.key_secret))
     assert leaf.public_key() == key.public_key()
     rows = await house.db.read(lambda tx: tx.rows("SELECT id FROM certificate_versions"))
     assert len(rows) == 1
@@ -164,8 +169,8 @@ async def test_whoever_dies_at_any_moment_is_followed_by_one_who_finishes_the_sa
 async def test_our_own_ca_gives_one_certificate_whoever_dies(db: Database, tmp_path: Path, dies_at: int) -> None:
     house = await a_house(db, tmp_path)
     async with open_office(db, tmp_path) as office:
-        await house.add("own", LocalIssuer(office.desk, office.ca.id))
-        signing = acme_issue.kind(office.desk, caa=office._caa, use_pkilint=False)
+        await house.add("own", LocalIssuer(OwnCas(office.acme_context), office.ca.id), kind="local")
+        signing = ca_signing.kind(office.acme_context, caa=office._caa, use_pkilint=False)
         await house.ask(NAME, issuers=["own"])
         fate = Fate(dies_at)
         if await live(house, [*mortal_kinds(house, fate), signing], fate):
@@ -184,21 +189,23 @@ async def test_over_acme_the_account_and_the_order_are_found_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, dies_at: int
 ) -> None:
     """On one store: what differs between them was tried above, and this takes its time."""
-    monkeypatch.setattr(polling, "PATIENCE", 0.001)  # client and server take turns: to wait for a change is in vain
+    monkeypatch.setattr(acme_orders, "PATIENCE", 0.001)  # client and server take turns: to wait for a change is in vain
     db = await migrated(open_store(SqliteEngine(tmp_path / "holdfast.sqlite", SystemClock())))
     house = await a_house(db, tmp_path)
     async with open_front(db, tmp_path, options=CaOptions(permitted=("127.0.0.1",))) as front:
         fate = Fate(dies_at)
         store: Any = MortalStore(db, fate)
-        keeper = replace(house.keeper, db=store, vault=replace(house.keeper.vault, db=store))
-        mortal = a_site(house, Through(front), front.office.proofs, keeper=keeper)
+        context = replace(
+            house.certificate_context, db=store, secret_store=replace(house.certificate_context.secret_store, db=store)
+        )
+        mortal = a_site(house, Through(front), front.office.proofs, context=context)
         immortal = a_site(house, Through(front), front.office.proofs)
         await add(immortal, directory=front.directory)
         await ask(immortal, NAME, "127.0.0.1")
-        tools = replace(mortal.tools, make_issuer=_mortal(mortal.tools.make_issuer, fate))
-        if await live(house, [*lifecycle.kinds(tools), *front.office.kinds], fate):
+        services = replace(mortal.services, make_issuer=_mortal(mortal.services.make_issuer, fate))
+        if await live(house, [*issuance_duties.kinds(services), *front.office.kinds], fate):
             await taken_back(db)
-            assert not await live(house, [*lifecycle.kinds(immortal.tools), *front.office.kinds], Fate(0))
+            assert not await live(house, [*issuance_duties.kinds(immortal.services), *front.office.kinds], Fate(0))
         else:
             assert fate.moments < ALL_OVER_ACME
         await check(house)

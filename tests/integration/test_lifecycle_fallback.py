@@ -11,22 +11,24 @@ from pathlib import Path
 import pytest
 from tests.integration.test_lifecycle_renewal import quiet
 from tests.support.lifecycle import DAY, House, MovedClock, TruthfulCa, a_house, a_moving_house
+from tests.support.running import set_credentials
 
-from holdfast.certificate_keeper import solvers_digest
-from holdfast.core import ca_limits
-from holdfast.core.breaker import Breaker
+from holdfast.compose_certificates import solvers_digest
 from holdfast.core.certificate import Ari
-from holdfast.engine import leaving, renew, turns
+from holdfast.core.issuers import ca_limits
+from holdfast.core.issuers.breaker import Breaker
+from holdfast.core.issuers.issuer import AccountRow
+from holdfast.engine.issuance import issuer_fallback, renewals
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Failed, Pending
-from holdfast.operations import approvals, epochs, issuers, paying
-from holdfast.operations import certificates as operations
-from holdfast.operations.certificates import View
+from holdfast.operations import kinds
+from holdfast.operations.certificates.views import View
+from holdfast.operations.issuance import input_changed, order_budgets
+from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.secret import Secret
-from holdfast.store import certificates, issuances, issuer_accounts
+from holdfast.store import certificates, issuances
 from holdfast.store import issuers as issuer_rows
 from holdfast.store.database import Database
-from holdfast.store.issuer_accounts import AccountRow
 from holdfast.store.tx import Tx
 from holdfast.world import LocalFiles
 
@@ -51,7 +53,7 @@ async def two_cas(folder: Path, *, life: timedelta = 90 * DAY) -> AsyncIterator[
 async def passing(house: House, clock: MovedClock, steps: int, step: timedelta) -> None:
     for _ in range(steps):
         clock.ahead += step
-        await renew.sweep(house.keeper)
+        await renewals.sweep_due(house.certificate_context)
         async with house.working():
             await quiet(house)
 
@@ -81,7 +83,7 @@ def shut_both(tx: Tx) -> None:
 @pytest.mark.parametrize("trouble", ["unreachable", "unanswered", "refused by a breaker", "limited"])
 async def test_what_a_ca_cannot_have_counted_is_not_paid_for(tmp_path: Path, trouble: str) -> None:
     async with a_moving_house(tmp_path) as (house, clock):
-        await issuers.change(house.keeper, "ca", {"limits": LIMITS}, actor="local:test")
+        await house.write(manage_issuers.change, "ca", {"limits": LIMITS}, actor="local:test")
         ca = house.cas["ca"]
         match trouble:
             case "unreachable":
@@ -96,7 +98,7 @@ async def test_what_a_ca_cannot_have_counted_is_not_paid_for(tmp_path: Path, tro
         await passing(house, clock, 6, MINUTE)
         waits = await house.view(NAME)
         assert waits.status.reason_code != "BUDGET"
-        left = {each.key: each for each in await issuers.left(house.keeper, "ca")}
+        left = {each.key: each for each in await house.read(manage_issuers.left, "ca")}
         owed = {key: each.tat - clock.now() for key, each in left.items()}
         certificates_only = {key: wait for key, wait in owed.items() if "/names/" in key or "/domain/" in key}
         assert len(certificates_only) == 2
@@ -106,27 +108,27 @@ async def test_what_a_ca_cannot_have_counted_is_not_paid_for(tmp_path: Path, tro
         await house.db.write(lambda tx: tx.run("UPDATE issuers SET breaker_until = NULL"))
         await passing(house, clock, 1, HOUR)
         assert (await house.view(NAME)).current is not None
-        spent = {each.key: each.tat - clock.now() for each in await issuers.left(house.keeper, "ca")}
+        spent = {each.key: each.tat - clock.now() for each in await house.read(manage_issuers.left, "ca")}
         assert sum(wait > 33 * HOUR for wait in spent.values()) == 1  # one certificate of this set
 
 
 async def test_an_order_that_failed_before_its_csr_was_handed_in_made_no_certificate_to_pay_for(tmp_path: Path) -> None:
     async with a_moving_house(tmp_path, proofs=True) as (house, clock):
-        await issuers.change(house.keeper, "ca", {"limits": LIMITS}, actor="local:test")
+        await house.write(manage_issuers.change, "ca", {"limits": LIMITS}, actor="local:test")
         found = "The proof was not found."
         await house.ask(NAME)
         for n in range(7):  # more often than there are certificates of one set
             house.cas["ca"].troubles["look"] = [Pending(why="soon"), Failed(why=found, reason="VALIDATION_FAILED")]
             if n:
-                await operations.renew(house.keeper, NAME, actor="local:test")
+                await house.renew(NAME, actor="local:test")
             await passing(house, clock, 2, MINUTE)
             failing = (await house.view(NAME)).certificate.failing
             assert failing is not None
             assert failing.attempts == n + 1
-        await operations.renew(house.keeper, NAME, actor="local:test")
+        await house.renew(NAME, actor="local:test")
         await passing(house, clock, 2, MINUTE)
         assert (await house.view(NAME)).current is not None
-        owed = {each.key: each.tat - clock.now() for each in await issuers.left(house.keeper, "ca")}
+        owed = {each.key: each.tat - clock.now() for each in await house.read(manage_issuers.left, "ca")}
         assert sum(wait > 33 * HOUR for wait in owed.values()) == 1  # the one that was made
 
 
@@ -164,7 +166,7 @@ async def test_an_attempt_that_waits_at_a_ca_which_is_away_goes_on_elsewhere_and
     async with two_cas(tmp_path) as (house, clock):
         house.cas["ca"].always["place"] = AWAY
         view = await house.ask(NAME, issuers=("ca", "cb"))
-        await renew.sweep(house.keeper)
+        await renewals.sweep_due(house.certificate_context)
         await house.db.write(lambda tx: shut(tx, for_=5 * MINUTE))  # while its job waits for a worker
         await passing(house, clock, 1, timedelta(seconds=1))
         made = await house.view(NAME)
@@ -187,7 +189,7 @@ async def test_tries_that_got_nowhere_count_against_the_ca_and_not_the_certifica
         assert made.current is not None
         assert (made.current.issuer, made.certificate.failing) == ("cb", None)
         assert await attempts(house, view) == ["ca", "cb"]
-        row = await issuers.get(house.keeper, "ca")
+        row = await house.read(manage_issuers.found, "ca")
         assert row.breaker.failures == house.cas["ca"].calls.count("place") == 5
 
 
@@ -199,9 +201,9 @@ async def test_a_ca_that_names_a_late_time_is_left_at_once(tmp_path: Path) -> No
         made = await house.view(NAME)
         assert made.current is not None
         assert (made.current.issuer, made.certificate.failing) == ("cb", None)
-        row = await issuers.get(house.keeper, "ca")
+        row = await house.read(manage_issuers.found, "ca")
         assert row.breaker.limited
-        [request] = [each for each in await issuers.left(house.keeper, "ca") if each.key == "ca/ca/requests"]
+        [request] = [each for each in await house.read(manage_issuers.left, "ca") if each.key == "ca/ca/requests"]
         assert request.not_before is not None
 
 
@@ -211,17 +213,17 @@ async def test_one_that_waits_for_its_turn_beyond_what_is_safe_goes_on_elsewhere
 ) -> None:
     async with two_cas(tmp_path) as (house, clock):
         view = await house.ask(NAME, issuers=("ca", "cb"), approval_required=approval)
-        await renew.sweep(house.keeper)
+        await renewals.sweep_due(house.certificate_context)
         if approval:
-            [asked] = await approvals.pending(house.keeper)
-            await approvals.approve(house.keeper, asked.id, actor="local:bob", note="")
+            [asked] = await house.pending()
+            await house.approve(asked.id, actor="local:bob", note="")
         await house.db.write(
             lambda tx: tx.run("UPDATE jobs SET due_at = now_us() + 7200000000, reason = 'BUDGET' WHERE kind = 'issue'")
         )
-        assert await leaving.leave(house.keeper) == 0  # it has only just come
+        assert await issuer_fallback.leave(house.certificate_context) == 0  # it has only just come
         clock.ahead += 10 * MINUTE
-        assert await leaving.leave(house.keeper) == 1
-        assert await leaving.leave(house.keeper) == 0
+        assert await issuer_fallback.leave(house.certificate_context) == 1
+        assert await issuer_fallback.leave(house.certificate_context) == 0
         assert await attempts(house, view) == ["ca", "cb"]
         made = await house.worked(NAME)
         assert made.current is not None
@@ -230,19 +232,19 @@ async def test_one_that_waits_for_its_turn_beyond_what_is_safe_goes_on_elsewhere
 
 async def test_one_in_line_becomes_urgent_when_its_certificate_is_about_to_end(tmp_path: Path) -> None:
     async with a_moving_house(tmp_path, life=100 * HOUR) as (house, clock):
-        await issuers.change(house.keeper, "ca", {"limits": {"per_set": [5, 360000]}}, actor="local:test")
+        await house.write(manage_issuers.change, "ca", {"limits": {"per_set": [5, 360000]}}, actor="local:test")
         await house.ask(NAME)
         await house.worked(NAME)
         for _ in range(4):
-            await operations.renew(house.keeper, NAME, actor="local:test")
+            await house.renew(NAME, actor="local:test")
             async with house.working():
                 await quiet(house)
         assert (await house.view(NAME)).status.reason_code == "BUDGET"  # one is left, for those in need
         clock.ahead += 90 * HOUR
-        await turns.deal(house.keeper)
+        await issuer_fallback.deal(house.certificate_context)
         assert (await house.view(NAME)).status.reason_code == "BUDGET"
         clock.ahead += 6 * HOUR
-        await turns.deal(house.keeper)
+        await issuer_fallback.deal(house.certificate_context)
         made = await house.worked(NAME)
         assert made.current is not None
         assert made.current.not_after - clock.now() > 90 * HOUR
@@ -267,12 +269,12 @@ async def test_nobody_leaves_for_a_ca_that_is_no_better(tmp_path: Path) -> None:
     async with two_cas(tmp_path) as (house, clock):
         house.cas["ca"].always["place"] = AWAY
         view = await house.ask(NAME, issuers=("ca", "cb"))
-        await renew.sweep(house.keeper)
+        await renewals.sweep_due(house.certificate_context)
         await house.db.write(shut_both)
         await passing(house, clock, 2, 6 * MINUTE)
         clock.ahead += 2 * HOUR
         await house.db.write(shut_both)
-        await leaving.leave(house.keeper)
+        await issuer_fallback.leave(house.certificate_context)
         assert await attempts(house, view) == ["ca"]
 
 
@@ -292,7 +294,7 @@ async def test_a_certificate_of_another_ca_is_none_that_this_one_would_call_a_re
             found = replace(found, ari=Ari(start=now - HOUR, end=now + HOUR, pick=now))
             last = issuances.of(tx, found.id)[0]
             made = replace(last, replaces=replaces, issuer=name)
-            keys = paying.for_order(tx, made, le, found, view.current)
+            keys = order_budgets.for_order(tx, made, le, found, view.current)
             return {key.split("/")[2] for key in keys}
 
         def all_of(tx: Tx) -> list[set[str]]:
@@ -311,9 +313,10 @@ async def test_an_order_pays_for_the_requests_of_all_its_names_and_proofs_are_to
     async with a_moving_house(tmp_path, proofs=True) as (house, clock):
         ca = house.cas["ca"]
         limits = {"requests": [10, 1.0], "orders": None, "answers": 2}
-        row = await issuers.change(house.keeper, "ca", {"limits": limits}, actor="local:test")
+        row = await house.write(manage_issuers.change, "ca", {"limits": limits}, actor="local:test")
         await house.db.write(lambda tx: tx.run("UPDATE issuers SET kind = 'acme'"))
-        assert ca_limits.reckoned("acme", row.settings, 5) == ca_limits.Reckoned(order=9, look=5)
+        row = replace(row, kind="acme")
+        assert kinds.requests_of(row, 5) == ca_limits.Reckoned(order=9, look=5)
         await house.ask(*(f"n{n}.example.org" for n in range(5)), name=NAME)
         told, began = list[tuple[int, timedelta]](), clock.now()
         while (await house.view(NAME)).current is None and clock.now() - began < 2 * MINUTE:
@@ -345,7 +348,7 @@ async def test_an_account_that_is_refused_stops_once_and_not_for_each_certificat
         assert first.certificate.failing is not None
         assert ca.calls.count("place") == 2  # the first, and one that tried for all
         ca.always.clear()
-        await issuers.set_credentials(house.keeper, "ca", {"key": Secret(b"better")}, actor="local:test")
+        await set_credentials(house.certificate_context, "ca", {"key": Secret(b"better")}, actor="local:test")
         await passing(house, clock, 3, MINUTE)
         assert [(await house.view(name)).current is not None for name in names] == [True] * 6
 
@@ -358,7 +361,7 @@ async def test_a_refused_account_sends_certificates_to_the_next_ca(tmp_path: Pat
         made = await house.view(NAME)
         assert made.current is not None
         assert (made.current.issuer, made.certificate.failing) == ("cb", None)
-        assert (await issuers.get(house.keeper, "ca")).breaker.barred
+        assert (await house.read(manage_issuers.found, "ca")).breaker.barred
         told = await house.db.read(lambda tx: tx.rows("SELECT name FROM outages WHERE key = 'ca-account/ca'"))
         assert len(told) == 1
 
@@ -372,14 +375,14 @@ async def test_only_the_account_that_was_used_is_gone(tmp_path: Path) -> None:
             for n, key in enumerate(ids, 1):
                 url, made = f"https://ca.example/acct/{n}", tx.now() + n * MINUTE
                 row = AccountRow(id=f"account_{n}", issuer="ca", directory=f"d{n}", key_secret=key, created_at=made)
-                issuer_accounts.insert(tx, row)
-                issuer_accounts.confirmed(tx, row.id, url)
+                issuer_rows.insert_account(tx, row)
+                issuer_rows.account_confirmed(tx, row.id, url)
 
-        await house.keeper.vault.keep([Secret(b"one"), Secret(b"two")], both)
+        await house.certificate_context.secret_store.keep([Secret(b"one"), Secret(b"two")], both)
         ca.troubles["place"] = [Refused("no such account", reason="ACCOUNT_GONE")]
         await house.ask(NAME)
         await passing(house, clock, 1, timedelta(seconds=1))
-        states = {each.id: each.state for each in await house.db.read(lambda tx: issuer_accounts.of(tx, "ca"))}
+        states = {each.id: each.state for each in await house.db.read(lambda tx: issuer_rows.accounts_of(tx, "ca"))}
         assert states == {"account_1": "gone", "account_2": "valid"}
 
 
@@ -399,17 +402,17 @@ async def test_a_changed_input_forgets_the_failures_that_were_due_to_it(tmp_path
             failing = await house.attempt(NAME)
         assert failing.certificate.failing is not None
         assert failing.certificate.failing.attempts == 3
-        await epochs.of_solvers(house.keeper, "one")
+        await input_changed.of_solvers(house.certificate_context, "one")
         match what:
             case "settings":
-                await issuers.change(house.keeper, "ca", {"poll_max_wait_seconds": 30}, actor="local:test")
+                await house.write(manage_issuers.change, "ca", {"poll_max_wait_seconds": 30}, actor="local:test")
             case "credentials":
-                await issuers.set_credentials(house.keeper, "ca", {"key": Secret(b"x")}, actor="local:test")
+                await set_credentials(house.certificate_context, "ca", {"key": Secret(b"x")}, actor="local:test")
             case "another ca":
-                await issuers.change(house.keeper, "cb", {"poll_max_wait_seconds": 30}, actor="local:test")
+                await house.write(manage_issuers.change, "cb", {"poll_max_wait_seconds": 30}, actor="local:test")
             case _:
-                assert await epochs.of_solvers(house.keeper, "one") == 0
-                assert await epochs.of_solvers(house.keeper, "two") == 1
+                assert await input_changed.of_solvers(house.certificate_context, "one") == 0
+                assert await input_changed.of_solvers(house.certificate_context, "two") == 1
         after = await house.view(NAME)
         if what == "another ca":
             assert after.certificate.failing == failing.certificate.failing
@@ -448,7 +451,7 @@ async def test_thousands_that_begin_anew_do_not_begin_together(tmp_path: Path) -
                 certificates.insert(tx, one)
 
         await house.db.write(many)
-        await issuers.change(house.keeper, "ca", {"poll_max_wait_seconds": 30}, actor="local:test")
+        await house.write(manage_issuers.change, "ca", {"poll_max_wait_seconds": 30}, actor="local:test")
         rows = await house.db.read(lambda tx: tx.rows("SELECT next_action_at, last_failure_at FROM certificates"))
         assert {row["last_failure_at"] for row in rows} == {None}
         times = sorted(row["next_action_at"] for row in rows)
@@ -462,36 +465,36 @@ async def test_thousands_that_begin_anew_do_not_begin_together(tmp_path: Path) -
 async def test_each_store_gives_back_moves_on_hurries_and_begins_anew(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.add("cb", TruthfulCa(), limits=LIMITS)
-    await issuers.change(house.keeper, "ca", {"limits": LIMITS}, actor="local:test")
+    await house.write(manage_issuers.change, "ca", {"limits": LIMITS}, actor="local:test")
     house.cas["ca"].troubles["place"] = [AWAY, Refused("no", reason="CA_REFUSED")]
     await house.ask(NAME, issuers=("ca", "cb"))
     async with house.working():
         failed = await house.settled_soon(NAME)
     assert failed.certificate.failing is not None
-    owed = {each.key: each.tat for each in await issuers.left(house.keeper, "ca")}
+    owed = {each.key: each.tat for each in await house.read(manage_issuers.left, "ca")}
     now = await db.read(lambda tx: tx.now())
     assert all(tat - now < MINUTE for key, tat in owed.items() if "requests" not in key)
-    await issuers.change(house.keeper, "ca", {"limits": None}, actor="local:test")
+    await house.write(manage_issuers.change, "ca", {"limits": None}, actor="local:test")
     anew = (await house.view(NAME)).certificate
     assert (anew.failing, anew.next_cause) == (None, "STAGGERED")
     await db.write(lambda tx: tx.run("UPDATE certificates SET next_action_at = now_us()"))
-    await renew.sweep(house.keeper)
+    await renewals.sweep_due(house.certificate_context)
     await db.write(_waits_in_line)
-    assert await leaving.leave(house.keeper) == 1
+    assert await issuer_fallback.leave(house.certificate_context) == 1
     moved = await house.worked(NAME)
     assert moved.current is not None
     assert moved.current.issuer == "cb"
-    await operations.renew(house.keeper, NAME, actor="local:test")
+    await house.renew(NAME, actor="local:test")
     await db.write(_waits_in_line)
     ends = "UPDATE certificate_versions SET not_before = not_before - 864000000000, not_after = now_us() + 60000000"
     await db.write(lambda tx: tx.run(ends))
-    await turns.deal(house.keeper)
+    await issuer_fallback.deal(house.certificate_context)
     [job] = await db.read(lambda tx: tx.rows("SELECT priority, due_at <= now_us() AS due FROM jobs"))
     assert (job["priority"], bool(job["due"])) == (0, True)
     await db.write(lambda tx: shut(tx, "ca", for_=HOUR, limits=-1))
     await db.write(lambda tx: tx.run("UPDATE jobs SET due_at = now_us() + 3600000000, reason = 'ACCOUNT_REFUSED'"))
     await db.write(lambda tx: tx.run("UPDATE issuances SET issuer = 'ca' WHERE ended_at IS NULL"))
-    await issuers.change(house.keeper, "ca", {"limits": LIMITS}, actor="local:test")
+    await house.write(manage_issuers.change, "ca", {"limits": LIMITS}, actor="local:test")
     [job] = await db.read(lambda tx: tx.rows("SELECT due_at <= now_us() + 1000000 AS soon FROM jobs"))
     assert job["soon"]
 

@@ -9,23 +9,33 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.support.acme_desk import open_office
+from tests.support.ca import services_for
 from tests.support.lifecycle import House, TruthfulCa, a_house
+from tests.support.running import run
 
-from holdfast.core.issuance import State
+from holdfast.core.issuance import IssuanceState
 from holdfast.core.status import Phase
-from holdfast.engine import acme_issue, lifecycle, renew, sweep
+from holdfast.engine import sweep
+from holdfast.engine.issuance import duties as issuance_duties
+from holdfast.engine.issuance import renewals
+from holdfast.engine.own_ca import signing as ca_signing
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Failed
-from holdfast.issuers.local import LocalIssuer
-from holdfast.operations import ca_clients, certificates, deliveries, issuers
-from holdfast.operations.certificates import UnknownIssuer
+from holdfast.issuers.own_ca import LocalIssuer
+from holdfast.operations.acme.certificates import tell_uncollected
+from holdfast.operations.certificates import lifecycle
+from holdfast.operations.certificates.checks import UnknownIssuer, WishRefused, identifiers_of
+from holdfast.operations.issuers import manage as manage_issuers
+from holdfast.operations.own_ca import clients
+from holdfast.operations.own_ca.internal_orders import OwnCas
 from holdfast.pki import keys
 from holdfast.pki.chain import parse_bundle
-from holdfast.pki.crl import Reason
 from holdfast.pki.refused import NameRefused
 from holdfast.ports import no_points
-from holdfast.store import budgets, ca_certificates, issuances, journal, versions
+from holdfast.store import issuances, journal, versions
 from holdfast.store.database import Database
+from holdfast.store.own_ca import certificates
+from holdfast.store.work import budgets
 
 pytestmark = pytest.mark.anyio
 NAME = "www.example.com"
@@ -40,7 +50,7 @@ async def _holds_a_usable_pair(house: House, ref: str = NAME) -> x509.Certificat
     view = await house.view(ref)
     assert view.current is not None, view.status
     leaf = parse_bundle(view.current.chain_pem.encode())[0]
-    key = keys.from_pem(await house.keeper.vault.reveal(view.current.key_secret))
+    key = keys.from_pem(await house.certificate_context.secret_store.reveal(view.current.key_secret))
     assert leaf.public_key() == key.public_key()
     return leaf
 
@@ -57,11 +67,11 @@ async def test_a_certificate_that_is_asked_for_is_obtained(db: Database, tmp_pat
     assert view.status.next_attempt_at is not None
     await _holds_a_usable_pair(house)
     [attempt] = await db.read(lambda tx: issuances.of(tx, view.certificate.id))
-    assert attempt.state is State.ISSUED
+    assert attempt.state is IssuanceState.ISSUED
     assert len(house.cas["ca"].issued) == 1
     verdict = await db.read(journal.verify)
     assert verdict.ok, verdict.problem
-    events = [each.name for each in await certificates.timeline(house.keeper, NAME)]
+    events = [each.name for each in await house.timeline(NAME)]
     assert events == [
         "certificate.requested",
         "issuance.begun",
@@ -75,8 +85,8 @@ async def test_a_certificate_that_is_asked_for_is_obtained(db: Database, tmp_pat
 async def test_our_own_ca_issues_by_the_pipeline_of_all_orders(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     async with open_office(db, tmp_path) as office:
-        await house.add("own", LocalIssuer(office.desk, office.ca.id))
-        signing = acme_issue.kind(office.desk, caa=office._caa, use_pkilint=True)
+        await house.add("own", LocalIssuer(OwnCas(office.acme_context), office.ca.id), kind="local")
+        signing = ca_signing.kind(office.acme_context, caa=office._caa, use_pkilint=True)
         async with house.working(kinds=[signing]):
             await house.ask("app.internal", "10.1.2.3", issuers=["own"], lifetime=timedelta(days=20))
             view = await house.settled("app.internal")
@@ -85,17 +95,17 @@ async def test_our_own_ca_issues_by_the_pipeline_of_all_orders(db: Database, tmp
         assert view.current is not None
         assert timedelta(days=19) < view.current.life <= timedelta(days=20, hours=1)
         assert await _count(db, "ca_certificates") == 1
-        await office.desk.delivered.flush()  # type: ignore[attr-defined]
-        assert await deliveries.tell_uncollected(db, timedelta(0)) == 0, "we have it: nobody is told that nobody has"
+        await office.acme_context.delivered.flush()  # type: ignore[attr-defined]
+        assert await tell_uncollected(db, timedelta(0)) == 0, "we have it: nobody is told that nobody has"
 
         async with house.working(kinds=[signing]):
-            await certificates.revoke(house.keeper, "app.internal", reason=1, actor="local:alice")
+            await house.revoke("app.internal", reason=1, actor="local:alice")
             replaced = await house.settled("app.internal")
             await house.until_no_job("revoke")
         assert replaced.current is not None
         assert replaced.current.id != view.current.id
         serial = view.current.serial
-        old = await db.read(lambda tx: ca_certificates.by_serial(tx, office.ca.id, serial))
+        old = await db.read(lambda tx: certificates.by_serial(tx, office.ca.id, serial))
         assert old is not None
         assert old.revoked_at is not None
         assert (await db.read(lambda tx: versions.get(tx, view.current.id))).state == "revoked"  # type: ignore[union-attr]
@@ -104,18 +114,19 @@ async def test_our_own_ca_issues_by_the_pipeline_of_all_orders(db: Database, tmp
 async def test_what_our_own_ca_revoked_is_replaced_at_once_and_by_another_key(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     async with open_office(db, tmp_path) as office:
-        await house.add("own", LocalIssuer(office.desk, office.ca.id))
-        signing = acme_issue.kind(office.desk, caa=office._caa, use_pkilint=False)
+        await house.add("own", LocalIssuer(OwnCas(office.acme_context), office.ca.id), kind="local")
+        signing = ca_signing.kind(office.acme_context, caa=office._caa, use_pkilint=False)
         async with house.working(kinds=[signing]):
             await house.ask("app.internal", issuers=["own"], reuse_key=True)
             held = (await house.settled("app.internal")).current
             assert held is not None
-            await ca_clients.revoke_certificate(
-                db, house.keeper.random, office.ca.id, held.serial, Reason.KEY_COMPROMISE, actor="local:alice"
-            )
+            await run(
+                services_for(house.certificate_context), clients.revoke, actor="local:alice",
+                ca=office.ca.id, serial=held.serial, reason="key-compromise",
+            )  # fmt: skip
             view = await house.view("app.internal")
             assert view.status.phase is not Phase.OK
-            assert await renew.sweep(house.keeper) == 1
+            assert await renewals.sweep_due(house.certificate_context) == 1
             new = (await house.settled("app.internal")).current
     assert new is not None
     assert new.spki_sha256 != held.spki_sha256
@@ -138,8 +149,8 @@ async def test_proofs_are_published_told_and_taken_away(db: Database, tmp_path: 
 
 async def test_a_proof_that_nobody_can_publish_is_told_with_its_name(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path, proofs=True)
-    tools = replace(house.tools, solver_for=lambda proof: None)
-    async with house.working(kinds=lifecycle.kinds(tools), only=True):
+    services = replace(house.tools, solver_for=lambda proof: None)
+    async with house.working(kinds=issuance_duties.kinds(services), only=True):
         await house.ask(NAME)
         view = await house.settled(NAME)
     assert view.status.reason_code == "NO_SOLVER"
@@ -158,7 +169,7 @@ async def test_a_ca_that_takes_its_time_is_polled_without_holding_a_worker(db: D
 async def test_looking_at_an_order_is_not_paid_for_like_an_order(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path, polls=5)
     limits = {"requests": [100, 0.001], "orders": [2, 3600]}
-    await issuers.change(house.keeper, "ca", {"limits": limits}, actor="local:op")
+    await house.write(manage_issuers.change, "ca", {"limits": limits}, actor="local:op")
     async with house.working():
         await house.ask(NAME)
         await house.settled(NAME)
@@ -170,11 +181,11 @@ async def test_a_reused_key_is_the_same_key(db: Database, tmp_path: Path) -> Non
     async with house.working():
         await house.ask(NAME, reuse_key=True)
         first = await house.settled(NAME)
-        await certificates.renew(house.keeper, NAME, actor="local:alice")
+        await house.renew(NAME, actor="local:alice")
         second = await house.settled(NAME)
         await house.ask("b.example.com")
         other = await house.settled("b.example.com")
-        await certificates.renew(house.keeper, "b.example.com", actor="local:alice")
+        await house.renew("b.example.com", actor="local:alice")
         another = await house.settled("b.example.com")
     assert first.current and second.current and other.current and another.current  # noqa: PT018
     assert first.current.spki_sha256 == second.current.spki_sha256
@@ -190,11 +201,11 @@ async def test_a_key_that_is_compromised_or_of_another_kind_is_not_reused(db: Da
         await house.ask(NAME, reuse_key=True)
         first = (await house.settled(NAME)).current
         assert first is not None
-        await certificates.revoke(house.keeper, NAME, reason=1, actor="local:alice")
+        await house.revoke(NAME, reason=1, actor="local:alice")
         replaced = (await house.settled(NAME)).current
         assert replaced is not None
         assert replaced.spki_sha256 != first.spki_sha256
-        await certificates.change(house.keeper, NAME, {"key_kind": "rsa-2048"}, actor="local:alice")
+        await house.change(NAME, key="rsa-2048")
         other = (await house.settled(NAME)).current
         assert other is not None
     assert x509.load_pem_x509_certificate(other.chain_pem.encode()).public_key().key_size == 2048  # type: ignore[union-attr]
@@ -213,7 +224,7 @@ async def test_a_certificate_for_other_names_is_refused_and_told(db: Database, t
     assert view.status.reason_code == "WRONG_CERTIFICATE"
     assert view.certificate.failing is not None
     assert view.certificate.failing.attempts == 1
-    failed = [each for each in await certificates.timeline(house.keeper, NAME) if each.name == "issuance.failed"]
+    failed = [each for each in await house.timeline(NAME) if each.name == "issuance.failed"]
     assert failed[0].details["alert"] is True
     assert await _count(db, "certificate_versions") == 0
 
@@ -224,7 +235,7 @@ async def test_a_certificate_for_another_key_is_refused_and_the_old_one_stays(db
         await house.ask(NAME)
         before = await house.settled(NAME)
         house.cas["ca"].other_key = ec.generate_private_key(ec.SECP256R1())
-        await certificates.renew(house.keeper, NAME, actor="local:alice")
+        await house.renew(NAME, actor="local:alice")
         after = await house.settled(NAME)
     assert after.current == before.current
     assert after.status.reason_code == "WRONG_CERTIFICATE"
@@ -256,17 +267,17 @@ async def test_an_expired_certificate_is_refused(db: Database, tmp_path: Path) -
 )
 def test_a_bad_name_is_refused_with_a_sentence(names: list[str], code: str) -> None:
     with pytest.raises(NameRefused) as refused:
-        certificates.identifiers_of(names)
+        identifiers_of(names)
     assert refused.value.code == code
     assert str(refused.value).endswith(".")
 
 
 def test_a_hundred_and_one_names_are_too_many_and_a_hundred_are_not() -> None:
     names = [f"n{n}.example.com" for n in range(101)]
-    with pytest.raises(certificates.WishRefused, match="at most 100"):
-        certificates.identifiers_of(names)
-    assert len(certificates.identifiers_of(names[:100])) == 100
-    assert len(certificates.identifiers_of(names[:100] + names[:1])) == 100
+    with pytest.raises(WishRefused, match="at most 100"):
+        identifiers_of(names)
+    assert len(identifiers_of(names[:100])) == 100
+    assert len(identifiers_of(names[:100] + names[:1])) == 100
 
 
 async def test_an_unknown_ca_is_refused_with_those_that_are_known(db: Database, tmp_path: Path) -> None:
@@ -280,9 +291,9 @@ async def test_an_unknown_ca_is_refused_with_those_that_are_known(db: Database, 
 async def test_a_name_is_taken_until_it_is_archived(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     first = await house.ask(NAME)
-    with pytest.raises(certificates.CertificateExists):
+    with pytest.raises(lifecycle.CertificateExists):
         await house.ask(NAME)
-    await certificates.set_state(house.keeper, NAME, "archived", actor="local:alice")
+    await house.set_state(NAME, "archived", actor="local:alice")
     second = await house.ask(NAME)
     assert second.certificate.id != first.certificate.id
 
@@ -295,7 +306,7 @@ async def test_many_who_renew_at_once_get_one_attempt(db: Database, tmp_path: Pa
     async with house.working():
         await house.ask(NAME)
         await house.settled(NAME)
-    asked = [certificates.renew(house.keeper, NAME, actor=f"local:{n}") for n in range(20)]
+    asked = [house.renew(NAME, actor=f"local:{n}") for n in range(20)]
     assert len({each.id for each in await asyncio.gather(*asked)}) == 1
     async with house.working():
         await house.settled(NAME)
@@ -307,24 +318,24 @@ async def test_a_cancelled_attempt_ends_at_its_next_step_and_counts_for_nothing(
     async with house.working():
         await house.ask(NAME)
         await house.until(lambda: "finalize" in house.cas["ca"].calls)
-        await certificates.cancel(house.keeper, NAME, actor="local:alice", why="a mistake")
+        await house.cancel(NAME, actor="local:alice", why="a mistake")
         view = await house.settled(NAME)
         await house.until_no_job("issue")
     assert view.certificate.failing is None
     assert view.status.next_attempt_at is not None
     [attempt] = await db.read(lambda tx: issuances.of(tx, view.certificate.id))
-    assert (attempt.state, attempt.error) == (State.CANCELLED, "a mistake")
+    assert (attempt.state, attempt.error) == (IssuanceState.CANCELLED, "a mistake")
 
 
 async def test_pausing_stops_and_resuming_goes_on(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.ask(NAME)
-    await certificates.set_state(house.keeper, NAME, "paused", actor="local:alice")
+    await house.set_state(NAME, "paused", actor="local:alice")
     view = await house.attempt(NAME)
     assert (view.status.phase, view.status.next_attempt_at) == (Phase.PAUSED, None)
-    with pytest.raises(certificates.NotNow):
-        await certificates.renew(house.keeper, NAME, actor="local:alice")
-    await certificates.set_state(house.keeper, NAME, "resumed", actor="local:alice")
+    with pytest.raises(lifecycle.NotNow):
+        await house.renew(NAME, actor="local:alice")
+    await house.set_state(NAME, "resumed", actor="local:alice")
     view = await house.attempt(NAME)
     assert view.status.phase is Phase.OK
 
@@ -333,7 +344,7 @@ async def test_an_issuance_without_a_job_gets_it_back(db: Database, tmp_path: Pa
     house = await a_house(db, tmp_path)
     await house.ask(NAME)
     await db.write(lambda tx: tx.run("DELETE FROM jobs WHERE kind = 'issue'"))
-    assert await sweep.reconcile(db, lifecycle.families(house.keeper), no_points) == 1
+    assert await sweep.reconcile(db, issuance_duties.families(house.certificate_context), no_points) == 1
     view = await house.worked(NAME)
     assert view.status.phase is Phase.OK
 
@@ -342,7 +353,7 @@ async def test_an_issuance_whose_job_died_is_over_and_counted(db: Database, tmp_
     house = await a_house(db, tmp_path)
     await house.ask(NAME)
     await db.write(lambda tx: tx.run("UPDATE jobs SET state = 'dead' WHERE kind = 'issue'"))
-    await sweep.reconcile(db, lifecycle.families(house.keeper), no_points)
+    await sweep.reconcile(db, issuance_duties.families(house.certificate_context), no_points)
     view = await house.view(NAME)
     assert view.issuance is None
     assert (view.status.phase, view.status.reason_code) == (Phase.FAILING, "INTERNAL")
@@ -383,7 +394,7 @@ async def test_a_ca_that_stays_away_is_one_failure_after_five_tries(db: Database
     assert view.certificate.failing is not None
     assert (view.certificate.failing.attempts, view.status.reason_code) == (1, "CA_DOWN")
     assert house.cas["ca"].calls.count("place") == 5
-    row = await issuers.get(house.keeper, "ca")
+    row = await house.read(manage_issuers.found, "ca")
     assert row.breaker.until is not None
 
 
@@ -391,7 +402,7 @@ async def test_a_ca_that_has_the_csr_is_waited_for_longer_so_that_there_is_no_se
     db: Database, tmp_path: Path
 ) -> None:
     house = await a_house(db, tmp_path, polls=1)
-    await issuers.change(house.keeper, "ca", {"limits": {"requests": [1000, 0.001]}}, actor="local:op")
+    await house.write(manage_issuers.change, "ca", {"limits": {"requests": [1000, 0.001]}}, actor="local:op")
     ca = house.cas["ca"]
     async with house.working():
         ca.troubles["finalize"] = [TryLater("the answer was lost", reason="CA_DOWN")]
@@ -448,16 +459,16 @@ async def test_whoever_renews_by_hand_again_and_again_waits_when_the_ca_allows_n
     """It skips the wait, not the budget."""
     house = await a_house(db, tmp_path)
     limits = {"failures": [5, 720], "per_set": [100, 1], "requests": [100, 0.001]}
-    await issuers.change(house.keeper, "ca", {"limits": limits}, actor="local:op")
+    await house.write(manage_issuers.change, "ca", {"limits": limits}, actor="local:op")
     failed = Failed(why="404", reason="VALIDATION_FAILED")
     house.cas["ca"].troubles["look"] = [failed] * 9
     async with house.working():
         await house.ask(NAME)
         await house.settled(NAME)
         for _ in range(4):
-            await certificates.renew(house.keeper, NAME, actor="local:alice")
+            await house.renew(NAME, actor="local:alice")
             await house.settled(NAME)
-        await certificates.renew(house.keeper, NAME, actor="local:alice")
+        await house.renew(NAME, actor="local:alice")
 
         async def waits() -> bool:
             view = await house.view(NAME)
@@ -478,12 +489,12 @@ async def test_what_is_only_about_replaces_is_tried_once_more_without_and_not_co
         await house.ask(NAME)
         await house.settled(NAME)
     house.cas["ca"].troubles["place"] = [Refused("already replaced", reason="REPLACES_REJECTED")]
-    await certificates.renew(house.keeper, NAME, actor="local:alice")
+    await house.renew(NAME, actor="local:alice")
     await db.write(lambda tx: tx.run("UPDATE issuances SET replaces = 'a.b' WHERE state = 'requested'"))
     view = await house.worked(NAME)
     assert view.certificate.failing is None
     assert len(house.cas["ca"].issued) == 2
-    assert [each.wish.replaces for each in house.cas["ca"].orders.values()] == [None, None]
+    assert [each.request.replaces for each in house.cas["ca"].orders.values()] == [None, None]
 
 
 # ── More than one CA ──
@@ -498,7 +509,7 @@ async def test_after_three_failures_the_next_ca_of_the_list_is_asked(db: Databas
         for _ in range(3):
             view = await house.settled(NAME)
             assert view.current is None
-            await certificates.renew(house.keeper, NAME, actor="local:alice")
+            await house.renew(NAME, actor="local:alice")
         view = await house.settled(NAME)
     assert view.current is not None
     assert view.current.issuer == "second"
@@ -507,7 +518,7 @@ async def test_after_three_failures_the_next_ca_of_the_list_is_asked(db: Databas
 async def test_a_paused_ca_is_passed_over_and_without_another_it_is_waited_for(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.add("second", TruthfulCa())
-    await issuers.pause(house.keeper, "ca", actor="local:op")
+    await house.write(manage_issuers.ISSUERS.pause, "ca", actor="local:op")
     async with house.working():
         await house.ask(NAME, issuers=["ca", "second"])
         view = await house.settled(NAME)
@@ -516,6 +527,6 @@ async def test_a_paused_ca_is_passed_over_and_without_another_it_is_waited_for(d
     view = await house.ask("alone.example.com")
     assert view.issuance is None
     assert view.status.reason_code == "ISSUER_PAUSED"
-    await issuers.resume(house.keeper, "ca", actor="local:op")
+    await house.write(manage_issuers.ISSUERS.resume, "ca", actor="local:op")
     view = await house.attempt("alone.example.com")
     assert view.current is not None

@@ -9,14 +9,18 @@ import pytest
 from tests.support.lifecycle import House, a_house
 from tests.support.upstream import Site, ask, our_site
 
-from holdfast.core.job import Priority
+from holdfast.core.work.job import Priority
 from holdfast.errors import Refused, TryLater
-from holdfast.operations import approvals, certificates, issuers, issuing, new_accounts
-from holdfast.operations.issuers import IssuerRefused, NoSuchIssuer
-from holdfast.store import issuances, issuer_accounts, jobs, versions
+from holdfast.operations.certificates.views import View
+from holdfast.operations.issuance import attempts as issuance_attempts
+from holdfast.operations.issuers import account_keys
+from holdfast.operations.issuers import manage as manage_issuers
+from holdfast.operations.issuers.manage import IssuerRefused, NoSuchIssuer
+from holdfast.store import issuances, versions
 from holdfast.store import issuers as rows
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
+from holdfast.store.work import jobs
 
 pytestmark = pytest.mark.anyio
 NAME, OTHER, LOCAL = "www.example.com", "other.example.com", "127.0.0.1"
@@ -25,7 +29,7 @@ HOUR = timedelta(hours=1)
 
 
 async def events(house: House, name: str, ref: str = NAME) -> list[dict[str, Any]]:
-    return [dict(each.details) for each in await certificates.timeline(house.keeper, ref) if each.name == name]
+    return [dict(each.details) for each in await house.timeline(ref) if each.name == name]
 
 
 # ── A name that the CA paused ──
@@ -48,7 +52,7 @@ async def test_a_name_that_the_ca_paused_stops_its_certificate_and_no_other(db: 
     row = await db.read(lambda tx: rows.get(tx, "ca"))
     assert row is not None
     assert row.breaker.until is None
-    [told] = await db.read(lambda tx: tx.rows("SELECT body FROM notices"))
+    [told] = await db.read(lambda tx: tx.rows("SELECT body FROM notifications"))
     assert LINK in told["body"]
 
 
@@ -56,7 +60,7 @@ async def test_a_limit_on_a_domain_holds_up_no_renewal_but_its_own(db: Database,
     """One that is exempt does not pay for its domain: nothing wider may be held for it."""
     house = await a_house(db, tmp_path)
     limits = {"requests": [100, 0.01], "orders": None, "per_domain": None}
-    await issuers.change(house.keeper, "ca", {"limits": limits}, actor="local:op")
+    await house.write(manage_issuers.change, "ca", {"limits": limits}, actor="local:op")
     said = 'ca, a new order: too many certificates (50) already issued for "example.com" in the last 168h0m0s'
     house.cas["ca"].troubles["place"] = [TryLater(said, after=3 * HOUR, reason="CA_RATE_LIMITED")]
     async with house.working():
@@ -76,15 +80,15 @@ async def test_a_limit_on_a_domain_holds_up_no_renewal_but_its_own(db: Database,
 async def test_a_life_begins_with_the_order_and_not_with_the_wish(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.ask(NAME, lifetime=48 * HOUR, approval_required=True)
-    [asked] = await approvals.pending(house.keeper)
+    [asked] = await house.pending()
     long_ago = datetime.now(UTC) - timedelta(days=1)
     await db.write(lambda tx: tx.run("UPDATE issuances SET started_at = :at", at=long_ago))
-    await approvals.approve(house.keeper, asked.id, actor="local:bob")
+    await house.approve(asked.id, actor="local:bob")
     begun = datetime.now(UTC)
     view = await house.worked(NAME)
     assert view.current is not None, view.status
     [order] = house.cas["ca"].orders.values()
-    assert order.wish.not_after >= begun + 48 * HOUR - timedelta(minutes=1)
+    assert order.request.not_after >= begun + 48 * HOUR - timedelta(minutes=1)
 
 
 async def test_a_ca_that_lets_nobody_choose_a_lifetime_is_asked_once_more_without_and_then_not_again(
@@ -98,10 +102,10 @@ async def test_a_ca_that_lets_nobody_choose_a_lifetime_is_asked_once_more_withou
         first = await house.settled(NAME)
         assert (first.certificate.failing, ca.calls.count("place")) == (None, 2)
         assert "not supported" in (await events(house, "issuance.any_lifetime"))[0]["error"]
-        await certificates.renew(house.keeper, NAME, actor="local:alice")
+        await house.renew(NAME, actor="local:alice")
         await house.settled(NAME)
     assert ca.calls.count("place") == 3
-    assert [each.wish.not_after for each in ca.orders.values()] == [None, None]
+    assert [each.request.not_after for each in ca.orders.values()] == [None, None]
     assert len(await events(house, "issuance.any_lifetime")) == 2
 
 
@@ -115,8 +119,8 @@ async def test_an_attempt_under_way_becomes_urgent_when_what_it_replaces_is_revo
     async with house.working():
         await house.ask(NAME)
         await house.settled(NAME)
-    begun = await certificates.renew(house.keeper, NAME, actor="local:alice")
-    await certificates.revoke(house.keeper, NAME, reason=1, actor="local:alice")
+    begun = (await house.renew(NAME, actor="local:alice")).operation
+    await house.revoke(NAME, reason=1, actor="local:alice")
     view = await house.view(NAME)
     assert view.issuance is not None
     assert view.issuance.id == begun.id
@@ -138,7 +142,7 @@ async def test_an_attempt_under_way_becomes_urgent_when_what_it_replaces_is_revo
 
 def _lost_and_found(tx: Tx) -> None:
     tx.run("DELETE FROM jobs WHERE kind = 'issue'")
-    for spec in issuing.owed(tx, ["job_found"]):
+    for spec in issuance_attempts.owed(tx, ["job_found"]):
         jobs.enqueue(tx, spec)
 
 
@@ -159,7 +163,7 @@ async def test_an_account_that_is_gone_while_an_order_is_placed_is_no_failure_un
     assert [each.reason for each in attempts] == [None, "ACCOUNT_GONE"]
     house.cas["ca"].troubles["look"] = [gone, gone]
     async with house.working():
-        await certificates.renew(house.keeper, NAME, actor="local:alice")
+        await house.renew(NAME, actor="local:alice")
         view = await house.settled(NAME)
     assert view.status.attempt == 1
 
@@ -171,12 +175,12 @@ async def ours(db: Database, tmp_path: Path) -> AsyncIterator[Site]:
 
 
 async def _states(site: Site) -> list[str]:
-    return [each.state for each in await site.house.db.read(lambda tx: issuer_accounts.of(tx, "acme"))]
+    return [each.state for each in await site.house.db.read(lambda tx: rows.accounts_of(tx, "acme"))]
 
 
 async def test_an_account_that_was_deactivated_is_replaced_and_one_that_was_revoked_is_not(ours: Site) -> None:
-    async def renewed() -> certificates.View:
-        await certificates.renew(ours.house.keeper, "site", actor="local:alice")
+    async def renewed() -> View:
+        await ours.house.renew("site", actor="local:alice")
         return await ours.obtained("site")
 
     async def ended(word: str) -> None:
@@ -201,19 +205,18 @@ async def test_an_account_that_was_deactivated_is_replaced_and_one_that_was_revo
 
 
 async def test_a_new_account_can_be_asked_for_and_what_is_under_way_is_begun_anew(ours: Site) -> None:
-    keeper = ours.house.keeper
     with pytest.raises(IssuerRefused, match="no account"):
-        await new_accounts.begin_anew(keeper, "acme", actor="local:op")
+        await ours.house.write(account_keys.begin_anew, "acme", actor="local:op")
     async with ours.working():
         await ask(ours, "site", LOCAL)
         first = await ours.obtained("site")
-    await certificates.renew(keeper, "site", actor="local:alice")
+    await ours.house.renew("site")
     issuer = await ours.upstream.make(await _row(ours))
     await issuer.probe()
     ref = {"order": "https://gone", "finalize": "https://gone", "account": first.current and first.current.account}
     text = "UPDATE issuances SET state = 'ordered', ref = :ref WHERE state = 'requested'"
     await ours.house.db.write(lambda tx: tx.run(text, ref=str(ref).replace("'", '"')))
-    await new_accounts.begin_anew(keeper, "acme", actor="local:op")
+    await ours.house.write(account_keys.begin_anew, "acme", actor="local:op")
     async with ours.working():
         view = await ours.obtained("site")
     assert view.certificate.failing is None, view.status
@@ -222,9 +225,9 @@ async def test_a_new_account_can_be_asked_for_and_what_is_under_way_is_begun_ane
     assert view.current is not None
     assert view.current.account != first.current.account
     with pytest.raises(NoSuchIssuer):
-        await new_accounts.begin_anew(keeper, "nobody", actor="local:op")
+        await ours.house.write(account_keys.begin_anew, "nobody", actor="local:op")
     with pytest.raises(IssuerRefused, match="no account of our own"):
-        await new_accounts.begin_anew(keeper, "ca", actor="local:op")
+        await ours.house.write(account_keys.begin_anew, "ca", actor="local:op")
 
 
 async def _row(site: Site) -> Any:
@@ -238,8 +241,8 @@ async def test_what_another_account_ordered_is_revoked_by_its_own_key(ours: Site
     async with ours.working():
         await ask(ours, "site", LOCAL)
         before = await ours.obtained("site")
-        await new_accounts.begin_anew(ours.house.keeper, "acme", actor="local:op")
-        await certificates.revoke(ours.house.keeper, "site", reason=4, actor="local:alice")
+        await ours.house.write(account_keys.begin_anew, "acme", actor="local:op")
+        await ours.house.revoke("site", reason=4, actor="local:alice")
         await ours.obtained("site")
         await ours.house.until_no_job("revoke")
     assert before.current is not None
@@ -257,8 +260,10 @@ async def test_changed_contacts_reach_the_ca_with_the_next_use_of_the_account(ou
     await (await ours.upstream.make(await _row(ours))).probe()
     assert "ops@" not in (await known())[0]
     row = await _row(ours)
-    await issuers.change(ours.house.keeper, "acme", {**row.settings, "contacts": ["ops@example.com"]}, actor="local:op")
+    await ours.house.write(
+        manage_issuers.change, "acme", {**row.settings, "contacts": ["ops@example.com"]}, actor="local:op"
+    )
     await ours.upstream.make(await _row(ours))
     assert [("mailto:ops@example.com" in each) for each in await known()] == [True]
-    [account] = await ours.house.db.read(lambda tx: issuer_accounts.of(tx, "acme"))
+    [account] = await ours.house.db.read(lambda tx: rows.accounts_of(tx, "acme"))
     assert account.contacts == ("ops@example.com",)

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from tests.support.lifecycle import DAY, House, TruthfulCa, a_house, a_moving_house
 
-from holdfast.core.certificate import Rule, Window
+from holdfast.core.certificate import MaintenanceWindow, RenewalPolicy
 from holdfast.core.status import Phase
-from holdfast.engine import ari, lifecycle, renew
+from holdfast.engine.issuance import duties as issuance_duties
+from holdfast.engine.issuance import renewals
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import RenewalWindow
-from holdfast.operations import certificates, issuers
+from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.store import certificates as rows
-from holdfast.store import challenge_responses, issuances
+from holdfast.store import issuances
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
 
@@ -26,7 +27,7 @@ HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 async def asked(house: House) -> None:
     """Renewal information is asked for, and heard."""
-    assert await ari.sweep(house.keeper) >= 1
+    assert await renewals.sweep_ari(house.certificate_context) >= 1
     async with house.working():
         await house.until_no_job("ari")
 
@@ -48,7 +49,7 @@ async def test_a_certificate_is_renewed_when_its_time_comes_and_not_before(tmp_p
     async with a_moving_house(tmp_path) as (house, clock):
         await house.ask(NAME)
         first = await house.worked(NAME)
-        assert await renew.sweep(house.keeper) == 0
+        assert await renewals.sweep_due(house.certificate_context) == 0
         clock.ahead += 60 * DAY
         second = await house.attempt(NAME)
         assert first.current is not None
@@ -63,9 +64,9 @@ async def test_two_replicas_that_sweep_together_begin_each_renewal_once(db: Data
     house = await a_house(db, tmp_path)
     for n in range(30):
         await house.ask(f"n{n}.example.com")
-        await certificates.cancel(house.keeper, f"n{n}.example.com", actor="local:test", why="later")
+        await house.cancel(f"n{n}.example.com", actor="local:test", why="later")
     await db.write(lambda tx: tx.run("UPDATE certificates SET next_action_at = now_us()"))
-    begun = await asyncio.gather(*(renew.sweep(house.keeper) for _ in range(4)))
+    begun = await asyncio.gather(*(renewals.sweep_due(house.certificate_context) for _ in range(4)))
     assert sum(begun) == 30
     found = await db.read(lambda tx: tx.rows("SELECT certificate FROM issuances WHERE state = 'requested'"))
     assert len({row["certificate"] for row in found}) == len(found) == 30
@@ -73,11 +74,11 @@ async def test_two_replicas_that_sweep_together_begin_each_renewal_once(db: Data
 
 async def test_a_sweep_of_more_than_a_page_finds_all(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
-    await issuers.pause(house.keeper, "ca", actor="local:op")
-    for n in range(renew.PAGE + 5):
+    await house.write(manage_issuers.ISSUERS.pause, "ca", actor="local:op")
+    for n in range(renewals.DUE_PAGE + 5):
         await house.ask(f"n{n}.example.com")
-    await issuers.resume(house.keeper, "ca", actor="local:op")
-    assert await renew.sweep(house.keeper) == renew.PAGE + 5
+    await house.write(manage_issuers.ISSUERS.resume, "ca", actor="local:op")
+    assert await renewals.sweep_due(house.certificate_context) == renewals.DUE_PAGE + 5
 
 
 async def test_those_with_the_least_time_left_go_first(db: Database, tmp_path: Path) -> None:
@@ -99,19 +100,19 @@ async def test_those_with_the_least_time_left_go_first(db: Database, tmp_path: P
         tx.run("UPDATE certificates SET next_action_at = now_us()")
 
     await db.write(age)
-    await renew.sweep(house.keeper)
+    await renewals.sweep_due(house.certificate_context)
     async with house.working(slots=1):
         for n in range(4):
             await house.settled(f"n{n}.example.com")
-    order = [order.wish.identifiers[0].value for order in list(house.cas["ca"].orders.values())[4:]]
+    order = [order.request.identifiers[0].value for order in list(house.cas["ca"].orders.values())[4:]]
     assert order == [f"n{n}.example.com" for n in (3, 2, 1, 0)]
 
 
 async def test_a_maintenance_window_is_waited_for_and_said(tmp_path: Path) -> None:
     async with a_moving_house(tmp_path) as (house, clock):
         day = (clock.now() + 60 * DAY).weekday()
-        window = Window(days=frozenset({(day + 2) % 7}), opens=120, closes=180)
-        await house.ask(NAME, windows=(window,), rule=Rule(fraction=0.6))
+        window = MaintenanceWindow(days=frozenset({(day + 2) % 7}), opens=120, closes=180)
+        await house.ask(NAME, windows=(window,), rule=RenewalPolicy(fraction=0.6))
         before = await house.worked(NAME)
         clock.ahead += 60 * DAY
         view = await house.attempt(NAME)
@@ -134,7 +135,7 @@ async def test_a_certificate_that_nobody_would_come_back_to_is_found(db: Databas
         await house.ask(NAME)
         await house.settled(NAME)
     await db.write(lambda tx: tx.run("UPDATE certificates SET next_action_at = NULL"))
-    await renew.sweep(house.keeper)
+    await renewals.sweep_due(house.certificate_context)
     view = await house.view(NAME)
     assert view.certificate.next_action_at == view.status.next_attempt_at
     assert view.certificate.next_action_at is not None
@@ -147,6 +148,19 @@ def a_window(start: datetime, end: datetime, **more: object) -> RenewalWindow:
     return RenewalWindow(start=start.replace(microsecond=0), end=end.replace(microsecond=0), **more)  # type: ignore[arg-type]
 
 
+async def test_an_issuer_with_a_session_is_kept_alive_when_windows_are_asked_for(tmp_path: Path) -> None:
+    class Session(TruthfulCa):
+        async def keep_alive(self) -> None:
+            self._call("keep_alive")
+
+    async with a_moving_house(tmp_path) as (house, _):
+        await house.add("session", Session())
+        await house.ask(NAME, issuers=["session"])
+        await house.worked(NAME)
+        await asked(house)
+        assert house.cas["session"].calls.count("keep_alive") == 1
+
+
 async def test_a_window_is_asked_for_after_issuing_and_one_instant_in_it_is_kept(tmp_path: Path) -> None:
     async with a_moving_house(tmp_path) as (house, clock):
         house.cas["ca"].window = a_window(clock.now() + 50 * DAY, clock.now() + 70 * DAY)
@@ -157,7 +171,7 @@ async def test_a_window_is_asked_for_after_issuing_and_one_instant_in_it_is_kept
         assert view.certificate.ari is not None
         picked = view.certificate.ari.pick
         assert view.certificate.next_action_at == picked
-        assert await ari.sweep(house.keeper) == 0  # not before the CA wants to be asked
+        assert await renewals.sweep_ari(house.certificate_context) == 0  # not before the CA wants to be asked
         clock.ahead += 6 * HOUR + MINUTE
         await asked(house)
         view = await house.view(NAME)
@@ -183,7 +197,7 @@ async def test_a_window_that_moves_to_now_renews_at_once_and_is_told(tmp_path: P
         await asked(house)
         view = await house.attempt(NAME)
         assert view.current != before.current
-        events = [each for each in await certificates.timeline(house.keeper, NAME) if each.name == "ari.moved"]
+        events = [each for each in await house.timeline(NAME) if each.name == "ari.moved"]
         assert events[0].details["explanation"] == "https://ca.example/incident"
         assert view.certificate.ari_forced_at is not None
         # the same answer about the new certificate does not send us round in circles
@@ -198,7 +212,7 @@ async def test_a_ca_that_does_not_answer_is_asked_again_later(tmp_path: Path) ->
         await house.ask(NAME)
         await house.worked(NAME)
         await asked(house)
-        assert await ari.sweep(house.keeper) == 0
+        assert await renewals.sweep_ari(house.certificate_context) == 0
         clock.ahead += 31 * MINUTE
         await asked(house)
         assert house.cas["ca"].calls.count("renewal_window") == 2
@@ -209,8 +223,8 @@ async def test_an_archived_certificate_is_not_asked_about(db: Database, tmp_path
     async with house.working():
         await house.ask(NAME)
         await house.settled(NAME)
-    await certificates.set_state(house.keeper, NAME, "archived", actor="local:alice")
-    assert await ari.sweep(house.keeper) == 0
+    await house.set_state(NAME, "archived", actor="local:alice")
+    assert await renewals.sweep_ari(house.certificate_context) == 0
 
 
 # ── A CA that is down ──
@@ -225,7 +239,7 @@ async def test_while_a_ca_is_down_one_probes_it_and_the_others_wait(tmp_path: Pa
         async with house.working(slots=1):
 
             async def open_now() -> bool:
-                return (await issuers.get(house.keeper, "ca")).breaker.until is not None
+                return (await house.read(manage_issuers.found, "ca")).breaker.until is not None
 
             await house.until(open_now)
         assert ca.calls.count("place") == 5
@@ -245,7 +259,7 @@ async def test_while_a_ca_is_down_one_probes_it_and_the_others_wait(tmp_path: Pa
                 await quiet(house)
         views = [await house.view(f"n{n}.example.com") for n in range(12)]
         assert all(view.current is not None for view in views)
-        assert (await issuers.get(house.keeper, "ca")).breaker.until is None
+        assert (await house.read(manage_issuers.found, "ca")).breaker.until is None
 
 
 # ── Clean-up ──
@@ -256,15 +270,13 @@ async def test_old_proofs_are_forgotten_and_new_ones_are_not(db: Database, tmp_p
 
     def put(tx: Tx) -> None:
         for token in ("old", "new"):
-            challenge_responses.put(
-                tx, type="http-01", token=token, identifier=NAME, key_authorization=f"{token}.thumb"
-            )
+            issuances.put_response(tx, type="http-01", token=token, identifier=NAME, key_authorization=f"{token}.thumb")
         tx.run("UPDATE challenge_responses SET created_at = created_at - :age WHERE token = 'old'", age=11 * DAY)
 
     await db.write(put)
-    assert await lifecycle.forget_proofs(house.keeper) == 1
-    assert await db.read(lambda tx: challenge_responses.by_token(tx, "http-01", "old")) is None
-    assert await db.read(lambda tx: challenge_responses.by_token(tx, "http-01", "new")) == "new.thumb"
+    assert await issuance_duties.forget_proofs(house.certificate_context) == 1
+    assert await db.read(lambda tx: issuances.response_by_token(tx, "http-01", "old")) is None
+    assert await db.read(lambda tx: issuances.response_by_token(tx, "http-01", "new")) == "new.thumb"
 
 
 async def test_attempts_that_are_long_over_are_forgotten_and_the_keys_in_use_are_not(
@@ -275,13 +287,13 @@ async def test_attempts_that_are_long_over_are_forgotten_and_the_keys_in_use_are
         await house.ask(NAME)
         view = await house.settled(NAME)
         house.cas["ca"].always["place"] = Refused("no", reason="CA_REFUSED")
-        await certificates.renew(house.keeper, NAME, actor="local:alice")
+        await house.renew(NAME, actor="local:alice")
         await house.settled(NAME)
-    assert await lifecycle.forget_issuances(house.keeper, 90 * DAY) == 0
+    assert await issuance_duties.forget_issuances(house.certificate_context, 90 * DAY) == 0
     await db.write(lambda tx: tx.run("UPDATE issuances SET ended_at = ended_at - :age", age=91 * DAY))
-    assert await lifecycle.forget_issuances(house.keeper, 90 * DAY) == 2
+    assert await issuance_duties.forget_issuances(house.certificate_context, 90 * DAY) == 2
     assert view.current is not None
-    key = await house.keeper.vault.reveal(view.current.key_secret)
+    key = await house.certificate_context.secret_store.reveal(view.current.key_secret)
     assert key.reveal().startswith(b"-----BEGIN")
     assert (await house.view(NAME)).current == view.current
 
@@ -321,7 +333,7 @@ async def test_the_scan_for_what_is_due_uses_its_index(db: Database, tmp_path: P
             )
         )
         assert "certificates_due" in str([dict(row) for row in plan])
-    assert await renew.sweep(house.keeper) == 0
+    assert await renewals.sweep_due(house.certificate_context) == 0
 
 
 # ── Too many requests ──
@@ -355,15 +367,15 @@ async def test_a_key_that_nobody_will_ever_use_is_forgotten(db: Database, tmp_pa
         await house.ask(NAME, reuse_key=True)
         await house.settled(NAME)
         for _ in range(3):
-            await certificates.renew(house.keeper, NAME, actor="local:alice")
+            await house.renew(NAME, actor="local:alice")
             await house.settled(NAME)
     assert await db.read(lambda tx: tx.rows("SELECT id FROM secrets")) == []
     del house.cas["ca"].always["place"]
     async with house.working():
-        await certificates.renew(house.keeper, NAME, actor="local:alice")
+        await house.renew(NAME, actor="local:alice")
         view = await house.settled(NAME)
         house.cas["ca"].always["place"] = Refused("no", reason="CA_REFUSED")
-        await certificates.renew(house.keeper, NAME, actor="local:alice")
+        await house.renew(NAME, actor="local:alice")
         await house.settled(NAME)
     assert view.current is not None
     kept = await db.read(lambda tx: tx.rows("SELECT id FROM secrets"))
@@ -375,6 +387,6 @@ async def test_a_key_that_the_ca_may_have_certified_is_kept(db: Database, tmp_pa
     async with house.working():
         await house.ask(NAME)
         await house.until(lambda: house.cas["ca"].calls.count("look") >= 3)
-        await certificates.cancel(house.keeper, NAME, actor="local:alice", why="enough")
+        await house.cancel(NAME, actor="local:alice", why="enough")
         await house.settled(NAME)
     assert len(await db.read(lambda tx: tx.rows("SELECT id FROM secrets"))) == 1

@@ -1,19 +1,26 @@
 """Approvals, exports, adoptions, revocations and changes: who may do what, and what is written down; on both stores."""
 
+import base64
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.serialization import pkcs12
+from pydantic import ValidationError
 from tests.support.lifecycle import House, TruthfulCa, a_house, a_moving_house
+from tests.support.running import context_of, run, services_of
 from tests.support.secrets_planted import EXPORT_PASSPHRASE
 
-from holdfast.core.certificate import Wanted
-from holdfast.core.forecast_months import WhatIf
+from holdfast.core.certificate import CertificateSpec
 from holdfast.core.status import Phase
-from holdfast.engine import renew
-from holdfast.operations import approvals, certificates, desired, forecasting, issuers, keeping
-from holdfast.operations.approvals import Decided, NotYours
+from holdfast.engine.issuance import renewals
+from holdfast.operations.certificates import documents, key_export, lifecycle, statistics
+from holdfast.operations.certificates.checks import WishRefused, identifiers_of
+from holdfast.operations.certificates.refs import NoSuchCertificate
+from holdfast.operations.issuance import approvals
+from holdfast.operations.issuance.approvals import Decided, NotYours
+from holdfast.operations.issuers import manage as manage_issuers
+from holdfast.operations.runner import Options
 from holdfast.pki import keys
 from holdfast.secret import Secret
 from holdfast.store import journal, versions
@@ -28,7 +35,7 @@ async def _audited(db: Database) -> list[tuple[str, str]]:
 
 
 async def _waiting(house: House) -> str:
-    [pending] = await approvals.pending(house.keeper)
+    [pending] = await house.pending()
     return pending.id
 
 
@@ -43,10 +50,10 @@ async def test_nothing_is_ordered_before_a_second_person_approves(db: Database, 
     assert await db.read(lambda tx: tx.rows("SELECT id FROM jobs WHERE kind = 'issue'")) == []
     approval = await _waiting(house)
     with pytest.raises(NotYours):
-        await approvals.approve(house.keeper, approval, actor="local:alice")
-    await approvals.approve(house.keeper, approval, actor="local:bob", note="fine")
+        await house.approve(approval, actor="local:alice")
+    await house.approve(approval, actor="local:bob", note="fine")
     with pytest.raises(Decided):
-        await approvals.reject(house.keeper, approval, actor="local:carol", note="too late")
+        await house.reject(approval, actor="local:carol", note="too late")
     view = await house.worked(NAME)
     assert view.status.phase is Phase.OK
     assert ("local:bob", "approval_approved") in await _audited(db)
@@ -55,7 +62,7 @@ async def test_nothing_is_ordered_before_a_second_person_approves(db: Database, 
 async def test_a_rejection_backs_off_like_any_failure(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.ask(NAME, approval_required=True)
-    await approvals.reject(house.keeper, await _waiting(house), actor="local:bob", note="not this name")
+    await house.reject(await _waiting(house), actor="local:bob", note="not this name")
     view = await house.view(NAME)
     assert (view.status.reason_code, view.status.attempt) == ("APPROVAL_REJECTED", 1)
     assert view.status.last_error == "not this name"
@@ -68,15 +75,15 @@ async def test_what_nobody_decides_is_rejected_and_the_next_attempt_asks_again(t
     async with a_moving_house(tmp_path) as (house, clock):
         await house.ask(NAME, approval_required=True)
         late = await _waiting(house)
-        assert await approvals.time_out(house.keeper) == 0
+        assert await approvals.time_out(house.certificate_context) == 0
         clock.ahead += timedelta(days=3, seconds=1)
         with pytest.raises(Decided):
-            await approvals.approve(house.keeper, late, actor="local:bob")
-        assert await approvals.time_out(house.keeper) == 1
+            await house.approve(late, actor="local:bob")
+        assert await approvals.time_out(house.certificate_context) == 1
         view = await house.view(NAME)
         assert view.status.reason_code == "APPROVAL_TIMED_OUT"
         clock.ahead += timedelta(hours=1, seconds=1)
-        assert await renew.sweep(house.keeper) == 1
+        assert await renewals.sweep_due(house.certificate_context) == 1
         assert await _waiting(house) != late
         assert house.cas["ca"].calls == []
 
@@ -85,21 +92,22 @@ async def test_what_nobody_decides_is_rejected_and_the_next_attempt_asks_again(t
 async def test_every_path_to_a_certificate_asks_for_approval(tmp_path: Path, path: str) -> None:
     async with a_moving_house(tmp_path) as (house, clock):
         await house.ask(NAME, approval_required=True)
-        await approvals.approve(house.keeper, await _waiting(house), actor="local:bob")
+        await house.approve(await _waiting(house), actor="local:bob")
         before = await house.worked(NAME)
         if path == "scheduled":
             clock.ahead += timedelta(days=61)
-            await renew.sweep(house.keeper)
+            await renewals.sweep_due(house.certificate_context)
         elif path == "manual":
-            await certificates.renew(house.keeper, NAME, actor="local:carol")
+            await house.renew(NAME, actor="local:carol")
         elif path == "document":
             entry = {"name": NAME, "names": [NAME, "b.example.com"], "issuers": ["ca"], "approval_required": True}
-            await desired.apply(house.keeper, {"certificates": [entry]}, actor="local:carol")
+            await documents.applied(
+                context_of(house.certificate_context, actor="local:carol"), {"certificates": [entry]}
+            )
         elif path == "revoked":
-            await certificates.revoke(house.keeper, NAME, reason=1, actor="local:carol")
+            await house.revoke(NAME, reason=1, actor="local:carol")
         else:
-            wider = {"identifiers": certificates.identifiers_of([NAME, "b.example.com"])}
-            await certificates.change(house.keeper, NAME, wider, actor="local:carol")
+            await house.change(NAME, names=[NAME, "b.example.com"], actor="local:carol")
         view = await house.view(NAME)
         assert view.status.phase is Phase.AWAITING_APPROVAL
         async with house.working():
@@ -111,9 +119,9 @@ async def test_every_path_to_a_certificate_asks_for_approval(tmp_path: Path, pat
         approval = await _waiting(house)
         if path != "scheduled":
             with pytest.raises(NotYours):
-                await approvals.approve(house.keeper, approval, actor="local:carol")
+                await house.approve(approval, actor="local:carol")
         # Whoever asked long ago may approve a plain renewal: it asks for nothing new.
-        await approvals.approve(house.keeper, approval, actor="local:alice" if path == "scheduled" else "local:dave")
+        await house.approve(approval, actor="local:alice" if path == "scheduled" else "local:dave")
         after = await house.worked(NAME)
         assert after.current is not None
         assert after.current.id != held.id
@@ -122,38 +130,39 @@ async def test_every_path_to_a_certificate_asks_for_approval(tmp_path: Path, pat
 async def test_who_changed_the_wish_may_not_approve_what_the_sweep_begins(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.ask(NAME, approval_required=True)
-    await certificates.set_state(house.keeper, NAME, "paused", actor="local:carol")
-    wider = {"identifiers": certificates.identifiers_of([NAME, "b.example.com"])}
-    await certificates.change(house.keeper, NAME, wider, actor="local:mallory")
-    await certificates.set_state(house.keeper, NAME, "resumed", actor="local:carol")
-    await renew.sweep(house.keeper)
+    await house.set_state(NAME, "paused", actor="local:carol")
+    await house.change(NAME, names=[NAME, "b.example.com"], actor="local:mallory")
+    await house.set_state(NAME, "resumed", actor="local:carol")
+    await renewals.sweep_due(house.certificate_context)
     with pytest.raises(NotYours):
-        await approvals.approve(house.keeper, await _waiting(house), actor="local:mallory")
+        await house.approve(await _waiting(house), actor="local:mallory")
 
 
 async def test_who_changed_the_wish_may_not_approve_what_another_asks_for(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.ask(NAME, approval_required=True)
-    await certificates.set_state(house.keeper, NAME, "paused", actor="local:carol")
-    wider = {"identifiers": certificates.identifiers_of([NAME, "b.example.com"])}
-    await certificates.change(house.keeper, NAME, wider, actor="local:mallory")
-    await certificates.set_state(house.keeper, NAME, "resumed", actor="local:carol")
-    await certificates.renew(house.keeper, NAME, actor="local:carol")
+    await house.set_state(NAME, "paused", actor="local:carol")
+    await house.change(NAME, names=[NAME, "b.example.com"], actor="local:mallory")
+    await house.set_state(NAME, "resumed", actor="local:carol")
+    await house.renew(NAME, actor="local:carol")
     for actor in ("local:mallory", "local:carol"):
         with pytest.raises(NotYours):
-            await approvals.approve(house.keeper, await _waiting(house), actor=actor)
-    await approvals.approve(house.keeper, await _waiting(house), actor="local:bob")
+            await house.approve(await _waiting(house), actor=actor)
+    await house.approve(await _waiting(house), actor="local:bob")
 
 
 async def test_a_change_cannot_get_rid_of_the_second_person(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.ask(NAME, approval_required=True)
     lifted = {"approval_required": False}
-    with pytest.raises(certificates.WishRefused):
-        await certificates.change(house.keeper, NAME, lifted, actor="local:alice")
-    changed = await certificates.change(house.keeper, NAME, lifted, actor="local:ciso", may_lift_approval=True)
+    with pytest.raises(WishRefused):
+        await house.change(NAME, **lifted, actor="local:alice")
+    ids = house.certificate_context.ids()
+    changed = await db.write(
+        lambda tx: lifecycle.change_wanted(tx, NAME, lifted, ids, actor="local:ciso", may_lift_approval=True)
+    )
     assert not changed.wanted.approval_required
-    assert len(await approvals.pending(house.keeper)) == 1  # what waits goes on waiting
+    assert len(await house.pending()) == 1  # what waits goes on waiting
 
 
 # ── Exports and adoptions ──
@@ -164,24 +173,22 @@ async def test_a_key_leaves_only_with_an_audit_row_and_fits_its_chain(db: Databa
     async with house.working():
         await house.ask(NAME)
         view = await house.settled(NAME)
-    public = await keeping.chain_of(house.keeper, NAME)
-    assert public.key is None
+    public = await house.do(key_export.chain, ref=NAME)
+    assert "PRIVATE KEY" not in public
     assert ("local:alice", "key_exported") not in await _audited(db)
-    exported = await keeping.export(house.keeper, NAME, actor="local:alice")
+    exported = await house.do(key_export.export, ref=NAME)
     assert ("local:alice", "key_exported") in await _audited(db)
-    assert exported.key is not None
     assert view.current is not None
-    assert keys.spki_sha256(keys.from_pem(exported.key).public_key()).hex() == view.current.spki_sha256
-    both = await keeping.export(house.keeper, NAME, form="combined", actor="local:alice")
-    assert both.key is not None
-    assert both.key.reveal().endswith(exported.chain)
-    with pytest.raises(certificates.WishRefused):
-        await keeping.export(house.keeper, NAME, form="pkcs12", actor="local:alice")
-    boxed = await keeping.export(
-        house.keeper, NAME, form="pkcs12", passphrase=Secret(EXPORT_PASSPHRASE), actor="local:alice"
-    )
-    assert boxed.key is not None
-    key, leaf, _ = pkcs12.load_key_and_certificates(boxed.key.reveal(), EXPORT_PASSPHRASE.encode())
+    key = keys.from_pem(Secret(exported.key_pem.encode()))
+    assert keys.spki_sha256(key.public_key()).hex() == view.current.spki_sha256
+    assert exported.chain_pem == public
+    both = await house.do(key_export.export, ref=NAME, form="combined")
+    assert both.key_pem == exported.key_pem + public
+    with pytest.raises(WishRefused):
+        await house.do(key_export.export, ref=NAME, form="pkcs12")
+    boxed = await house.do(key_export.export, ref=NAME, form="pkcs12", passphrase=EXPORT_PASSPHRASE)
+    assert boxed.key_pem is None
+    key, leaf, _ = pkcs12.load_key_and_certificates(base64.b64decode(boxed.pkcs12), EXPORT_PASSPHRASE.encode())
     assert key is not None
     assert leaf is not None
     assert f"{leaf.serial_number:x}" == view.current.serial
@@ -192,9 +199,8 @@ async def test_no_secret_is_in_any_audit_row_or_event(db: Database, tmp_path: Pa
     async with house.working():
         await house.ask(NAME)
         await house.settled(NAME)
-    exported = await keeping.export(house.keeper, NAME, actor="local:alice")
-    assert exported.key is not None
-    line = exported.key.reveal().splitlines()[1].decode()
+    exported = await house.do(key_export.export, ref=NAME)
+    line = exported.key_pem.splitlines()[1]
     for table in ("audit", "events", "jobs", "certificates", "certificate_versions", "issuances"):
         rows = await db.read(lambda tx, table=table: tx.rows(f"SELECT * FROM {table}"))  # type: ignore[misc]
         assert line not in str([dict(row) for row in rows])
@@ -205,18 +211,20 @@ async def test_a_certificate_of_elsewhere_is_kept_without_being_issued_anew(db: 
     async with house.working():
         await house.ask(NAME)
         await house.settled(NAME)
-    taken = await keeping.export(house.keeper, NAME, actor="local:alice")
-    await certificates.set_state(house.keeper, NAME, "archived", actor="local:alice")
-    wanted = Wanted(name="adopted", identifiers=certificates.identifiers_of([NAME]), issuers=("ca",))
-    assert taken.key is not None
-    await keeping.adopt(house.keeper, wanted, key_pem=taken.key, chain_pem=taken.chain, actor="local:alice")
+    taken = await house.do(key_export.export, ref=NAME)
+    await house.set_state(NAME, "archived", actor="local:alice")
+    spec = CertificateSpec(name="adopted", identifiers=identifiers_of([NAME]), issuers=("ca",))
+    key, chain = Secret(taken.key_pem.encode()), taken.chain_pem.encode()
+    await db.write(
+        await key_export.adopted(house.certificate_context, spec, key_pem=key, chain_pem=chain, actor="local:alice")
+    )
     view = await house.attempt("adopted")
     assert view.status.phase is Phase.OK
     assert view.current is not None
     assert view.current.state == "imported"
     assert len(house.cas["ca"].issued) == 1
     async with house.working():
-        await certificates.renew(house.keeper, "adopted", actor="local:alice")
+        await house.renew("adopted", actor="local:alice")
         renewed = await house.settled("adopted")
     assert renewed.current is not None
     assert renewed.current.id != view.current.id
@@ -230,11 +238,15 @@ async def test_what_does_not_fit_together_is_not_adopted(db: Database, tmp_path:
     async with house.working():
         await house.ask(NAME)
         await house.settled(NAME)
-    taken = await keeping.export(house.keeper, NAME, actor="local:alice")
+    taken = await house.do(key_export.export, ref=NAME)
     other = keys.to_pem(await keys.generate(keys.KeyKind.EC_P256))
-    wanted = Wanted(name="adopted", identifiers=certificates.identifiers_of([NAME]), issuers=("ca",))
-    with pytest.raises(certificates.WishRefused, match="another key"):
-        await keeping.adopt(house.keeper, wanted, key_pem=other, chain_pem=taken.chain, actor="local:alice")
+    spec = CertificateSpec(name="adopted", identifiers=identifiers_of([NAME]), issuers=("ca",))
+    chain = taken.chain_pem.encode()
+    adopted = await key_export.adopted(
+        house.certificate_context, spec, key_pem=other, chain_pem=chain, actor="local:alice"
+    )
+    with pytest.raises(WishRefused, match="another key"):
+        await db.write(adopted)
     assert await db.read(lambda tx: tx.rows("SELECT id FROM certificates WHERE name = 'adopted'")) == []
 
 
@@ -246,7 +258,7 @@ async def test_a_revoked_certificate_is_replaced_and_the_ca_is_told(db: Database
     async with house.working():
         await house.ask(NAME)
         before = await house.settled(NAME)
-        await certificates.revoke(house.keeper, NAME, reason=1, actor="local:alice")
+        await house.revoke(NAME, reason=1, actor="local:alice")
         after = await house.settled(NAME)
         await house.until_no_job("revoke")
     assert before.current is not None
@@ -260,8 +272,8 @@ async def test_a_revoked_certificate_is_replaced_and_the_ca_is_told(db: Database
 async def test_an_unknown_reason_of_revocation_is_refused(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.ask(NAME)
-    with pytest.raises(certificates.WishRefused):
-        await certificates.revoke(house.keeper, NAME, reason=7, actor="local:alice")
+    with pytest.raises(ValidationError):
+        await house.do(lifecycle.revoke, ref=NAME, reason="certificate-hold")
 
 
 async def test_archiving_never_revokes(db: Database, tmp_path: Path) -> None:
@@ -269,7 +281,7 @@ async def test_archiving_never_revokes(db: Database, tmp_path: Path) -> None:
     async with house.working():
         await house.ask(NAME)
         view = await house.settled(NAME)
-        await certificates.set_state(house.keeper, view.certificate.id, "archived", actor="local:alice")
+        await house.set_state(view.certificate.id, "archived", actor="local:alice")
         after = await house.attempt(view.certificate.id)
     assert after.status.phase is Phase.ARCHIVED
     assert house.cas["ca"].revoked == []
@@ -284,9 +296,7 @@ async def test_a_change_of_owner_or_labels_issues_nothing(db: Database, tmp_path
     async with house.working():
         await house.ask(NAME)
         before = await house.settled(NAME)
-        changed = await certificates.change(
-            house.keeper, NAME, {"owner": "platform", "labels": {"env": "prod"}}, actor="local:alice"
-        )
+        changed = await house.change(NAME, owner="platform", labels={"env": "prod"})
         after = await house.settled(NAME)
     assert changed.generation == 1
     assert after.certificate.wanted.labels == {"env": "prod"}
@@ -298,9 +308,9 @@ async def test_a_change_that_was_made_on_old_knowledge_is_refused(db: Database, 
     house = await a_house(db, tmp_path)
     view = await house.ask(NAME)
     version = view.certificate.version
-    await certificates.change(house.keeper, NAME, {"owner": "a"}, actor="local:a", expect_version=version)
-    with pytest.raises(certificates.Stale):
-        await certificates.change(house.keeper, NAME, {"owner": "b"}, actor="local:b", expect_version=version)
+    await house.change(NAME, owner="a", actor="local:a", options=Options(expected_version=version))
+    with pytest.raises(lifecycle.Stale):
+        await house.change(NAME, owner="b", actor="local:b", options=Options(expected_version=version))
 
 
 async def test_a_certificate_is_found_by_name_id_and_prefix(db: Database, tmp_path: Path) -> None:
@@ -309,7 +319,7 @@ async def test_a_certificate_is_found_by_name_id_and_prefix(db: Database, tmp_pa
     for ref in (NAME, view.certificate.id, view.certificate.id[:-3]):
         assert (await house.view(ref)).certificate.id == view.certificate.id
     for ref in ("nothing.example.com", "cer", "x' OR '1'='1"):
-        with pytest.raises(certificates.NoSuchCertificate):
+        with pytest.raises(NoSuchCertificate):
             await house.view(ref)
 
 
@@ -318,17 +328,19 @@ async def test_a_certificate_is_found_by_name_id_and_prefix(db: Database, tmp_pa
 
 async def test_a_ca_is_added_once_and_tested_without_ordering(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
-    with pytest.raises(issuers.IssuerExists):
+    with pytest.raises(manage_issuers.IssuerExists):
         await house.add("ca", TruthfulCa())
-    with pytest.raises(issuers.IssuerRefused):
+    with pytest.raises(ValidationError):
         await house.add("Not A Name", TruthfulCa())
-    with pytest.raises(issuers.IssuerRefused):
+    with pytest.raises(manage_issuers.IssuerRefused):
         await house.add("limits", TruthfulCa(), limits={"orders": "many"})
 
     async def probe(row):  # type: ignore[no-untyped-def]
         return await house.cas[row.name].probe()
 
-    assert await issuers.test(house.keeper, "ca", probe) == "fine"
+    assert (
+        await run(services_of(house.certificate_context, probe=probe), manage_issuers.test, name="ca")
+    ).detail == "fine"
     assert house.cas["ca"].calls == ["probe"]
 
 
@@ -338,7 +350,7 @@ async def test_the_year_to_come_is_counted_by_ca(db: Database, tmp_path: Path) -
         for n in range(3):
             await house.ask(f"n{n}.example.com")
             await house.settled(f"n{n}.example.com")
-    found = await forecasting.months_to_come(house.keeper, months=12, what_if=WhatIf())
-    assert (found.certificates, found.first_problem) == (3, None)
+    found = await house.do(statistics.forecast, months=12)
+    assert (found.certificates, found.fits) == (3, True)
     assert {each.issuer for each in found.months} == {"ca"}
     assert sum(each.orders for each in found.months) in range(12, 19)  # lives of 90 days, renewed at 60

@@ -9,7 +9,7 @@ from tests.support.lifecycle import DAY, House, MovedClock, a_moving_house
 
 from holdfast.core.status import Phase
 from holdfast.errors import Refused
-from holdfast.operations import certificates
+from holdfast.operations.certificates.views import View
 from holdfast.store.tx import Tx
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ async def failed_times(house: House, clock: MovedClock, number: int) -> None:
             clock.ahead += view.status.next_attempt_at - clock.now() + timedelta(seconds=1)
 
 
-def waits(house_view: certificates.View) -> timedelta:
+def waits(house_view: View) -> timedelta:
     failing = house_view.certificate.failing
     assert failing is not None
     assert house_view.certificate.next_action_at == house_view.status.next_attempt_at
@@ -80,7 +80,7 @@ async def test_a_manual_renewal_that_succeeds_clears_all(moving: tuple[House, Mo
     house, clock = moving
     await failed_times(house, clock, 3)
     del house.cas["ca"].always["place"]
-    await certificates.renew(house.keeper, NAME, actor="local:alice")
+    await house.renew(NAME, actor="local:alice")
     view = await house.worked(NAME)
     assert view.certificate.failing is None
     assert view.status.phase is Phase.OK
@@ -91,7 +91,7 @@ async def test_a_manual_renewal_that_fails_is_the_fourth_failure_and_the_next_is
 ) -> None:
     house, clock = moving
     await failed_times(house, clock, 3)
-    await certificates.renew(house.keeper, NAME, actor="local:alice")
+    await house.renew(NAME, actor="local:alice")
     view = await house.worked(NAME)
     assert view.certificate.failing is not None
     assert view.certificate.failing.attempts == 4
@@ -163,8 +163,7 @@ async def test_a_changed_input_is_a_new_epoch(moving: tuple[House, MovedClock]) 
     house, clock = moving
     await failed_times(house, clock, 3)
     del house.cas["ca"].always["place"]
-    changed = {"identifiers": certificates.identifiers_of([NAME, "other.example.com"])}
-    await certificates.change(house.keeper, NAME, changed, actor="local:alice")
+    await house.change(NAME, names=[NAME, "other.example.com"])
     view = await house.worked(NAME)
     assert view.certificate.failing is None
     assert view.certificate.generation == 2

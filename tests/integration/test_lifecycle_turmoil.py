@@ -10,10 +10,12 @@ import pytest
 from tests.support.lifecycle import House, TruthfulCa, a_house
 
 from holdfast.core.status import Phase
-from holdfast.engine import ari, lifecycle, renew, sweep
+from holdfast.engine import sweep
+from holdfast.engine.issuance import duties as issuance_duties
+from holdfast.engine.issuance import renewals
 from holdfast.errors import Refused, TryLater, UserError
 from holdfast.issuers.base import Failed, Look
-from holdfast.operations import certificates, issuers
+from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.ports import no_points
 from holdfast.store import journal
 from holdfast.store.database import Database
@@ -50,19 +52,18 @@ async def people(house: House, dice: random.Random) -> None:
         act = dice.choice(["renew", "cancel", "pause", "change", "revoke", "owner"])
         with suppress(UserError):
             if act == "renew":
-                await certificates.renew(house.keeper, name, actor=who)
+                await house.renew(name, actor=who)
             elif act == "cancel":
-                await certificates.cancel(house.keeper, name, actor=who, why="a whim")
+                await house.cancel(name, actor=who, why="a whim")
             elif act == "pause":
-                await certificates.set_state(house.keeper, name, "paused", actor=who)
-                await certificates.set_state(house.keeper, name, "resumed", actor=who)
+                await house.set_state(name, "paused", actor=who)
+                await house.set_state(name, "resumed", actor=who)
             elif act == "change":
-                wider = certificates.identifiers_of([name, f"x{n}.example.com"])
-                await certificates.change(house.keeper, name, {"identifiers": wider}, actor=who)
+                await house.change(name, names=[name, f"x{n}.example.com"], actor=who)
             elif act == "owner":
-                await certificates.change(house.keeper, name, {"owner": f"team-{n}"}, actor=who)
+                await house.change(name, owner=f"team-{n}", actor=who)
             else:
-                await certificates.revoke(house.keeper, name, reason=4, actor=who)
+                await house.revoke(name, reason=4, actor=who)
         await asyncio.sleep(0.01)
 
 
@@ -72,10 +73,10 @@ async def engine(house: House, over: asyncio.Event) -> None:
         await house.db.write(lambda tx: tx.run("UPDATE issuers SET breaker_until = NULL, breaker_probe = NULL"))
         await house.db.write(lambda tx: tx.run("UPDATE budgets SET not_before = NULL"))
         await house.hurry()
-        await renew.sweep(house.keeper)
-        await ari.sweep(house.keeper)
+        await renewals.sweep_due(house.certificate_context)
+        await renewals.sweep_ari(house.certificate_context)
         await sweep.retry_failed(house.db, no_points)
-        await sweep.reconcile(house.db, lifecycle.families(house.keeper), no_points)
+        await sweep.reconcile(house.db, issuance_duties.families(house.certificate_context), no_points)
         await asyncio.sleep(0.02)
 
 
@@ -92,7 +93,7 @@ async def test_after_all_turmoil_every_certificate_is_good_or_has_its_next_step(
     house = await a_house(db, tmp_path)
     ca = house.cas["ca"] = Moody(4)
     limits = {"requests": [10_000, 0.0001], "orders": [10_000, 0.0001]}
-    await issuers.change(house.keeper, "ca", {"limits": limits}, actor="local:op")
+    await house.write(manage_issuers.change, "ca", {"limits": limits}, actor="local:op")
     for n in range(NUMBER):
         await house.ask(f"n{n}.example.com")
     over = asyncio.Event()

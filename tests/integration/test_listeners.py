@@ -16,10 +16,10 @@ from tests.support.engine import PATIENCE, eventually
 from tests.support.pki import a_key, root
 
 from holdfast.listening.admission import Admission, Tally
-from holdfast.listening.bounds import Bounds, Reason
+from holdfast.listening.bounds import Bounds, RefusalReason
 from holdfast.secret import Secret
 from holdfast.web.bounded import LARGEST_BODY, MOST_PIPELINED
-from holdfast.web.serve import Tls, bind, bind_local, serving
+from holdfast.web.serve import ListenerTls, bind, bind_local, serving
 
 pytestmark = pytest.mark.anyio
 Kind = Literal["tcp", "tls", "unix"]
@@ -37,10 +37,10 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 class Recorded(Tally):
     def __init__(self) -> None:
-        self.reasons: list[Reason] = []
+        self.reasons: list[RefusalReason] = []
         self.most = self.now = 0
 
-    def refused(self, reason: Reason) -> None:
+    def refused(self, reason: RefusalReason) -> None:
         self.reasons.append(reason)
 
     def held(self, connections: int) -> None:
@@ -148,8 +148,8 @@ async def _send(send: Send, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _tls() -> Tls:
-    tls, key = Tls(), a_key(number=101)
+def _tls() -> ListenerTls:
+    tls, key = ListenerTls(), a_key(number=101)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     tls.load(root(number=101).public_bytes(Encoding.PEM), Secret(pem))
     return tls
@@ -190,7 +190,7 @@ async def test_an_endless_header_is_refused_at_the_bound(kind: Kind, tmp_path: P
         line = await site.line()
         line.writer.write(b"GET / HTTP/1.1\r\nX: ")
         status, sent = await line.sends_until_told(b"a" * 1024)
-        assert (status, site.tally.reasons) == (431, [Reason.HEAD_SIZE])
+        assert (status, site.tally.reasons) == (431, [RefusalReason.HEAD_SIZE])
         assert sent < 16 << 20  # what the kernel buffers, and what is thrown away until the client has heard
         assert await (await site.line()).asked(GET) == (200, b"hello")
 
@@ -203,7 +203,7 @@ async def test_too_many_header_fields_are_refused(kind: Kind, tmp_path: Path) ->
         assert _status(await line.reader.readuntil(b"hello")) == 200
         line.writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + 101 * b"A: b\r\n")
         answer = await line.said()
-        assert (_status(answer), site.tally.reasons) == (431, [Reason.HEAD_FIELDS])
+        assert (_status(answer), site.tally.reasons) == (431, [RefusalReason.HEAD_FIELDS])
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["detail"].endswith("listeners.head_fields allows.")
 
 
@@ -211,7 +211,7 @@ async def test_fields_that_are_few_and_together_too_large_are_refused(tmp_path: 
     async with serves("tcp", Bounds(head_for=LONG, head_size=8192), tmp_path) as site:
         line = await site.line()
         line.writer.write(b"GET / HTTP/1.1\r\n" + 5 * (b"A: " + 2000 * b"b" + b"\r\n") + b"\r\n")
-        assert (_status(await line.said()), site.tally.reasons) == (431, [Reason.HEAD_SIZE])
+        assert (_status(await line.said()), site.tally.reasons) == (431, [RefusalReason.HEAD_SIZE])
 
 
 @pytest.mark.parametrize("piece", [b"a" * 1024, b"\r\nX: b"], ids=["one endless trailer", "endless trailers"])
@@ -221,14 +221,14 @@ async def test_trailers_are_bounded_like_a_head(piece: bytes, tmp_path: Path) ->
         line.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\nX: ")
         status, _ = await line.sends_until_told(piece)
         assert (status, site.gone) == (431, 1)
-        assert site.tally.reasons[0] in (Reason.HEAD_SIZE, Reason.HEAD_FIELDS)
+        assert site.tally.reasons[0] in (RefusalReason.HEAD_SIZE, RefusalReason.HEAD_FIELDS)
 
 
 async def test_empty_lines_before_a_request_are_bounded_like_a_head(tmp_path: Path) -> None:
     async with serves("tcp", Bounds(head_for=LONG, head_size=8192), tmp_path) as site:
         line = await site.line()
         await line.sends_until_told(b"\r\n" * 512)
-        assert site.tally.reasons == [Reason.HEAD_SIZE]
+        assert site.tally.reasons == [RefusalReason.HEAD_SIZE]
 
 
 @KINDS
@@ -237,7 +237,7 @@ async def test_a_head_that_drips_is_refused_when_its_time_is_over(kind: Kind, tm
         line = await site.line()
         line.writer.write(b"GET / HTTP/1.1\r\nX: ")
         status, _ = await line.sends_until_told(b"a", every=0.01)
-        assert (status, site.tally.reasons) == (408, [Reason.HEAD_TIMEOUT])
+        assert (status, site.tally.reasons) == (408, [RefusalReason.HEAD_TIMEOUT])
 
 
 async def test_the_head_of_a_second_request_has_as_much_time_as_the_first(tmp_path: Path) -> None:
@@ -245,14 +245,14 @@ async def test_the_head_of_a_second_request_has_as_much_time_as_the_first(tmp_pa
         line = await site.line()
         assert await line.asked(GET) == (200, b"hello")
         status, _ = await line.sends_until_told(b"G", every=LONG)
-        assert (status, site.tally.reasons) == (408, [Reason.HEAD_TIMEOUT])
+        assert (status, site.tally.reasons) == (408, [RefusalReason.HEAD_TIMEOUT])
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 async def test_a_connection_that_says_nothing_is_closed(kind: Kind, tmp_path: Path) -> None:
     async with serves(kind, Bounds(head_for=SOON), tmp_path) as site:
         assert await (await site.line()).said() == b""
-        assert site.tally.reasons == [Reason.HEAD_TIMEOUT]
+        assert site.tally.reasons == [RefusalReason.HEAD_TIMEOUT]
 
 
 async def test_a_handshake_that_is_not_begun_is_given_up(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ async def test_a_handshake_that_is_not_begun_is_given_up(tmp_path: Path) -> None
         silent = Line(*await asyncio.open_connection("127.0.0.1", port))
         assert await silent.said() == b""
         silent.writer.close()
-        assert Reason.HANDSHAKE in site.tally.reasons
+        assert RefusalReason.HANDSHAKE in site.tally.reasons
 
 
 async def test_a_long_answer_does_not_count_as_a_late_head(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ async def test_a_body_that_drips_is_refused_when_its_time_is_over(kind: Kind, tm
         line = await site.line()
         line.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
         status, _ = await line.sends_until_told(b"a", every=0.01)
-        assert (status, site.tally.reasons) == (408, [Reason.BODY_TIMEOUT])
+        assert (status, site.tally.reasons) == (408, [RefusalReason.BODY_TIMEOUT])
         await eventually(lambda: site.gone == 1)
 
 
@@ -304,7 +304,7 @@ async def test_a_body_that_goes_on_after_its_answer_is_cut_in_time(tmp_path: Pat
         status, _ = await line.asked(b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n")
         assert status == 200
         await line.sends_until_told(b"a", every=0.01)
-        assert site.tally.reasons == [Reason.BODY_TIMEOUT]
+        assert site.tally.reasons == [RefusalReason.BODY_TIMEOUT]
 
 
 async def test_a_body_larger_than_any_that_is_read_is_refused(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ async def test_a_body_larger_than_any_that_is_read_is_refused(tmp_path: Path) ->
         line = await site.line()
         line.writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (10 * LARGEST_BODY))
         status, sent = await line.sends_until_told(bytes(1 << 20))
-        assert (status, site.tally.reasons) == (413, [Reason.BODY_SIZE])
+        assert (status, site.tally.reasons) == (413, [RefusalReason.BODY_SIZE])
         assert sent < 4 * LARGEST_BODY
 
 
@@ -335,7 +335,7 @@ async def test_requests_piled_up_on_one_connection_are_refused(tmp_path: Path) -
         assert site.tally.reasons == []
         line.writer.write(GET * 1000)
         assert await line.said() == b""
-        assert site.tally.reasons == [Reason.PIPELINED]
+        assert site.tally.reasons == [RefusalReason.PIPELINED]
 
 
 @pytest.mark.parametrize("kind", ["tcp", "tls"])
@@ -344,7 +344,7 @@ async def test_a_client_that_does_not_read_its_answer_is_left(kind: Kind, tmp_pa
         line = await site.line()
         line.writer.transport.pause_reading()  # type: ignore[attr-defined]
         line.writer.write(GET.replace(b"/ ", b"/endless ", 1))
-        await eventually(lambda: site.tally.reasons == [Reason.NOT_READING])
+        await eventually(lambda: site.tally.reasons == [RefusalReason.NOT_READING])
         await eventually(lambda: site.gone == 1)
 
 
@@ -359,7 +359,7 @@ async def test_what_is_no_http_is_told_so(tmp_path: Path) -> None:
     async with serves("tcp", Bounds(), tmp_path) as site:
         line = await site.line()
         line.writer.write(b"\x16\x03\x01 hello\r\n\r\n")
-        assert (_status(await line.said()), site.tally.reasons) == (400, [Reason.BAD_REQUEST])
+        assert (_status(await line.said()), site.tally.reasons) == (400, [RefusalReason.BAD_REQUEST])
 
 
 # ── How many ──
@@ -372,7 +372,7 @@ async def test_silent_connections_beyond_the_cap_make_room_for_who_asks(kind: Ki
         silent = [await site.line() for _ in range(20)]
         assert await (await site.line()).asked(GET) == (200, b"hello")
         assert site.tally.most == 4
-        assert set(site.tally.reasons) == {Reason.DISPLACED}
+        assert set(site.tally.reasons) == {RefusalReason.DISPLACED}
         assert await silent[0].said() == b""
 
 
@@ -384,7 +384,7 @@ async def test_connections_at_work_are_not_displaced_and_the_newcomer_is_refused
             answer = await (await site.line()).said()
         except ConnectionError:  # in the middle of its handshake
             answer = b""
-        assert site.tally.reasons == [Reason.LISTENER_FULL]
+        assert site.tally.reasons == [RefusalReason.LISTENER_FULL]
         if kind != "tls":
             assert _status(answer) == 503
             assert b"retry-after: 5\r\n" in answer
@@ -405,7 +405,7 @@ async def test_an_address_has_its_own_cap_and_others_are_served(tmp_path: Path) 
     async with serves("tcp", Bounds(per_address=2), tmp_path) as site:
         await site.held(2)
         assert _status(await (await site.line()).said()) == 503
-        assert site.tally.reasons == [Reason.ADDRESS_FULL]
+        assert site.tally.reasons == [RefusalReason.ADDRESS_FULL]
         assert await (await site.line("127.0.0.2")).asked(GET) == (200, b"hello")
 
 
@@ -426,7 +426,7 @@ async def test_in_a_full_listener_the_address_that_holds_most_makes_room_at_once
         for line in (mine, *crowd[1:], *few):
             assert await line.asked(GET) == (200, b"hello")
         assert _status(await (await site.line("127.0.0.2")).said()) == 503  # it may not do the same to others
-        assert site.tally.reasons == [Reason.DISPLACED, Reason.LISTENER_FULL]
+        assert site.tally.reasons == [RefusalReason.DISPLACED, RefusalReason.LISTENER_FULL]
 
 
 async def test_probes_are_answered_while_all_connections_are_at_work(tmp_path: Path) -> None:
@@ -462,4 +462,4 @@ async def test_silent_connections_in_the_reserve_do_not_keep_probes_out(tmp_path
 )
 async def test_what_counts_as_one_address(hosts: list[str], counted: list[bool]) -> None:
     admission = Admission(Bounds(per_address=1, uncounted=(ip_network("10.0.0.0/8"),)), Tally())
-    assert [admission.enter(host, lambda: None) is not Reason.ADDRESS_FULL for host in hosts] == counted
+    assert [admission.enter(host, lambda: None) is not RefusalReason.ADDRESS_FULL for host in hosts] == counted

@@ -19,16 +19,16 @@ from tests.support.api import BASE, Desk, a_desk, on_a_port
 from tests.support.channels import a_webhook, states
 from tests.support.inboxes import Inbox
 from tests.support.jobs import enqueue, update
-from tests.support.messages import a_notice, owe
+from tests.support.messages import a_notification, owe
 from tests.support.processes import environment
 from tests.support.reaper import PATIENCE
 
+from holdfast.core.access import Role
 from holdfast.errors import Refused
-from holdfast.mcp import plans
-from holdfast.mcp.line import Answer, Ask, Line, Office
-from holdfast.mcp.plans import NoPlan, Plan
+from holdfast.mcp import changing
+from holdfast.mcp.changing import ConfirmedPlan, NoPlan
+from holdfast.mcp.line import ApiAnswer, ApiLine, ApiRequest, McpSession
 from holdfast.mcp.server import TOOLS, build
-from holdfast.operations.access import Role
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import SystemClock, SystemRandom
@@ -61,21 +61,21 @@ class Assistant:
         return str(said.content[0].text)  # type: ignore[union-attr]
 
 
-def a_line(desk: Desk, token: str) -> Line:
-    async def send(ask: Ask) -> Answer:
+def a_line(desk: Desk, token: str) -> ApiLine:
+    async def send(ask: ApiRequest) -> ApiAnswer:
         answer = await desk.http.request(
             ask.method, f"{BASE}{ask.path}", json=ask.body, params=dict(ask.query),
             headers={**ask.headers, "Authorization": f"Bearer {token}"},
         )  # fmt: skip
-        return Answer(answer.status_code, answer.json() if answer.content else None)
+        return ApiAnswer(answer.status_code, answer.json() if answer.content else None)
 
-    return Line(send=send, secret=token.encode(), now=SystemClock().now, new_id=SystemRandom().new_id)
+    return ApiLine(send=send, secret=token.encode(), now=SystemClock().now, new_id=SystemRandom().new_id)
 
 
 @asynccontextmanager
 async def an_assistant(desk: Desk, role: Role = Role.OPERATOR, **wishes: Any) -> AsyncIterator[Assistant]:
     line = a_line(desk, await desk.token(role, kind="agent", **wishes))
-    async with Client(build(Office(line_for=lambda request: line))) as client:
+    async with Client(build(McpSession(line_for=lambda request: line))) as client:
         yield Assistant(client)
 
 
@@ -93,19 +93,21 @@ async def job_state(db: Database, job: str) -> str:
 async def test_dead_notifications_are_shown_and_given_back(db: Database, tmp_path: Path) -> None:
     async with a_desk(db, tmp_path) as desk, Inbox() as web, an_assistant(desk) as assistant:
         await (await desk.as_()).post("/channels", a_webhook(web))
-        await owe(db, a_notice(channel="ops"), a_notice(id="notice_02", message="msg_2", channel="gone"))
+        await owe(
+            db, a_notification(channel="ops"), a_notification(id="notification_02", message="msg_2", channel="gone")
+        )
         found = await assistant("needs_attention")
-        assert {each["id"] for each in found["dead_notifications"]} == {"notice_01", "notice_02"}
+        assert {each["id"] for each in found["dead_notifications"]} == {"notification_01", "notification_02"}
         assert "nothing to requeue" in await assistant.refused("requeue_dead_letters", jobs=["job_nothing"])
         planned = await assistant("requeue_dead_letters")
         assert planned["would"]["notifications"][0]["title"]
         done = await assistant("confirm", plan=planned["plan"])
-        assert (done["result"]["jobs"], done["result"]["notifications"]) == ([], ["notice_01"])
+        assert (done["result"]["jobs"], done["result"]["notifications"]) == ([], ["notification_01"])
         [problem] = done["result"]["problems"]
-        assert problem.startswith("notice_02: ")  # its channel is gone: it stays where it can be seen
-        assert await states(await desk.as_(Role.VIEWER)) == {"notice_01": "pending", "notice_02": "dead"}
+        assert problem.startswith("notification_02: ")  # its channel is gone: it stays where it can be seen
+        assert await states(await desk.as_(Role.VIEWER)) == {"notification_01": "pending", "notification_02": "dead"}
         assert "nothing to requeue" in await assistant.refused(
-            "requeue_dead_letters", notifications=["notice_01"], jobs=[]
+            "requeue_dead_letters", notifications=["notification_01"], jobs=[]
         )
 
 
@@ -205,18 +207,37 @@ async def test_without_a_token_of_its_own_an_assistant_is_not_let_in(tmp_path: P
 async def test_each_tool_says_what_it_may_do_and_none_of_them_is_long_winded(db: Database, tmp_path: Path) -> None:
     async with a_desk(db, tmp_path) as desk, an_assistant(desk) as assistant:
         tools = {tool.name: tool for tool in (await assistant.client.list_tools()).tools}
-    assert len(tools) == len(TOOLS) <= 20
+    assert len(tools) == len(TOOLS) <= 22
     hurting = {name for name, tool in tools.items() if tool.annotations and tool.annotations.destructive_hint}
-    assert hurting == {"revoke", "cancel_attempt", "archive", "requeue_dead_letters", "confirm"}
+    assert hurting == {"revoke", "cancel_attempt", "archive", "requeue_dead_letters", "confirm", "call_operation"}
     reading = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
     assert tools.keys() - reading - hurting == {"renew"}
     assert all(30 < len(tool.description or "") < 400 for tool in tools.values())
     assert all(tool.input_schema["additionalProperties"] is False for tool in tools.values())
 
 
+async def test_an_operation_without_a_tool_is_found_by_words_and_called(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk, an_assistant(desk, Role.ADMIN) as assistant:
+        admin = await desk.as_()
+        channel = {"name": "ops", "kind": "pagerduty", "credentials": {"routing_key": "x"}}
+        await admin.post("/channels", channel)
+        found = await assistant("find_operation", words="pause a channel")
+        assert found["operations"][0]["name"] == "channels.pause"
+        assert "name" in found["operations"][0]["input"]["properties"]
+        paused = await assistant("call_operation", name="channels.pause", arguments={"name": "ops"})
+        assert paused["result"]["state"] == "paused"
+        plan = await assistant("call_operation", name="channels.delete", arguments={"name": "ops"})
+        assert (plan["action"], plan["would"]["would"]) == ("operation", {"number": 0})
+        assert [each["name"] for each in await admin.get("/channels")] == ["ops"]
+        await assistant("confirm", plan=plan["plan"])
+        assert await admin.get("/channels") == []
+        assert "no operation 'channels.paint'" in await assistant.refused("call_operation", name="channels.paint")
+        assert "needs name" in await assistant.refused("call_operation", name="channels.pause")
+
+
 async def test_an_argument_that_a_tool_does_not_have_is_refused_and_not_dropped(db: Database, tmp_path: Path) -> None:
     async with a_desk(db, tmp_path) as desk, an_assistant(desk) as assistant:
-        said = await assistant.refused("requeue_dead_letters", ids=["notice_nothing"])
+        said = await assistant.refused("requeue_dead_letters", ids=["notification_nothing"])
         assert "no argument 'ids'. It has: jobs, notifications." in said
         assert "no argument 'bogus'" in await assistant.refused("renew", certificate=NAME, bogus=1)
         said = await assistant.refused("wait", certificate=NAME, seconds=0)
@@ -297,8 +318,8 @@ async def test_a_plan_confirmed_twice_at_once_on_two_processes_is_carried_out_on
     async with a_desk(db, tmp_path) as desk:
         line = a_line(desk, await desk.token(Role.OPERATOR, kind="agent"))
         async with (
-            Client(build(Office(line_for=lambda request: line))) as here,
-            Client(build(Office(line_for=lambda request: line))) as there,
+            Client(build(McpSession(line_for=lambda request: line))) as here,
+            Client(build(McpSession(line_for=lambda request: line))) as there,
         ):
             planned = await Assistant(here)("plan_certificate", names=["new.example.com"])
             both = await asyncio.gather(
@@ -350,34 +371,38 @@ async def test_an_argument_that_makes_no_sense_is_refused_before_anybody_is_aske
 # ── plans ──
 
 
-def a_plan(**changes: Any) -> Plan:
+def a_plan(**changes: Any) -> ConfirmedPlan:
     plain: Mapping[str, Any] = {
         "action": "revoke", "args": {"a": 1}, "saw": "x", "once": "plan_1", "expires_at": NOW + timedelta(minutes=10),
     }  # fmt: skip
-    return Plan(**{**plain, **changes})
+    return ConfirmedPlan(**{**plain, **changes})
 
 
 def test_a_plan_opens_for_its_maker_until_it_ends() -> None:
-    sealed = plans.seal(a_plan(), b"token")
-    assert plans.opened(sealed, b"token", NOW) == a_plan()
+    sealed = changing.seal(a_plan(), b"token")
+    assert changing.opened(sealed, b"token", NOW) == a_plan()
     with pytest.raises(NoPlan, match="another token"):
-        plans.opened(sealed, b"other", NOW)
+        changing.opened(sealed, b"other", NOW)
     with pytest.raises(NoPlan, match="ended"):
-        plans.opened(sealed, b"token", NOW + timedelta(minutes=10))
+        changing.opened(sealed, b"token", NOW + timedelta(minutes=10))
 
 
 def test_no_byte_of_a_plan_can_be_changed() -> None:
-    sealed = plans.seal(a_plan(), b"token")
-    for place in range(len(plans.PREFIX), len(sealed)):
+    sealed = changing.seal(a_plan(), b"token")
+    for place in range(len(changing.PREFIX), len(sealed)):
         swapped = "A" if sealed[place] != "A" else "B"
         altered = sealed[:place] + swapped + sealed[place + 1 :]
         try:
-            found = plans.opened(altered, b"token", NOW)
+            found = changing.opened(altered, b"token", NOW)
         except NoPlan:
             continue
         assert found == a_plan()  # the last character may hold bits that belong to no byte
 
 
 def test_a_digest_is_the_same_for_the_same_thing_however_it_is_ordered() -> None:
-    assert plans.digest({"a": 1, "b": [2]}) == plans.digest({"b": [2], "a": 1}) != plans.digest({"a": 1, "b": [3]})
+    assert (
+        changing.digest({"a": 1, "b": [2]})
+        == changing.digest({"b": [2], "a": 1})
+        != changing.digest({"a": 1, "b": [3]})
+    )
     assert replace(a_plan(), saw="y") != a_plan()

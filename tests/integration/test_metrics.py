@@ -11,14 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.engine import Moody, Watch
 from tests.support.jobs import claim, enqueue, update
 
-from holdfast.core.budget import Limit
+from holdfast.core.issuers.budget import Limit
 from holdfast.errors import StoreUnavailable
-from holdfast.operations import observe
-from holdfast.store import budgets, leases, replicas, selfchecks
+from holdfast.operations.installation import observe
 from holdfast.store.database import Database
 from holdfast.store.tx import Row, Tx
+from holdfast.store.work import budgets, cluster
 from holdfast.telemetry import Health, Metrics
-from holdfast.web.health import site
+from holdfast.web.sites import plain_site
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +78,7 @@ async def test_the_page_is_what_prometheus_reads_and_every_promised_name_is_on_i
         looked.append("at the store")
         await refreshed(db, metrics)
 
-    pages = httpx2.ASGITransport(app=site(Health(), metrics, look=scrape, scrape=scrape))
+    pages = httpx2.ASGITransport(app=plain_site(Health(), metrics, look=scrape, scrape=scrape))
     async with httpx2.AsyncClient(transport=pages, base_url="http://scraper") as client:
         answer = await client.get("/metrics")
     assert answer.status_code == 200
@@ -102,7 +102,21 @@ async def test_a_label_never_carries_a_subject_or_an_id_save_where_the_number_of
     metrics = vars(Metrics())
     capped = {"not_after", "renewal_due", "next_attempt"}
     labels = {name for each in metrics.keys() - capped for name in getattr(metrics[each], "_labelnames", ())}
-    few = {"version", "queue", "state", "outcome", "loop", "lease", "budget", "name", "ca", "phase", "reason", "days"}
+    few = {
+        "version",
+        "queue",
+        "state",
+        "outcome",
+        "loop",
+        "lease",
+        "budget",
+        "name",
+        "ca",
+        "phase",
+        "reason",
+        "days",
+        "listener",
+    }
     assert labels - {"channel", "kind"} == few | {"limit"}  # CAs and channels are few
 
 
@@ -135,10 +149,10 @@ async def test_the_oldest_ready_job_has_an_age_and_none_has_none(db: Database) -
 async def test_budgets_leases_and_self_checks_show_what_the_store_says(db: Database) -> None:
     def write(tx: Tx) -> None:
         budgets.define(tx, "ca:one", Limit(burst=10, every=timedelta(hours=1)))
-        leases.take(tx, "mine", "me", TTL)
-        leases.take(tx, "theirs", "another", TTL)
-        selfchecks.record(tx, "good", ok=True, details={})
-        selfchecks.record(tx, "bad", ok=False, details={})
+        cluster.take_lease(tx, "mine", "me", TTL)
+        cluster.take_lease(tx, "theirs", "another", TTL)
+        cluster.record_selfcheck(tx, "good", ok=True, details={})
+        cluster.record_selfcheck(tx, "bad", ok=False, details={})
 
     await db.write(write)
     metrics = await refreshed(db)
@@ -149,7 +163,7 @@ async def test_budgets_leases_and_self_checks_show_what_the_store_says(db: Datab
 
 async def test_a_replica_that_went_silent_is_not_alive_although_it_is_still_listed(db: Database) -> None:
     for holder in ("alive", "silent"):
-        await db.write(lambda tx, holder=holder: replicas.seen(tx, holder, holder, "1", draining=False))  # type: ignore[misc]
+        await db.write(lambda tx, holder=holder: cluster.replica_seen(tx, holder, holder, "1", draining=False))  # type: ignore[misc]
     await update(db, "UPDATE replicas SET seen_at = now_us() - 31000000 WHERE holder = 'silent'")
     assert shown(await refreshed(db), "replicas") == {(): 1}
 

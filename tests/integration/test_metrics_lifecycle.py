@@ -10,12 +10,15 @@ from tests.support.ca import opened_ca
 from tests.support.jobs import update
 from tests.support.lifecycle import DAY, House, a_house
 
-from holdfast.core.certificate import Window
 from holdfast.errors import Refused
-from holdfast.operations import certificates, gauges, inventory, issuers, issuing
-from holdfast.operations.gauges import Inventory
+from holdfast.operations.certificates.refs import found_by
+from holdfast.operations.certificates.views import views_of
+from holdfast.operations.installation import observe
+from holdfast.operations.installation.observe import Inventory
+from holdfast.operations.issuance import attempts as issuance_attempts
+from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.store import certificates as rows
-from holdfast.store import gauges as store
+from holdfast.store import statistics
 from holdfast.store.database import Database
 from holdfast.telemetry import Metrics
 from holdfast.world import SystemClock
@@ -56,21 +59,21 @@ async def an_inventory_of_every_kind(house: House) -> None:
         for name in names:
             await house.settled(f"{name}.example.com")
         ca.always["place"] = Refused("no", reason="CA_REFUSED")
-        await certificates.renew(house.keeper, "failing.example.com", actor="local:test")
+        await house.renew("failing.example.com", actor="local:test")
         await house.settled("failing.example.com")
         del ca.always["place"]
     due = (await house.view("waiting.example.com")).status.next_attempt_at
     assert due is not None
-    closed = (Window(days=frozenset({(due.weekday() + 3) % 7}), opens=0, closes=1),)
-    await certificates.change(house.keeper, "waiting.example.com", {"windows": closed}, actor="local:test")
-    await certificates.set_state(house.keeper, "paused.example.com", "paused", actor="local:test")
-    await certificates.set_state(house.keeper, "archived.example.com", "archived", actor="local:test")
+    closed = [{"days": [(due.weekday() + 3) % 7], "opens": 0, "closes": 1}]
+    await house.change("waiting.example.com", windows=closed, actor="local:test")
+    await house.set_state("paused.example.com", "paused", actor="local:test")
+    await house.set_state("archived.example.com", "archived", actor="local:test")
     await ask("approval.example.com", approval_required=True)
     await ask("pending.example.com")
     for name in ("renewing", "limited"):
-        await certificates.renew(house.keeper, f"{name}.example.com", actor="local:test")
-    await certificates.renew(house.keeper, "staggered.example.com", actor="local:test", delay=DAY)
-    await certificates.revoke(house.keeper, "revoked.example.com", reason=4, actor="local:test")
+        await house.renew(f"{name}.example.com", actor="local:test")
+    await house.renew("staggered.example.com", actor="local:test", delay=DAY)
+    await house.revoke("revoked.example.com", reason=4, actor="local:test")
     await update(
         db,
         """UPDATE certificate_versions SET not_after = now_us() - 1 WHERE id =
@@ -95,7 +98,7 @@ async def test_the_database_counts_what_the_status_block_of_each_certificate_say
     looking, _ = looker(house)
     await looking.refresh()
     ids = await db.read(lambda tx: [row["id"] for row in tx.rows("SELECT id FROM certificates")])
-    views = await db.read(lambda tx: inventory.views_of(tx, [found for each in ids if (found := rows.get(tx, each))]))
+    views = await db.read(lambda tx: views_of(tx, [found for each in ids if (found := rows.get(tx, each))]))
     expected = Counter((view.status.phase.value, view.status.reason_code.value) for view in views)
     assert shown(looking.metrics, "certificates") == expected
     ending = shown(looking.metrics, "certificates_ending")
@@ -117,10 +120,10 @@ async def test_ends_attempts_and_cas_are_shown(db: Database, tmp_path: Path) -> 
         await house.ask("a.example.com")
         await house.settled("a.example.com")
         house.cas["ca"].always["place"] = Refused("no", reason="CA_REFUSED")
-        await certificates.renew(house.keeper, "a.example.com", actor="local:test")
+        await house.renew("a.example.com", actor="local:test")
         await house.settled("a.example.com")
     await house.ask("b.example.com", approval_required=True)
-    await issuers.pause(house.keeper, "ca", actor="local:test")
+    await house.write(manage_issuers.ISSUERS.pause, "ca", actor="local:test")
     await update(db, "UPDATE issuers SET breaker_until = now_us() + 60000000")
     await looking.refresh()
     seen = looking.metrics
@@ -158,7 +161,7 @@ async def test_the_failing_and_those_that_end_first_have_series_of_their_own_up_
         """UPDATE certificate_versions SET not_after = not_after - 86400000000 WHERE certificate =
            (SELECT id FROM certificates WHERE name = 'c.example.com')""",
     )
-    await db.write(lambda tx: issuing.replan(tx, certificates.found_by(tx, "c.example.com"), tx.now()))
+    await db.write(lambda tx: issuance_attempts.replan(tx, found_by(tx, "c.example.com"), tx.now()))
     await update(db, "UPDATE certificates SET last_failure_at = now_us(), reason = 'CA_REFUSED' WHERE name LIKE 'd%'")
     looking, _ = looker(house, series=2)
     await looking.refresh()
@@ -205,10 +208,10 @@ async def test_a_look_that_takes_long_is_taken_more_seldom(db: Database, tmp_pat
     looking.db = Slow()  # type: ignore[assignment]
     await looking.refresh()
     began = clock.at - 2
-    clock.at = began + 2 * gauges.SHARE - 0.1
+    clock.at = began + 2 * observe.SHARE - 0.1
     await looking.refresh()
     assert looking.metrics.gauges_age._value.get() > 1  # type: ignore[attr-defined]
-    clock.at = began + 2 * gauges.SHARE
+    clock.at = began + 2 * observe.SHARE
     await looking.refresh()
     assert looking.metrics.gauges_age._value.get() == 2  # type: ignore[attr-defined]
 
@@ -216,6 +219,6 @@ async def test_a_look_that_takes_long_is_taken_more_seldom(db: Database, tmp_pat
 async def test_one_that_never_was_issued_is_counted_and_has_no_end(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path, life=10 * DAY)
     await house.ask("a.example.com")
-    found = await db.read(lambda tx: store.phases(tx, store.states(tx)))
+    found = await db.read(lambda tx: statistics.phases(tx, statistics.all_states(tx)))
     assert found == {("pending", "UNDER_WAY"): 1}
-    assert await db.read(lambda tx: store.ends(tx, tx.now())) == dict.fromkeys((0, 1, 7, 14, 30, 90), 0)
+    assert await db.read(lambda tx: statistics.all_ends(tx, tx.now())) == dict.fromkeys((0, 1, 7, 14, 30, 90), 0)

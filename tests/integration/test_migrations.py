@@ -2,22 +2,34 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, get_args
 
 import pytest
 from tests.support.jobs import opened, update
 from tests.support.postgres import Cluster
 from tests.support.reaper import PATIENCE
 
+from holdfast.core import certificate, issuance
+from holdfast.core.access import ApprovalState, Role, TokenKind
+from holdfast.core.issuers.issuer import IssuerAccountState, IssuerState
+from holdfast.core.key_kind import KeyKind
+from holdfast.core.notifications import notification
+from holdfast.core.notifications.channel import ChannelState
+from holdfast.core.own_ca import acme
+from holdfast.core.own_ca.ca import CaState, DeliveryLevel
+from holdfast.core.revocation_reason import RevocationReason
+from holdfast.core.work import job
+from holdfast.core.work.job import QueuedState
 from holdfast.errors import StoreRefused, StoreUnavailable
 from holdfast.ports import no_points
 from holdfast.secret import Secret
@@ -159,17 +171,19 @@ async def test_beside_a_newer_version_that_only_added_to_the_schema_an_older_one
 
 
 async def test_a_step_that_is_unknown_and_older_than_ours_is_of_another_build_and_refused(bare: Database) -> None:
-    await migrate.bring_up(bare, points=no_points)
-    later = [migration for migration in migrate.bundled() if migration.version != 2]
-    assert not await bare.read(lambda tx: migrate.current(tx, later))
-    with pytest.raises(StoreRefused, match=r"schema step 2 \(ca\), which this Holdfast does not know"):
-        await apply(bare, *later)
+    await bare.write(migrate.prepare)
+    ours, others = step(1, "CREATE TABLE one (x INTEGER);"), step(2, "CREATE TABLE two (x INTEGER);")
+    newer = step(3, "CREATE TABLE three (x INTEGER);")
+    await apply(bare, ours, others, newer)
+    assert not await bare.read(lambda tx: migrate.current(tx, [ours, newer]))
+    with pytest.raises(StoreRefused, match=r"schema step 2 \(step\), which this Holdfast does not know"):
+        await apply(bare, ours, newer)
 
 
 async def test_a_step_that_differs_from_the_one_applied_is_refused(bare: Database) -> None:
     await migrate.bring_up(bare, points=no_points)
     await update(bare, "UPDATE schema_migrations SET digest = 'other' WHERE version = 1")
-    with pytest.raises(StoreRefused, match=r"Schema step 1 \(first\) differs") as no:
+    with pytest.raises(StoreRefused, match=r"Schema step 1 \(schema\) differs") as no:
         await migrate.bring_up(bare, points=no_points)
     assert "install the released package" in no.value.hint
 
@@ -346,36 +360,78 @@ async def test_killed_for_real_on_a_file_the_next_start_completes(tmp_path: Path
         assert len(await migrate.bring_up(db, points=no_points)) == len(migrate.bundled())
 
 
-# ── 0008: what is counted and searched ──
-
-
-async def test_what_an_older_release_wrote_is_counted_and_found(bare: Database) -> None:
-    """It says when each ends, and how it is called, nowhere that could be counted or searched."""
-
-    def before(tx: Tx) -> None:
-        older = [each for each in migrate.bundled() if each.version < 8]
-        migrate.migrate(tx, bare.engine.name, older, no_points)
-        tx.run(
-            """INSERT INTO certificates (id, name, identifiers, key_kind, issuers, state, changed_by, created_at,
-                                         fingerprint, current_version)
-               VALUES ('c', 'Own', '[["dns", "a.example.com"]]', 'ec-p256', '["ca"]', 'active', 'x', 1, 'f', 'v')"""
-        )
-        tx.run(
-            "INSERT INTO key_checks (kek_id, is_current, check_box, created_at) VALUES ('k', TRUE, :none, 1)", none=b""
-        )
-        tx.run(
-            "INSERT INTO secrets (id, kek_id, wrapped, box, created_at) VALUES ('s', 'k', :none, :none, 1)", none=b""
-        )
-        tx.run(
-            """INSERT INTO certificate_versions (id, certificate, generation, state, key_secret, chain_pem, serial,
-                                                 not_before, not_after, issuer, spki_sha256, issued_at)
-               VALUES ('v', 'c', 1, 'active', 's', '', '1', 1, 4711, 'ca', 'k', 1)"""
-        )
-
+async def test_a_later_step_may_use_what_rows_an_earlier_one_found(bare: Database) -> None:
+    """An upgrade: a step that fills a new column from rows that the version before has written."""
     await bare.write(migrate.prepare)
-    await bare.write(before)
+    first = step(1, "CREATE TABLE things (id TEXT PRIMARY KEY, word TEXT NOT NULL);")
+    more = "ALTER TABLE things ADD COLUMN length INTEGER;"
+    later = step(2, more, "UPDATE things SET length = LENGTH(word);")
+    await apply(bare, first)
+    await update(bare, "INSERT INTO things (id, word) VALUES ('a', 'four')")
+    assert await apply(bare, first, later) == ["0002_step"]
+    assert await bare.read(lambda tx: tx.rows("SELECT length FROM things")) == [{"length": 4}]
+
+
+# ── closed lists ──
+
+CLOSED: Final[Mapping[tuple[str, str], Iterable[object]]] = {
+    ("jobs", "state"): get_args(QueuedState),
+    ("job_history", "state"): set(job.JobState) - set(get_args(QueuedState)),
+    ("cas", "state"): CaState,
+    ("acme_accounts", "state"): acme.AccountState,
+    ("acme_orders", "state"): acme.OrderState,
+    ("acme_authzs", "type"): get_args(acme.IdentifierType),
+    ("acme_authzs", "state"): acme.AuthzState,
+    ("acme_challenges", "state"): acme.ChallengeState,
+    ("ca_certificates", "reason"): {each.number for each in RevocationReason},
+    ("ca_certificates", "delivery"): DeliveryLevel,
+    ("issuers", "state"): IssuerState,
+    ("issuer_accounts", "state"): IssuerAccountState,
+    ("certificates", "key_kind"): KeyKind,
+    ("certificates", "state"): certificate.CertificateState,
+    ("certificate_versions", "state"): certificate.VersionState,
+    ("certificate_versions", "revoke_reason"): {each.number for each in RevocationReason},
+    ("issuances", "state"): issuance.IssuanceState,
+    ("issuances", "withdrawal"): get_args(issuance.Withdrawal),
+    ("approvals", "state"): ApprovalState,
+    ("tokens", "kind"): TokenKind,
+    ("tokens", "role"): Role,
+    ("channels", "state"): ChannelState,
+    ("notifications", "severity"): notification.Severity,
+    ("notifications", "state"): notification.NotificationState,
+    ("outages", "severity"): notification.Severity,
+}
+
+
+async def test_every_closed_list_of_the_schema_is_that_of_core(bare: Database) -> None:
+    """As the database itself tells its CHECKs: a member that one of both lacks is found here."""
     await migrate.bring_up(bare, points=no_points)
-    rows = await bare.read(lambda tx: tx.rows("SELECT ends_at FROM certificates"))
-    names = await bare.read(lambda tx: tx.rows("SELECT text FROM certificate_names ORDER BY text"))
-    assert [row["ends_at"] for row in rows] == [4711]
-    assert [row["text"] for row in names] == ["a.example.com", "own"]
+    assert await bare.read(lambda tx: closed_lists(tx, bare.engine.name)) == {
+        where: {getattr(each, "value", each) for each in members} for where, members in CLOSED.items()
+    }
+
+
+def test_the_priorities_of_the_schema_are_those_of_core() -> None:
+    [schema_step] = migrate.bundled()
+    assert f"CHECK (priority BETWEEN {min(job.Priority)} AND {max(job.Priority)})" in str(schema_step.statements)
+
+
+def closed_lists(tx: Tx, engine: str) -> dict[tuple[str, str], set[object]]:
+    if engine == "sqlite":
+        rows = tx.rows("SELECT name AS place, sql AS text FROM sqlite_schema WHERE type = 'table'")
+        form = re.compile(r"CHECK \((\w+) IN \(([^()]*)\)\)")
+    else:
+        rows = tx.rows(
+            """SELECT conrelid::regclass::text AS place, pg_get_constraintdef(oid) AS text FROM pg_constraint
+                WHERE contype = 'c' AND connamespace = 'public'::regnamespace"""
+        )
+        form = re.compile(r"CHECK \(\(+(\w+)(?: = ANY \(ARRAY\[)([^]]*)\]\)")
+    return {
+        (row["place"], column): {_member(each) for each in listed.replace("::text", "").split(",")}
+        for row in rows
+        for column, listed in form.findall(row["text"])
+    }
+
+
+def _member(text: str) -> object:
+    return text.strip().strip("'") if "'" in text else int(text)

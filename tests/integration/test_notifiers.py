@@ -14,20 +14,18 @@ from typing import Any
 import pytest
 from tests.support.hostile_texts import HOSTILE
 from tests.support.inboxes import Answer, Identity, Inbox, Mailbox, well_signed
-from tests.support.messages import AT, a_message, a_sender
+from tests.support.messages import AT, a_message, a_sender, senders
 from tests.support.secrets_planted import GENIE_KEY, MARK, ROUTING_KEY, SMTP_PASSWORD
 from tests.support.secrets_planted import HIDDEN_PATH as PATH
 from tests.support.secrets_planted import HOOK_KEY as KEY
 from tests.support.secrets_planted import OLD_HOOK_KEY as OLD_KEY
 
-from holdfast.core.notice import DIGEST_LINES, Severity
+from holdfast import plugins
+from holdfast.core.notifications.notification import DIGEST_LINES, Severity
 from holdfast.errors import Refused, TryLater
-from holdfast.notifiers import configured
 from holdfast.notifiers.apprise import AppriseSender
 from holdfast.notifiers.base import Sender
-from holdfast.notifiers.configured import KINDS
 from holdfast.notifiers.email import MOST_LETTERS
-from holdfast.notifiers.settings import SenderTools
 from holdfast.notifiers.webhook import signature, signing_key
 from holdfast.secret import Secret
 from holdfast.world import HttpTransport, SystemClock
@@ -88,7 +86,7 @@ async def test_a_webhook_is_signed_and_says_all_in_fields(transport: HttpTranspo
         await to("webhook", web, transport).send(a_message())
         [call] = web.requests
         now = SystemClock().now().timestamp()
-        assert (call.method, call.path, call.headers["webhook-id"]) == ("POST", PATH, "notice_01")
+        assert (call.method, call.path, call.headers["webhook-id"]) == ("POST", PATH, "notification_01")
         assert well_signed(call, KEY, now=now)
         assert not well_signed(call, OLD_KEY, now=now)
         assert not well_signed(call, KEY, now=now + 301)
@@ -121,9 +119,9 @@ async def test_a_repetition_has_the_same_id_and_content(transport: HttpTransport
             await sender.send(a_message())
             await sender.send(a_message(attempt=2))
             await sender.close()
-        assert [call.headers["webhook-id"] for call in web.requests] == ["notice_01"] * 2
+        assert [call.headers["webhook-id"] for call in web.requests] == ["notification_01"] * 2
         assert web.requests[0].body == web.requests[1].body
-        assert [letter.message["Message-ID"] for letter in mail.letters] == ["<notice_01@example.com>"] * 2
+        assert [letter.message["Message-ID"] for letter in mail.letters] == ["<notification_01@example.com>"] * 2
         assert mail.letters[0].text == mail.letters[1].text
 
 
@@ -154,7 +152,7 @@ async def test_pagerduty_opens_one_incident_and_resolves_it(transport: HttpTrans
     async with Inbox(Answer(202, body=b'{"status":"success"}')) as web:
         sender = to("pagerduty", web, transport)
         await sender.send(a_message())
-        await sender.send(a_message(id="notice_02", resolved=True, title="www.example.com is fine again"))
+        await sender.send(a_message(id="notification_02", resolved=True, title="www.example.com is fine again"))
         first, last = (call.json() for call in web.requests)
         assert (first["event_action"], last["event_action"]) == ("trigger", "resolve")
         assert first["dedup_key"] == last["dedup_key"] == "issuance.www.example.com"
@@ -202,7 +200,7 @@ async def test_a_letter_has_the_headers_that_mail_servers_expect(transport: Http
     async with Mailbox() as mail:
         sender = by_mail(mail, transport)
         await sender.send(a_message())
-        await sender.send(a_message(id="notice_02", resolved=True))
+        await sender.send(a_message(id="notification_02", resolved=True))
         await sender.close()
         letter, over = mail.letters
         found = letter.message
@@ -216,7 +214,7 @@ async def test_a_letter_has_the_headers_that_mail_servers_expect(transport: Http
         assert found["References"] == over.message["References"]
         assert over.message["Importance"] is None
         assert over.subject.startswith("[resolved] ")
-        assert "reason   CA_REFUSED (The CA refused)" in letter.text
+        assert "reason   CA_REFUSED (The CA refused the order)" in letter.text
         assert "Next: holdfast explain www.example.com" in letter.text
         assert mail.greeted == ["example.com"]  # one connection for both
         assert max(map(len, letter.content.split(b"\r\n"))) <= 998
@@ -297,7 +295,7 @@ async def test_many_letters_do_not_all_go_by_one_connection(transport: HttpTrans
     async with Mailbox() as mail:
         sender = by_mail(mail, transport)
         for number in range(2 * MOST_LETTERS + 1):
-            await sender.send(a_message(id=f"notice_{number}"))
+            await sender.send(a_message(id=f"notification_{number}"))
         await sender.close()
         assert len(mail.letters) == 2 * MOST_LETTERS + 1
         assert len(mail.greeted) == 3
@@ -512,42 +510,42 @@ async def test_every_line_of_a_digest_arrives(transport: HttpTransport, kind: st
 HOOK = {"url": "https://hooks.example.com/x"}
 MAIL = {"host": "mail.example.com", "from": "a@example.com", "to": "b@example.com"}
 WRONG: list[tuple[str, dict[str, Any], dict[str, str], str]] = [
-    ("smoke", {}, {}, "there is no kind 'smoke'; there are email, webhook, slack"),
-    ("slack", {}, {}, "slack needs the credential url"),
-    ("slack", HOOK, {}, "url is a credential, not a setting"),
-    ("slack", {"colour": "red"}, HOOK, "slack has no setting 'colour'; it has roots"),
-    ("slack", {}, {**HOOK, "token": "x"}, "slack has no credential 'token'; it has url"),
+    ("smoke", {}, {}, "no installed package has a kind 'smoke'"),
+    ("slack", {}, {}, "the credential url is missing"),
+    ("slack", HOOK, {}, "url is a credential, and not a setting: give it by --credential url=FILE"),
+    ("slack", {"colour": "red"}, HOOK, "there is no setting 'colour'; there are roots"),
+    ("slack", {}, {**HOOK, "token": "x"}, "there is no credential 'token'; there are url"),
     ("slack", {}, {"url": "http://hooks.example.com/x"}, "the credential url must begin with https://"),
     ("slack", {}, {"url": "https://user:pw@hooks.example.com/x"}, "must not hold a user or password"),
     ("slack", {}, {"url": "https://hooks.example.com/x\r\nHost: evil"}, "visible ASCII"),
     ("slack", {}, {"url": "https://[half/x"}, "the credential url must be an address"),
-    ("slack", {"roots": "no PEM"}, HOOK, "the setting roots must be certificates in PEM"),
+    ("slack", {"roots": "no PEM"}, HOOK, "roots is not a list of certificates in PEM"),
     ("teams", {}, {"url": "file:///etc/passwd"}, "the credential url must be an address"),
-    ("webhook", {}, HOOK, "webhook needs the credential secret"),
+    ("webhook", {}, HOOK, "the credential secret is missing"),
     ("webhook", {}, {**HOOK, "secret": "%%%"}, "the credential secret must be whsec_ and base64"),
     ("webhook", {}, {**HOOK, "secret": "whsec_YQ=="}, "the credential secret must have 24 to 64 bytes, and has 1"),
     ("webhook", {}, {**HOOK, "secret": KEY, "old_secret": "x"}, "the credential old_secret must be"),
-    ("pagerduty", {"region": "mars"}, {"routing_key": "x"}, "the setting region must be us or eu"),
+    ("pagerduty", {"region": "mars"}, {"routing_key": "x"}, "region must be one of us, eu"),
     ("pagerduty", {}, {"routing_key": "a b"}, "the credential routing_key must be one word"),
-    ("opsgenie", {"url": "http://example.com"}, {"api_key": "x"}, "the setting url must begin with https://"),
-    ("email", {}, {}, "email needs the setting host and the setting from and the setting to"),
-    ("email", {**MAIL, "port": "25"}, {}, "the setting port must be a whole number"),
-    ("email", {**MAIL, "port": True}, {}, "the setting port must be a whole number"),
-    ("email", {**MAIL, "port": 70000}, {}, "the setting port must be between"),
-    ("email", {**MAIL, "security": "ssl3"}, {}, "the setting security must be one of starttls, tls, none"),
+    ("opsgenie", {"url": "http://example.com"}, {"api_key": "x"}, "url must begin with https://"),
+    ("email", {}, {}, "host, from and to are missing"),
+    ("email", {**MAIL, "port": "smtp"}, {}, "port must be a whole number from 1 to 65535"),
+    ("email", {**MAIL, "port": True}, {}, "port must be a whole number from 1 to 65535"),
+    ("email", {**MAIL, "port": 70000}, {}, "port must be a whole number from 1 to 65535"),
+    ("email", {**MAIL, "security": "ssl3"}, {}, "security must be one of starttls, tls, none"),
     ("email", {**MAIL, "security": "none"}, {}, "may be none for this machine only"),
     ("email", {**MAIL, "username": "u"}, {}, "the setting username and the credential password go together"),
-    ("email", {**MAIL, "from": "x@y\r\nBcc: z@y"}, {}, "the setting from must hold addresses"),
-    ("email", {**MAIL, "to": ["Ops <b@example.com>"]}, {}, "the setting to must hold addresses"),
-    ("email", {**MAIL, "to": [3]}, {}, "the setting to must hold addresses"),
-    ("email", {**MAIL, "to": ".a@example.com"}, {}, "the setting to must hold addresses"),
-    ("email", {**MAIL, "to": "a..b@example.com"}, {}, "the setting to must hold addresses"),
-    ("email", {**MAIL, "to": "a@example..com"}, {}, "the setting to must hold addresses"),
-    ("email", {**MAIL, "to": []}, {}, "email needs the setting to"),
+    ("email", {**MAIL, "from": "x@y\r\nBcc: z@y"}, {}, "from must hold addresses"),
+    ("email", {**MAIL, "to": ["Ops <b@example.com>"]}, {}, "to must hold addresses"),
+    ("email", {**MAIL, "to": [3]}, {}, "to must hold addresses"),
+    ("email", {**MAIL, "to": ".a@example.com"}, {}, "to must hold addresses"),
+    ("email", {**MAIL, "to": "a..b@example.com"}, {}, "to must hold addresses"),
+    ("email", {**MAIL, "to": "a@example..com"}, {}, "to must hold addresses"),
+    ("email", {**MAIL, "to": []}, {}, "to must have 1 to 50 addresses"),
     ("email", {**MAIL, "to": [f"a{n}@example.com" for n in range(51)]}, {}, "must have 1 to 50 addresses"),
-    ("email", {**MAIL, "host": "a b"}, {}, "the setting host must be"),
-    ("email", {**MAIL, "hello": "a\r\nb"}, {}, "the setting hello must be"),
-    ("email", {**MAIL, "username": "a\r\nb"}, {"password": "x"}, "the setting username must be"),
+    ("email", {**MAIL, "host": "a b"}, {}, "host must be"),
+    ("email", {**MAIL, "hello": "a\r\nb"}, {}, "hello must be"),
+    ("email", {**MAIL, "username": "a\r\nb"}, {"password": "x"}, "username is not well-formed"),
     ("apprise", {}, {"url": "nonsense"}, "names no target that Apprise knows"),
     ("apprise", {}, {"url": "json://a.example json://b.example"}, "names more than one target"),
     ("apprise", {}, {"url": "jsons://a.example/?verify=no"}, "switches the check of certificates off"),
@@ -559,10 +557,9 @@ WRONG: list[tuple[str, dict[str, Any], dict[str, str], str]] = [
 async def test_what_is_wrong_with_a_channel_is_said_by_the_name_of_its_setting(
     transport: HttpTransport, kind: str, settings: dict[str, Any], secrets: dict[str, str], words: str
 ) -> None:
-    hidden = {name: Secret(text) for name, text in secrets.items()}
-    tools = SenderTools(transport=transport, clock=SystemClock())
+    hidden = {name: Secret(text.encode()) for name, text in secrets.items()}
     with pytest.raises(Refused) as caught:
-        await configured.check("ops", kind, settings, hidden, tools)
+        await senders(transport).check("ops", kind, settings, hidden)
     assert words in str(caught.value)
     assert str(caught.value).startswith("Channel ops: ")
     assert caught.value.reason == "CHANNEL_MISCONFIGURED"
@@ -587,14 +584,15 @@ async def test_every_kind_can_be_made(transport: HttpTransport) -> None:
         "opsgenie": ({"region": "eu"}, {"api_key": "x"}),
         "apprise": ({}, {"url": "jsons://a.example"}),
     }
-    assert set(good) == set(KINDS)
+    assert set(good) == set(plugins.kinds(plugins.NOTIFIERS))
     for kind, (settings, secrets) in good.items():
-        assert a_sender(kind, transport, settings=settings, secrets=secrets).kind == kind
+        assert callable(a_sender(kind, transport, settings=settings, secrets=secrets).send)
 
 
 def test_the_guide_names_every_kind_setting_and_credential() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "notifications.md").read_text(encoding="utf-8")
     rows = {line.split("`")[1]: line for line in guide.splitlines() if line.startswith("| `")}
-    for name, kind in KINDS.items():
-        wanted = {*kind.settings, *kind.secrets, *kind.may}
+    for name, kind in plugins.kinds(plugins.NOTIFIERS).items():
+        fields = {field.alias or each for each, field in kind.settings.model_fields.items()}
+        wanted = {*fields, *(each.name for each in kind.credentials)}
         assert {each for each in wanted if f"`{each}`" not in rows[name]} == set(), name

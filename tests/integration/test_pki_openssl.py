@@ -27,10 +27,11 @@ from tests.support.pki import (
 from tests.support.reaper import PATIENCE
 from tests.support.secrets_planted import OPENSSL_PASSPHRASE
 
-from holdfast.pki import bundle, certify, crl, csr, keys
-from holdfast.pki.encrypted import to_encrypted_pem
-from holdfast.pki.issuer import Issuer
-from holdfast.pki.keys import KeyKind
+from holdfast.core.key_kind import KeyKind
+from holdfast.core.revocation_reason import RevocationReason
+from holdfast.pki import certify, chain, crl, csr, keys
+from holdfast.pki.keys import to_encrypted_pem
+from holdfast.pki.signing import SigningCertificate
 from holdfast.secret import Secret
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl(1) is not installed")
@@ -40,7 +41,7 @@ PASSPHRASE = Secret(OPENSSL_PASSPHRASE)
 
 
 def lay_out(
-    folder: Path, leaf: x509.Certificate, issuer: Issuer, revoked: list[crl.Revoked], shard: int | None
+    folder: Path, leaf: x509.Certificate, issuer: SigningCertificate, revoked: list[crl.Revoked], shard: int | None
 ) -> None:
     kind = keys.kind_of(issuer.public_key)
     assert kind is not None
@@ -48,9 +49,9 @@ def lay_out(
         issuer, a_signer(kind), number=1, this_update=NOW, next_update=NOW + 7 * DAY, revoked=revoked, shard=shard
     )
     (folder / "crl.pem").write_bytes(x509.load_der_x509_crl(der).public_bytes(Encoding.PEM))
-    (folder / "leaf.pem").write_bytes(bundle.certificates_pem([leaf]))
-    (folder / "intermediate.pem").write_bytes(bundle.certificates_pem([issuer.certificate]))
-    (folder / "root.pem").write_bytes(bundle.certificates_pem([root(kind)]))
+    (folder / "leaf.pem").write_bytes(chain.certificates_pem([leaf]))
+    (folder / "intermediate.pem").write_bytes(chain.certificates_pem([issuer.certificate]))
+    (folder / "root.pem").write_bytes(chain.certificates_pem([root(kind)]))
 
 
 def verified(folder: Path, *more: str) -> subprocess.CompletedProcess[bytes]:
@@ -68,7 +69,7 @@ def test_openssl_verifies_our_certificate_with_our_crl_until_it_is_revoked(kind:
     lay_out(tmp_path, leaf, issuer, [crl.Revoked(2**100, NOW)], shard)
     done = verified(tmp_path, "-purpose", "sslserver", "-verify_hostname", "www.example.internal")
     assert (done.returncode, done.stdout) == (0, b"leaf.pem: OK\n"), done.stderr
-    lay_out(tmp_path, leaf, issuer, [crl.Revoked(leaf.serial_number, NOW, crl.Reason.KEY_COMPROMISE)], shard)
+    lay_out(tmp_path, leaf, issuer, [crl.Revoked(leaf.serial_number, NOW, RevocationReason.KEY_COMPROMISE)], shard)
     done = verified(tmp_path)
     assert done.returncode == 2
     assert b"certificate revoked" in done.stderr
@@ -126,7 +127,7 @@ def test_openssl_opens_our_encrypted_keys(kind: KeyKind, tmp_path: Path):
     ("compatible", "words"), [(False, b"AES-256-CBC"), (True, b"pbeWithSHA1And3-KeyTripleDES-CBC")]
 )
 def test_openssl_opens_our_pkcs12_files(compatible: bool, words: bytes, tmp_path: Path):
-    content = bundle.to_pkcs12(a_key(), [a_leaf(), intermediate()], PASSPHRASE, name="www", compatible=compatible)
+    content = chain.to_pkcs12(a_key(), [a_leaf(), intermediate()], PASSPHRASE, name="www", compatible=compatible)
     done = openssl(
         "pkcs12", "-info", "-nodes", "-passin", f"pass:{PASSPHRASE.reveal()}", folder=tmp_path, stdin=content.reveal()
     )
@@ -156,7 +157,7 @@ SIGN_AGAIN = """
 import sys
 from tests.support.pki import an_issuer, a_signer
 from holdfast.pki import certify
-from holdfast.pki.intent import Intent
+from holdfast.pki.profile import Intent
 sys.stdout.write(certify.sign(Intent.from_json(sys.stdin.buffer.read()), an_issuer(), a_signer()).hex())
 """
 

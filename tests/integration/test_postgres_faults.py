@@ -20,10 +20,11 @@ from tests.support.stores import migrated
 
 from holdfast.errors import Duplicate, OutcomeUnknown, StoreError, StoreRefused, StoreUnavailable, TxConflict
 from holdfast.secret import Secret
-from holdfast.store import journal, replicas
+from holdfast.store import journal
 from holdfast.store.database import CONFLICT_TRIES
 from holdfast.store.postgres import PostgresEngine
 from holdfast.store.tx import Tx
+from holdfast.store.work import sweeps
 
 pytestmark = pytest.mark.anyio
 
@@ -423,7 +424,7 @@ async def test_a_promoted_server_is_a_new_epoch_and_a_standby_is_none_at_all(vic
     async with opened(engine(url)) as db:
         await migrated(db)
         before = await db.write(lambda tx: tx.epoch)
-        assert await db.write(replicas.note_epoch) == (before, False)
+        assert await db.write(sweeps.note_epoch) == (before, False)
         [taken_id] = [await enqueue(db, "s")]
         await update(db, "UPDATE jobs SET state = 'running', holder = 'a', lease_until = now_us() + 30000000")
 
@@ -437,7 +438,7 @@ async def test_a_promoted_server_is_a_new_epoch_and_a_standby_is_none_at_all(vic
 
         victim.run("SELECT pg_promote()")
         assert await until(lambda: db.write(lambda tx: tx.epoch)) == before + 1
-        assert await db.write(replicas.note_epoch) == (before + 1, True)
+        assert await db.write(sweeps.note_epoch) == (before + 1, True)
         assert (await until(lambda: get(db, taken_id))).reason == "STORE_FAILOVER"
 
 

@@ -10,9 +10,8 @@ from tests.support.stores import open_store
 
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.secret import Secret
-from holdfast.store.libpq import MOST_KNOWN, PREPARE_AFTER, Failed, Statements, translate
-from holdfast.store.marks import apart, brief
-from holdfast.store.postgres import PostgresEngine
+from holdfast.store.marks import autocommit, inline
+from holdfast.store.postgres import MOST_KNOWN, PREPARE_AFTER, PostgresEngine, StatementFailed, Statements, translate
 from holdfast.store.tx import Tx
 
 PREPARED = "SELECT count(*) AS number FROM pg_prepared_statements"
@@ -52,7 +51,7 @@ def test_values_come_back_as_they_went_however_often(statements: Statements, val
 
 
 def test_a_text_with_nul_is_refused_and_not_cut_off(statements: Statements) -> None:
-    with pytest.raises(Failed, match="NUL"):
+    with pytest.raises(StatementFailed, match="NUL"):
         statements.execute(INSERT, {**FULL, "word": "one\0two"})
     assert statements.query("SELECT word FROM things", {}) == []
 
@@ -68,7 +67,7 @@ def test_what_comes_often_is_prepared_and_what_comes_no_more_is_forgotten(statem
 
 
 def test_a_failure_has_the_servers_words_and_its_state(statements: Statements) -> None:
-    with pytest.raises(Failed, match='relation "nowhere" does not exist') as told:
+    with pytest.raises(StatementFailed, match='relation "nowhere" does not exist') as told:
         statements.query("SELECT 1 FROM nowhere", {})
     assert told.value.state == "42P01"
 
@@ -77,7 +76,7 @@ def test_a_line_that_is_gone_is_told_from_a_refusal(line: psycopg.Connection[Any
     with psycopg.connect(line.info.dsn, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(%s)", [line.info.backend_pid])
     for _ in range(2):  # when it is noticed, and ever after
-        with pytest.raises(Failed) as told:
+        with pytest.raises(StatementFailed) as told:
             statements.command(b"BEGIN")
         assert told.value.state in ("", "57P01")
     assert line.closed
@@ -110,7 +109,7 @@ async def test_statements_that_stand_apart_need_no_transaction(url: str) -> None
             await store.write(add_and_fail)
         assert await store.read(lambda tx: tx.rows("SELECT id FROM seen")) == []
         with pytest.raises(StoreError):
-            await store.write(apart(add_and_fail))
+            await store.write(autocommit(add_and_fail))
         assert await store.read(lambda tx: tx.rows("SELECT id FROM seen")) == [{"id": 1}]
     finally:
         await store.close()
@@ -121,6 +120,6 @@ async def test_a_brief_look_that_takes_too_long_has_changed_nothing_and_says_so(
     store = open_store(PostgresEngine(Secret(url), connections=1), deadline=0.2)
     try:
         with pytest.raises(StoreUnavailable):
-            await store.read(brief(lambda tx: tx.rows("SELECT pg_sleep(60)")))
+            await store.read(inline(lambda tx: tx.rows("SELECT pg_sleep(60)")))
     finally:
         await store.close()

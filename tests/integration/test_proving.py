@@ -12,21 +12,24 @@ import pytest
 from tests.support.lifecycle import Board, House, a_house
 from tests.support.stores import migrated, open_store
 
-from holdfast.core.inventory import Filter
-from holdfast.core.issuance import State
+from holdfast.core.inventory import InventoryFilter
+from holdfast.core.issuance import IssuanceState
 from holdfast.core.status import Phase
-from holdfast.engine import clean, issue, lifecycle, sweep
-from holdfast.engine.kind import Kind, Work
-from holdfast.engine.proving import AT_ONCE, ROOM
+from holdfast.engine import sweep
+from holdfast.engine.issuance import challenges, issue
+from holdfast.engine.issuance import duties as issuance_duties
+from holdfast.engine.issuance.challenges import AT_ONCE, ROOM
+from holdfast.engine.kind import JobKind, Work
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers.base import Proof
-from holdfast.operations import certificates, inventory, issuers
-from holdfast.operations.access import local
+from holdfast.issuers.base import ChallengeResponse
+from holdfast.operations.certificates.views import views_of
+from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.ports import no_points
-from holdfast.store import issuances, jobs, journal
+from holdfast.store import inventory, issuances, journal
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx
+from holdfast.store.work import jobs
 from holdfast.world import SystemClock
 
 pytestmark = pytest.mark.anyio
@@ -55,20 +58,20 @@ class SlowBoard(Board):
         self.held = asyncio.Event()
         self.held.set()
 
-    async def publish(self, proof: Proof) -> None:
-        await self._call("publish", proof)
-        await super().publish(proof)
+    async def publish(self, response: ChallengeResponse) -> None:
+        await self._call("publish", response)
+        await super().publish(response)
 
-    async def visible(self, proof: Proof) -> bool:
-        await self._call("visible", proof)
-        return await super().visible(proof)
+    async def visible(self, response: ChallengeResponse) -> bool:
+        await self._call("visible", response)
+        return await super().visible(response)
 
-    async def clean(self, proof: Proof) -> None:
-        await self._call("clean", proof)
-        await super().clean(proof)
+    async def clean(self, response: ChallengeResponse) -> None:
+        await self._call("clean", response)
+        await super().clean(response)
 
-    async def _call(self, what: str, proof: Proof) -> None:
-        name = proof.identifier.value
+    async def _call(self, what: str, response: ChallengeResponse) -> None:
+        name = response.identifier.value
         self.calls[what, name] += 1
         self.at_once[what] += 1
         self.most_at_once[what] = max(self.most_at_once[what], self.at_once[what])
@@ -85,7 +88,7 @@ class SlowBoard(Board):
 
 async def a_slow_house(db: Database, folder: Path, board: SlowBoard | None = None) -> tuple[House, SlowBoard]:
     house = await a_house(db, folder, proofs=True)
-    await issuers.change(house.keeper, "ca", {"limits": {"requests": [1000, 0.001]}}, actor="local:op")
+    await house.write(manage_issuers.change, "ca", {"limits": {"requests": [1000, 0.001]}}, actor="local:op")
     house.board = board = board or SlowBoard()
     return house, board
 
@@ -108,7 +111,7 @@ async def not_seen_yet(house: House, *asked: str) -> None:
 # ── Many names ──
 
 
-async def claimed(house: House, kind: Kind, *, left: Callable[[], float]) -> bool:
+async def claimed(house: House, kind: JobKind, *, left: Callable[[], float]) -> bool:
     """One claim, and what it answered written down; False if there was nothing to claim."""
     await house.hurry()
     ttl = timedelta(minutes=1)
@@ -136,7 +139,7 @@ async def test_the_worker_says_how_much_time_is_left_so_that_many_slow_names_are
 ) -> None:
     house, board = await a_slow_house(lite, tmp_path, SlowBoard(takes=0.1))
     short = replace(issue.kind(house.tools), timeout=timedelta(seconds=ROOM + 0.15))
-    async with house.working(kinds=[short, clean.kind(house.tools)], only=True):
+    async with house.working(kinds=[short, challenges.kind(house.tools)], only=True):
         await house.ask(*names(6))
         view = await house.settled_soon(NAME)
         await house.until_no_job("clean")
@@ -200,7 +203,7 @@ async def test_a_solver_that_hangs_is_not_a_ca_that_is_down(lite: Database, tmp_
         assert "did not end in 120 s" in explained.checks[-1].saw
         failed = await house.settled_soon(NAME)
     assert failed.status.reason_code == "SOLVER_FAILED"
-    assert (await issuers.get(house.keeper, "ca")).breaker.failures == 0
+    assert (await house.read(manage_issuers.found, "ca")).breaker.failures == 0
 
 
 async def test_a_solver_that_refuses_is_not_a_ca_that_does(lite: Database, tmp_path: Path) -> None:
@@ -221,7 +224,7 @@ async def test_what_does_not_say_that_a_ca_is_down_does_not_open_its_breaker(
         await house.ask(NAME)
         failed = await house.settled_soon(NAME)
     assert (failed.status.reason_code, failed.status.last_error) == (shown, "what is this?")
-    breaker = (await issuers.get(house.keeper, "ca")).breaker
+    breaker = (await house.read(manage_issuers.found, "ca")).breaker
     assert (breaker.failures, breaker.until) == (0, None)
 
 
@@ -229,15 +232,15 @@ async def test_what_does_not_say_that_a_ca_is_down_does_not_open_its_breaker(
 
 
 async def _cancelled(house: House) -> None:
-    await certificates.cancel(house.keeper, NAME, actor="local:alice", why="a mistake")
+    await house.cancel(NAME, actor="local:alice", why="a mistake")
 
 
 async def _paused(house: House) -> None:
-    await certificates.set_state(house.keeper, NAME, "paused", actor="local:alice")
+    await house.set_state(NAME, "paused", actor="local:alice")
 
 
 async def _archived(house: House) -> None:
-    await certificates.set_state(house.keeper, NAME, "archived", actor="local:alice")
+    await house.set_state(NAME, "archived", actor="local:alice")
 
 
 @pytest.mark.parametrize("stop", [_cancelled, _paused, _archived])
@@ -252,15 +255,14 @@ async def test_what_was_published_is_taken_away_when_the_attempt_is_stopped(
         await house.until_no_job("clean")
     assert board.shown == {}
     [attempt] = await db.read(lambda tx: issuances.of(tx, _id(tx)))
-    assert (attempt.state, attempt.proofs) == (State.CANCELLED, ())
+    assert (attempt.state, attempt.proofs) == (IssuanceState.CANCELLED, ())
 
 
 async def test_a_changed_wish_takes_the_proofs_of_the_old_one_away(lite: Database, tmp_path: Path) -> None:
     house, board = await a_slow_house(lite, tmp_path)
     async with house.working():
         await not_seen_yet(house, NAME, "old.example.com")
-        identifiers = certificates.identifiers_of([NAME, "new.example.com"])
-        await certificates.change(house.keeper, NAME, {"identifiers": identifiers}, actor="local:alice")
+        await house.change(NAME, names=[NAME, "new.example.com"])
         board.seen = True
         view = await house.settled_soon(NAME)
         await house.until_no_job("clean")
@@ -306,13 +308,13 @@ async def test_an_attempt_that_was_stopped_while_the_ca_was_asked_publishes_noth
     board.troubles["publish", NAME] = [TryLater("not now")]
     await house.ask(NAME)
     assert await claimed(house, issue.kind(house.tools), left=lambda: 300.0)
-    look = house.cas["ca"].look
+    look = house.cas["ca"].order_status
 
     async def stopped_meanwhile(ref: Any, wish: Any) -> Any:
         await _cancelled(house)
         return await look(ref, wish)
 
-    house.cas["ca"].look = stopped_meanwhile
+    house.cas["ca"].order_status = stopped_meanwhile
     assert await claimed(house, issue.kind(house.tools), left=lambda: 300.0)
     assert board.published() == {NAME: 1}
 
@@ -346,7 +348,7 @@ async def test_one_that_hangs_does_not_hide_the_others_from_being_taken_away(lit
     board.troubles["clean", NAME] = [TryLater("it hangs")] * 9
     await _cancelled(house)
     for _ in range(3):
-        assert await claimed(house, clean.kind(house.tools), left=lambda: ROOM - 1)
+        assert await claimed(house, challenges.kind(house.tools), left=lambda: ROOM - 1)
         await lite.write(lambda tx: tx.run("UPDATE jobs SET state = 'ready' WHERE state = 'failed'"))
     assert [token for token in board.shown if NAME not in token] == []
 
@@ -375,7 +377,7 @@ async def test_a_proof_without_a_solver_is_not_forgotten(lite: Database, tmp_pat
         await not_seen_yet(house, NAME)
     await _cancelled(house)
     others = replace(house.tools, solver_for=lambda offers: None)
-    assert await claimed(house, clean.kind(others), left=lambda: 300.0)
+    assert await claimed(house, challenges.kind(others), left=lambda: 300.0)
     [job] = await lite.read(lambda tx: tx.rows("SELECT state, last_error FROM jobs WHERE kind = 'clean'"))
     assert job["state"] == "dead"
     assert f"http-01 for {NAME}" in job["last_error"]
@@ -420,7 +422,7 @@ async def test_the_status_says_why_the_job_failed(db: Database, tmp_path: Path, 
     house = await a_house(db, tmp_path)
     await house.ask(NAME)
     await _job_is(db, state)
-    [listed] = (await inventory.listed(house.keeper, local("alice"), Filter())).items
+    [listed] = await db.read(lambda tx: views_of(tx, inventory.find(tx, InventoryFilter(), limit=10)))
     for view in (await house.view(NAME), listed):
         assert (view.status.reason_code, view.status.reason) == ("INTERNAL", "did not end within 300 s")
         assert view.status.last_error == "did not end within 300 s"
@@ -432,7 +434,7 @@ async def test_an_attempt_whose_job_was_given_up_says_what_the_job_said(db: Data
     house = await a_house(db, tmp_path)
     await house.ask(NAME)
     await _job_is(db, "dead")
-    await sweep.reconcile(db, lifecycle.families(house.keeper), no_points)
+    await sweep.reconcile(db, issuance_duties.families(house.certificate_context), no_points)
     view = await house.view(NAME)
     assert view.status.phase is Phase.FAILING
     assert view.status.last_error == "Its job was given up after 3 attempts: did not end within 300 s"

@@ -2,7 +2,6 @@
 
 import json
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,14 @@ import pytest
 from tests.support.api import a_desk
 from tests.support.terminal import a_terminal
 
-from holdfast.api import app, mistakes, shapes
+from holdfast.api import openapi, problems
 from holdfast.config import load
 from holdfast.errors import SettingRefused, StoreRefused
+from holdfast.from_settings import open_store
+from holdfast.operations import inputs
 from holdfast.ports import no_points
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
-from holdfast.stores import open_store
-from holdfast.telemetry import SilentLog
 from holdfast.world import SystemClock
 
 pytestmark = pytest.mark.anyio
@@ -104,9 +103,8 @@ def _in_our_words(said: dict[str, Any]) -> None:
 
 
 def test_every_pattern_of_the_api_is_said_in_words() -> None:
-    site = app.site(lambda: None, SilentLog(), new_id=str, now=lambda: datetime(2030, 1, 1, tzinfo=UTC))
-    found = set(re.findall(r'"pattern": ("(?:[^"\\]|\\.)*")', json.dumps(site.openapi())))
-    assert {json.loads(each) for each in found} | {_pattern(shapes.LabelName)} <= set(mistakes.PATTERNS)
+    found = set(re.findall(r'"pattern": ("(?:[^"\\]|\\.)*")', json.dumps(openapi.whole())))
+    assert {json.loads(each) for each in found} | {_pattern(inputs.LabelName)} <= set(problems.PATTERNS)
 
 
 def _pattern(kind: Any) -> str:
@@ -114,8 +112,8 @@ def _pattern(kind: Any) -> str:
 
 
 def test_an_unknown_kind_of_mistake_still_has_a_sentence() -> None:
-    assert mistakes.words("is_instance_of", {}) == "It has another form than is needed here."
-    assert mistakes.words("datetime_parsing", {"error": "x"}).startswith("It is a time")
+    assert problems.words("is_instance_of", {}) == "It has another form than is needed here."
+    assert problems.words("datetime_parsing", {"error": "x"}).startswith("It is a time")
 
 
 async def test_duplicates_are_dropped_and_no_other_name_is(db: Database, tmp_path: Path) -> None:

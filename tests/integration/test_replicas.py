@@ -8,11 +8,12 @@ from typing import TypeVar
 import pytest
 from tests.support.jobs import LONG_AGO, ON_POSTGRES, TTL, audits, claim, claimed, enqueue, get, opened, raw, update
 
-from holdfast.core.job import Done, State
+from holdfast.core.work.job import Done, JobState
 from holdfast.errors import LeaseLost
-from holdfast.store import jobs, journal, leases, replicas
+from holdfast.store import journal
 from holdfast.store.database import Database, Engine
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster, jobs, sweeps
 
 pytestmark = pytest.mark.anyio
 T = TypeVar("T")
@@ -29,7 +30,7 @@ def in_epoch(epoch: int, fn: Callable[[Tx], T]) -> Callable[[Tx], T]:
 
 
 async def note(db: Database, epoch: int) -> tuple[int, bool]:
-    return await db.write(in_epoch(epoch, replicas.note_epoch))
+    return await db.write(in_epoch(epoch, sweeps.note_epoch))
 
 
 # ── who is alive ──
@@ -37,27 +38,27 @@ async def note(db: Database, epoch: int) -> tuple[int, bool]:
 
 async def test_a_replica_is_known_from_its_first_sign_to_its_farewell(db: Database) -> None:
     before = await db.read(lambda tx: tx.now())
-    at, _ = await db.write(lambda tx: replicas.seen(tx, "h1", "pod-1", "1.0", draining=False))
+    at, _ = await db.write(lambda tx: cluster.replica_seen(tx, "h1", "pod-1", "1.0", draining=False))
     assert before <= at <= await db.read(lambda tx: tx.now())
-    [one] = await db.read(replicas.everyone)
+    [one] = await db.read(cluster.all_replicas)
     assert (one.holder, one.name, one.version, one.draining) == ("h1", "pod-1", "1.0", False)
     assert one.started_at <= one.seen_at == at
 
-    later, _ = await db.write(lambda tx: replicas.seen(tx, "h1", "pod-1", "1.0", draining=True))
-    [same] = await db.read(replicas.everyone)
+    later, _ = await db.write(lambda tx: cluster.replica_seen(tx, "h1", "pod-1", "1.0", draining=True))
+    [same] = await db.read(cluster.all_replicas)
     assert (same.started_at, same.seen_at, same.draining) == (one.started_at, later, True)
 
-    await db.write(lambda tx: replicas.seen(tx, "h2", "pod-2", "1.0", draining=False))
-    await db.write(lambda tx: replicas.gone(tx, "h1"))
-    assert [each.holder for each in await db.read(replicas.everyone)] == ["h2"]
+    await db.write(lambda tx: cluster.replica_seen(tx, "h2", "pod-2", "1.0", draining=False))
+    await db.write(lambda tx: cluster.remove_replica(tx, "h1"))
+    assert [each.holder for each in await db.read(cluster.all_replicas)] == ["h2"]
 
 
 async def test_a_replica_that_fell_silent_is_forgotten(db: Database) -> None:
     for holder in ("silent", "alive"):
-        await db.write(lambda tx, holder=holder: replicas.seen(tx, holder, holder, "1.0", draining=False))
+        await db.write(lambda tx, holder=holder: cluster.replica_seen(tx, holder, holder, "1.0", draining=False))
     await update(db, "UPDATE replicas SET seen_at = :at WHERE holder = 'silent'", at=LONG_AGO)
-    assert await db.write(lambda tx: replicas.forget_silent(tx, timedelta(hours=1))) == 1
-    assert [each.holder for each in await db.read(replicas.everyone)] == ["alive"]
+    assert await db.write(lambda tx: cluster.forget_silent_replicas(tx, timedelta(hours=1))) == 1
+    assert [each.holder for each in await db.read(cluster.all_replicas)] == ["alive"]
 
 
 # ── the store's epoch ──
@@ -73,13 +74,13 @@ async def test_a_raised_epoch_drops_leases_and_takes_jobs_back_to_be_rechecked(d
     await note(db, 1)
     running = await claimed(db, "running")
     waiting = await enqueue(db, "waiting", due_at=LONG_AGO + timedelta(days=36500))
-    lease = await db.write(lambda tx: leases.take(tx, "leader", "a", TTL))
+    lease = await db.write(lambda tx: cluster.take_lease(tx, "leader", "a", TTL))
     assert lease is not None
 
     assert await note(db, 2) == (2, True)
-    assert await db.read(leases.held) == []
+    assert await db.read(cluster.held_leases) == []
     job, row = await get(db, running.id), await raw(db, running.id)
-    assert (job.state, job.reason, bool(row["recheck"])) == (State.READY, "STORE_FAILOVER", True)
+    assert (job.state, job.reason, bool(row["recheck"])) == (JobState.READY, "STORE_FAILOVER", True)
     row = await raw(db, waiting)
     assert (row["state"], bool(row["recheck"])) == ("ready", False)
     [entry] = await db.read(lambda tx: journal.audit_page(tx, 0))
@@ -95,13 +96,13 @@ async def test_a_raised_epoch_drops_leases_and_takes_jobs_back_to_be_rechecked(d
 async def test_what_was_claimed_before_a_failover_counts_for_nothing_after_it(db: Database) -> None:
     await note(db, 1)
     old = await claimed(db)
-    lease = await db.write(lambda tx: leases.take(tx, "leader", "a", TTL))
+    lease = await db.write(lambda tx: cluster.take_lease(tx, "leader", "a", TTL))
     assert lease is not None
     await note(db, 2)
     with pytest.raises(LeaseLost):
         await db.write(lambda tx: jobs.settle(tx, old, Done()))
     with pytest.raises(LeaseLost):
-        await db.write(lambda tx: leases.renew(tx, lease, TTL))
+        await db.write(lambda tx: cluster.renew_lease(tx, lease, TTL))
     [new] = await db.write(in_epoch(2, lambda tx: jobs.claim(tx, holder="b", free={"k": 1}, ttl=TTL)))
     assert (new.id, new.recheck) == (old.id, True)
     with pytest.raises(LeaseLost):
@@ -142,7 +143,7 @@ async def test_a_lower_epoch_is_reported_and_changes_nothing(db: Database) -> No
     await note(db, 5)
     taken = await claimed(db)
     assert await note(db, 4) == (5, False)  # an old primary: the caller must not work there
-    assert (await get(db, taken.id)).state is State.RUNNING
+    assert (await get(db, taken.id)).state is JobState.RUNNING
     assert await note(db, 5) == (5, False)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from tests.support.lifecycle import a_house
 
-from holdfast.core.certificate import Rule
-from holdfast.engine import ari, turns
+from holdfast.core.certificate import RenewalPolicy
+from holdfast.engine.issuance import issuer_fallback, renewals
 from holdfast.errors import TryLater
-from holdfast.operations import certificates
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
 
@@ -36,7 +35,7 @@ async def test_whoever_has_the_least_time_left_gets_the_next_turn(db: Database, 
             await house.ask(name)
             await house.settled(name)
     for name in names:
-        await certificates.renew(house.keeper, name, actor="local:test")
+        await house.renew(name, actor="local:test")
 
     def wait(tx: Tx) -> None:
         for n, name in enumerate(names):
@@ -57,9 +56,9 @@ async def test_whoever_has_the_least_time_left_gets_the_next_turn(db: Database, 
 
     await db.write(wait)
     assert await db.read(_promised) == names
-    assert await turns.deal(house.keeper) == 4
+    assert await issuer_fallback.deal(house.certificate_context) == 4
     assert await db.read(_promised) == names[::-1]
-    assert await turns.deal(house.keeper) == 0
+    assert await issuer_fallback.deal(house.certificate_context) == 0
 
 
 @pytest.mark.parametrize("reason", ["CA_RATE_LIMITED", "CA_DOWN"])
@@ -71,9 +70,9 @@ async def test_when_a_ca_does_not_answer_one_question_the_others_are_not_asked(
     ca.always["renewal_window"] = TryLater("not now", reason=reason)
     async with house.working(slots=1):
         for n in range(NUMBER):
-            await house.ask(f"n{n}.example.com", rule=Rule(ari=True))
+            await house.ask(f"n{n}.example.com", rule=RenewalPolicy(ari=True))
             await house.settled(f"n{n}.example.com")
-        assert await ari.sweep(house.keeper) == NUMBER
+        assert await renewals.sweep_ari(house.certificate_context) == NUMBER
         await house.until(lambda: "renewal_window" in ca.calls)
 
         async def all_looked_at() -> bool:

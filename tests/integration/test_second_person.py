@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 from tests.support.lifecycle import House, TruthfulCa, a_house, a_moving_house
+from tests.support.running import context_of
 
-from holdfast.core.acme import Identifier
 from holdfast.core.certificate import in_common_with
+from holdfast.core.journal import Event
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.status import Phase
-from holdfast.engine import renew
-from holdfast.operations import approvals, certificates, desired, issuers
-from holdfast.operations.certificates import identifiers_of
+from holdfast.engine.issuance import renewals
+from holdfast.operations.certificates import documents
+from holdfast.operations.issuance import approvals
+from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.store import journal
 from holdfast.store.database import Database
 
@@ -46,7 +49,7 @@ async def test_names_that_need_approval_need_it_in_every_certificate(
         assert asked.details["why"] == f"{names[0]} overlaps with certificate {GUARDED}, which needs approval."
 
 
-def _events(tx: Any) -> list[journal.Event]:
+def _events(tx: Any) -> list[Event]:
     return [each for each in journal.events_after(tx, 0, limit=200) if each.name == "approval.asked"]
 
 
@@ -62,23 +65,20 @@ async def _taken(house: House, path: str) -> None:
     await house.ask("b.internal", name="other")
     await house.worked("other")
     if path in ("renewed", "swept"):  # it had the name before anybody said that it needs approval
-        await certificates.set_state(house.keeper, "other", "paused", actor="local:alice")
-        await certificates.change(
-            house.keeper, "other", {"identifiers": identifiers_of(["b.internal", GUARDED])}, actor="local:alice"
-        )
+        await house.set_state("other", "paused", actor="local:alice")
+        await house.change("other", names=["b.internal", GUARDED])
     await house.ask(GUARDED, approval_required=True)
     match path:
         case "changed":
-            wider = {"identifiers": identifiers_of(["b.internal", GUARDED])}
-            await certificates.change(house.keeper, "other", wider, actor="local:alice")
+            await house.change("other", names=["b.internal", GUARDED])
         case "document":
             entry = {"name": "other", "names": ["b.internal", GUARDED], "issuers": ["ca"]}
-            await desired.apply(house.keeper, {"certificates": [entry]}, actor="local:alice")
+            await documents.applied(context_of(house.certificate_context), {"certificates": [entry]})
         case _:
-            await certificates.set_state(house.keeper, "other", "resumed", actor="local:alice")
+            await house.set_state("other", "resumed", actor="local:alice")
             if path == "renewed":
-                await certificates.renew(house.keeper, "other", actor="local:alice")
-            await renew.sweep(house.keeper)
+                await house.renew("other", actor="local:alice")
+            await renewals.sweep_due(house.certificate_context)
 
 
 async def test_a_ca_may_issue_nothing_without_approval(db: Database, tmp_path: Path) -> None:
@@ -88,10 +88,10 @@ async def test_a_ca_may_issue_nothing_without_approval(db: Database, tmp_path: P
     for chosen in (("strict",), ("ca", "strict")):  # an attempt may move on to the second
         view = await house.ask(f"{len(chosen)}.example", issuers=chosen)
         assert view.status.phase is Phase.AWAITING_APPROVAL
-    first, _ = await approvals.pending(house.keeper)
+    first, _ = await house.pending()
     with pytest.raises(approvals.NotYours):
-        await approvals.approve(house.keeper, first.id, actor="local:alice")
-    await issuers.change(house.keeper, "strict", {"approval_required": False}, actor="local:admin")
+        await house.approve(first.id, actor="local:alice")
+    await house.write(manage_issuers.change, "strict", {"approval_required": False}, actor="local:admin")
     assert await _phase(house, (await house.ask("now.example", issuers=["strict"])).certificate.id) is Phase.PENDING
 
 
@@ -101,20 +101,20 @@ async def test_a_plan_counts_all_that_will_wait(db: Database, tmp_path: Path) ->
     await house.ask(GUARDED, approval_required=True)
     names = {"other": (GUARDED, "ca"), "free": ("a.example", "ca"), "b": ("b.example", "strict")}
     entries = [{"name": name, "names": [each], "issuers": [ca]} for name, (each, ca) in names.items()]
-    assert (await desired.plan(house.keeper, {"certificates": entries})).approvals == 2
+    assert (await documents.planned(context_of(house.certificate_context), {"certificates": entries})).approvals == 2
 
 
 async def test_the_rule_of_a_ca_is_true_or_false(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
-    with pytest.raises(issuers.IssuerRefused, match="approval_required is 'yes'") as refused:
-        await issuers.change(house.keeper, "ca", {"approval_required": "yes"}, actor="local:admin")
+    with pytest.raises(manage_issuers.IssuerRefused, match="approval_required is 'yes'") as refused:
+        await house.write(manage_issuers.change, "ca", {"approval_required": "yes"}, actor="local:admin")
     assert refused.value.hint == "It is true or false."
 
 
 async def test_one_that_is_archived_guards_nothing_and_none_guards_itself(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.ask(GUARDED, approval_required=True)
-    await certificates.set_state(house.keeper, GUARDED, "archived", actor="local:alice")
+    await house.set_state(GUARDED, "archived", actor="local:alice")
     assert await _phase(house, (await house.ask(GUARDED)).certificate.id) is Phase.PENDING
 
 

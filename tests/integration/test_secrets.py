@@ -13,16 +13,15 @@ from tests.support.keys import a_kek, settings_in
 from tests.support.secrets_planted import KEK_PASSPHRASE, KEPT_SECRET, NEXT_PASSPHRASE, PREVIOUS_PASSPHRASE
 from tests.support.stores import open_store
 
-from holdfast import keyfile
 from holdfast.config import Settings
 from holdfast.errors import Duplicate, KeyMissing, KeyUnusable, StoreError, StoreRefused
-from holdfast.keyring import Keyring
-from holdfast.operations import keys, rotation
+from holdfast.keyring import Keyring, create_key_file, read_key_file, rewrite_key_file
+from holdfast.operations.installation import key_rotation, keys
 from holdfast.ports import no_points
 from holdfast.secret import Secret
 from holdfast.store import journal, secrets
 from holdfast.store.database import Database, Engine
-from holdfast.store.secrets import Kept
+from holdfast.store.secrets import KeptSecret
 from holdfast.store.tx import Tx
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
@@ -102,7 +101,7 @@ async def test_a_page_holds_the_secrets_under_one_key_in_order(db: Database, tmp
 async def test_a_wrap_is_replaced_only_if_it_is_still_the_one_that_was_read(db: Database, tmp_path: Path):
     keyring = await unlock(db, settings_in(tmp_path))
     secret_id = await keep(db, keyring)
-    before = Kept(id=secret_id, sealed=await db.read(lambda tx: secrets.get(tx, secret_id)))
+    before = KeptSecret(id=secret_id, sealed=await db.read(lambda tx: secrets.get(tx, secret_id)))
     first, second = (keyring.rewrap(before.sealed, **secrets.place(secret_id)) for _ in range(2))
     assert await db.write(lambda tx: secrets.rewrap(tx, before, first))
     assert not await db.write(lambda tx: secrets.rewrap(tx, before, second))
@@ -149,7 +148,7 @@ async def test_the_first_start_makes_a_private_key_file_and_writes_it_down(db: D
     settings = settings_in(tmp_path / "new")
     keyring = await unlock(db, settings)
     assert stat.S_IMODE(settings.key_file.stat().st_mode) == 0o600
-    assert keyfile.read(FILES, settings.key_file) == [keyring.current]
+    assert read_key_file(FILES, settings.key_file) == [keyring.current]
     [entry] = await db.read(lambda tx: journal.audit_page(tx, 0))
     assert (entry.action, entry.subject, entry.details) == (
         "key_created",
@@ -164,13 +163,13 @@ async def test_the_first_start_makes_a_private_key_file_and_writes_it_down(db: D
 
 async def test_a_key_file_that_is_there_before_the_first_start_is_used(db: Database, tmp_path: Path):
     settings = settings_in(tmp_path)
-    keyfile.create(FILES, settings.key_file, a_kek())
+    create_key_file(FILES, settings.key_file, a_kek())
     assert (await unlock(db, settings)).current == a_kek()
 
 
 async def test_a_key_file_without_a_key_is_refused_at_the_first_start(db: Database, tmp_path: Path):
     settings = settings_in(tmp_path)
-    keyfile.rewrite(FILES, settings.key_file, [])
+    rewrite_key_file(FILES, settings.key_file, [])
     with pytest.raises(StoreRefused, match="holds no key"):
         await unlock(db, settings)
 
@@ -259,7 +258,7 @@ async def test_of_two_replicas_with_a_key_file_each_one_is_refused(db: Database,
 async def test_another_key_is_refused_at_start_and_the_one_that_is_needed_is_named(db: Database, tmp_path: Path):
     settings = settings_in(tmp_path)
     right = (await unlock(db, settings)).current
-    keyfile.rewrite(FILES, settings.key_file, [a_kek()])
+    rewrite_key_file(FILES, settings.key_file, [a_kek()])
     before = settings.key_file.read_bytes()
     with pytest.raises(StoreRefused) as refusal:
         await unlock(db, settings)
@@ -268,7 +267,7 @@ async def test_another_key_is_refused_at_start_and_the_one_that_is_needed_is_nam
     )
     assert refusal.value.hint.startswith("Restore the key file")
     assert settings.key_file.read_bytes() == before
-    keyfile.rewrite(FILES, settings.key_file, [right])
+    rewrite_key_file(FILES, settings.key_file, [right])
     assert (await unlock(db, settings)).current == right
 
 
@@ -344,7 +343,7 @@ async def test_the_standing_of_keys_tells_what_is_here_even_if_it_is_the_wrong_k
         True,
         1,
     )
-    keyfile.rewrite(FILES, settings.key_file, [a_kek()])
+    rewrite_key_file(FILES, settings.key_file, [a_kek()])
     rows = await keys.standing(db, settings, FILES)
     assert [(row.id, row.use, row.held) for row in rows] == [
         (keyring.current.id, "current", False),
@@ -379,7 +378,7 @@ async def test_no_secret_and_no_key_is_ever_in_the_database(db: Database, tmp_pa
     if passphrase:
         settings = settings_in(tmp_path, passphrase=NEXT_PASSPHRASE, previous=passphrase)
     second = await unlock(db, settings)
-    await rotation.rotate(db, second, settings, FILES, random=RANDOM, clock=CLOCK, points=no_points)
+    await key_rotation.rotate(db, second, settings, FILES, random=RANDOM, clock=CLOCK, points=no_points)
     assert await reveal(db, settings, second, marker) == SENTINEL
     await reveal(db, settings, second, await keep(db, second, SENTINEL * 1000))
     found = await everything(db, tmp_path)

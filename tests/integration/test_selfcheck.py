@@ -7,13 +7,14 @@ import pytest
 from tests.support.engine import Watch, eventually, working
 from tests.support.jobs import claimed, update
 
-from holdfast.core.job import Again, Claim, Priority
+from holdfast.core.work.job import Again, Claim, Priority
 from holdfast.engine import selfcheck, sweep
 from holdfast.engine.kind import Work
 from holdfast.ports import no_points
-from holdfast.store import jobs, journal, selfchecks
+from holdfast.store import journal
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster, jobs
 from holdfast.world import SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +42,7 @@ async def checked(db: Database, watch: Watch) -> bool:
     assert outcome.after == EVERY
     assert outcome.write is not None
     await db.write(outcome.write)
-    last = await db.read(lambda tx: selfchecks.last(tx, selfcheck.CHECK))
+    last = await db.read(lambda tx: cluster.last_selfcheck(tx, selfcheck.CHECK))
     assert last is not None
     assert watch.metric("self_check_ok", name=selfcheck.CHECK) == last[0]
     return last[0]

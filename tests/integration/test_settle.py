@@ -8,12 +8,12 @@ from tests.support.engine import Moody, eventually, row
 from tests.support.jobs import TTL, MovableClock, audits, claim, claimed, enqueue, expire, found, history, put
 from tests.support.reaper import PATIENCE
 
-from holdfast.core.job import Again, Claim, Done, Failed, Outcome
+from holdfast.core.work.job import Again, Claim, Done, JobFailed, Outcome
 from holdfast.engine.settle import Settler
 from holdfast.errors import OutcomeUnknown, StoreError, StoreUnavailable, TxConflict
-from holdfast.store import sweeps
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
+from holdfast.store.work import sweeps
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +27,7 @@ OUTCOMES = [
     pytest.param(Done(), id="done"),
     pytest.param(Done(write=write), id="done-and-written"),
     pytest.param(Again(write=write), id="again"),
-    pytest.param(Failed(error="it broke", reason="BROKEN", write=write), id="failed"),
+    pytest.param(JobFailed(error="it broke", reason="BROKEN", write=write), id="failed"),
 ]
 
 
@@ -47,7 +47,7 @@ async def settled_as(db: Database, taken: Claim, outcome: Outcome) -> bool:
     """Whether the job is where this outcome sends it, and its write was done exactly once."""
     job = await row(db, taken.id)
     where = job.get("state", (await history(db)).get(taken.id))
-    expected = {Done: "done", Again: "ready", Failed: "failed"}[type(outcome)]
+    expected = {Done: "done", Again: "ready", JobFailed: "failed"}[type(outcome)]
     return where == expected and await db.read(found) == (["written"] if outcome.write else [])
 
 
@@ -93,7 +93,9 @@ async def test_an_outcome_whose_commit_was_not_answered_is_not_written_twice(
     moody.after = None
     assert await settling  # it was written, and the worker is told so
     assert await settled_as(db, taken, outcome)
-    assert len([action for _, action, _ in await audits(db) if action == "job_failed"]) == isinstance(outcome, Failed)
+    assert len([action for _, action, _ in await audits(db) if action == "job_failed"]) == isinstance(
+        outcome, JobFailed
+    )
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)

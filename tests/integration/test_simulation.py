@@ -9,23 +9,23 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from tests.simulation import errands, experiments, invariants, life_invariants
+from tests.simulation.invariants import Violation
+from tests.simulation.life_run import play_life
+from tests.simulation.node import Node
+from tests.simulation.remote import FakeCa
+from tests.simulation.run import play
+from tests.simulation.stage import LIMIT, PACE, TTL, Stage
 from tests.support.engine import on_stage, stage_node
 
-from holdfast.core.budget import Limit
-from holdfast.simulation import errands, experiments, invariants, life_invariants
-from holdfast.simulation.invariants import Violation
-from holdfast.simulation.life_run import play_life
-from holdfast.simulation.node import Node
-from holdfast.simulation.remote import FakeCa
-from holdfast.simulation.run import play
-from holdfast.simulation.stage import LIMIT, PACE, TTL, Stage
-from holdfast.store import jobs, sweeps
-from holdfast.store.leases import ABSURD
+from holdfast.core.issuers.budget import Limit
+from holdfast.store.work import jobs, sweeps
+from holdfast.store.work.cluster import ABSURD
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 HASHES = """
-from holdfast.simulation.run import play
-from holdfast.simulation.life_run import play_life
+from tests.simulation.run import play
+from tests.simulation.life_run import play_life
 print(play(7).audit_hash, play_life(7).audit_hash)
 """
 
@@ -48,38 +48,46 @@ def test_the_same_seed_is_the_same_run_in_another_process_with_other_hashes() ->
 
 BROKEN = {
     "a write of a worker is not guarded by its fence": (
-        "store/jobs.py",
+        "store/work/jobs.py",
         "WHERE id = :id AND fence = :fence AND state = 'running'",
         "WHERE id = :id AND :fence = :fence",
     ),
-    "nobody takes jobs from the dead": ("store/sweeps.py", "    quarantined = 0\n", "    rows, quarantined = [], 0\n"),
+    "nobody takes jobs from the dead": (
+        "store/work/sweeps.py",
+        "    quarantined = 0\n",
+        "    rows, quarantined = [], 0\n",
+    ),
     "what a budget paid is not remembered": (
-        "store/budgets.py",
+        "store/work/budgets.py",
         "        _save(tx, held)\n    return admitted",
         "        pass\n    return admitted",
     ),
-    "the state is written without its job": ("simulation/errands.py", "    jobs.owe(tx, spec(errand, job))\n", ""),
-}  # fmt: skip
+    "the state is written without its job": (
+        "tests/simulation/errands.py",
+        "    jobs.owe(tx, spec(errand, job))\n",
+        "",
+    ),
+}
 
 
 BROKEN_LIVES = {
     "a certificate is put in use without a look at it": (
-        "engine/received.py",
+        "engine/issuance/answers.py",
         "    return chain.problem_with(found.chain, key=found.key, names=dns, ips=ips, now=at)\n",
         "    return None\n",
         "I4",
     ),
     "an order of one who died is not looked for": (
-        "engine/issue.py",
-        'await heard("find", self._issuer.find(self._wish(facts)))',
+        "engine/issuance/issue.py",
+        'await heard("find", self._issuer.find_order(self._wish(facts)))',
         "None",
         "I3",
     ),
     "what orders cost is not paid": (
-        "core/ca_limits.py", "        keys[order_key(issuer)] = limits.orders\n", "        pass\n", "I8",
+        "core/issuers/ca_limits.py", "        keys[order_key(issuer)] = limits.orders\n", "        pass\n", "I8",
     ),
     "a new certificate is not in the audit log": (
-        "operations/issuing.py",
+        "operations/issuance/attempts.py",
         '    journal.audit(tx, "certificate_activated", found.id, replaced=found.current_version or "", **facts)\n',
         "",
         "I7",
@@ -101,18 +109,20 @@ def test_a_lifecycle_that_is_broken_on_purpose_is_found_out(fault: str, tmp_path
 def _first_violation(change: tuple[str, str, str], folder: Path, run: str, play: str, seeds: int) -> str:
     """What the simulator says first about a copy of the product in which this text is another."""
     module, text, broken = change
-    copy = folder / "src"
-    shutil.copytree(SRC, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    file = copy / "holdfast" / module
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(SRC, folder / "src", ignore=ignored)
+    shutil.copytree(SRC.parent / "tests" / "simulation", folder / "tests" / "simulation", ignore=ignored)
+    file = folder / module if module.startswith("tests/") else folder / "src" / "holdfast" / module
     source = file.read_text(encoding="utf-8")
     assert source.count(text) == 1, "the text to break is not there any more"
     file.write_text(source.replace(text, broken), encoding="utf-8")
     script = (
-        f"from holdfast.simulation.{run} import {play} as play\n"
+        f"from tests.simulation.{run} import {play} as play\n"
         f"print(next((found for seed in range(1, {seeds + 1}) if (found := play(seed).violation)), ''))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(copy)}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 

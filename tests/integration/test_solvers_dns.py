@@ -22,9 +22,8 @@ from holdfast.secret import Secret
 from holdfast.solvers.dns_client import DnsClient
 from holdfast.solvers.dns_hook import Hook
 from holdfast.solvers.dns_lexicon import REQUIREMENT, Lexicon, LexiconSettings
-from holdfast.solvers.dns_record import DnsSolver, Provider, Record, record_value
+from holdfast.solvers.dns_record import DnsSolver, Propagation, Provider, TxtRecord, record_value
 from holdfast.solvers.dns_rfc2136 import Rfc2136, UpdateServer
-from holdfast.solvers.propagation import Propagation
 from holdfast.world import LocalFiles, SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -59,16 +58,16 @@ def updating(bind: Bind, *, key: bytes = KEY, key_name: str = KEY_NAME, zone: st
 
 
 async def test_a_record_is_added_seen_and_removed_by_dynamic_update(bind: Bind) -> None:
-    solver, proof, name = updating(bind), a_dns_proof(f"a.{OURS}"), f"_acme-challenge.a.{OURS}"
-    assert not await solver.visible(proof)
-    await solver.publish(proof)
-    await solver.publish(proof)  # again, by whoever resumes it
-    assert bind.ask(name, "TXT") == [f'"{record_value(proof)}"']
-    assert await solver.visible(proof)
-    await solver.clean(proof)
-    await solver.clean(proof)
+    solver, response, name = updating(bind), a_dns_proof(f"a.{OURS}"), f"_acme-challenge.a.{OURS}"
+    assert not await solver.visible(response)
+    await solver.publish(response)
+    await solver.publish(response)  # again, by whoever resumes it
+    assert bind.ask(name, "TXT") == [f'"{record_value(response)}"']
+    assert await solver.visible(response)
+    await solver.clean(response)
+    await solver.clean(response)
     assert bind.ask(name, "TXT") == []
-    assert not await solver.visible(proof)
+    assert not await solver.visible(response)
 
 
 async def test_a_wildcard_and_its_parent_are_proved_side_by_side(bind: Bind) -> None:
@@ -84,11 +83,11 @@ async def test_a_wildcard_and_its_parent_are_proved_side_by_side(bind: Bind) -> 
 
 @pytest.mark.parametrize(("name", "target"), [("www", f"www.{OURS}"), ("far", f"far.{OURS}")])
 async def test_an_alias_leads_to_the_zone_that_is_changed_instead(bind: Bind, name: str, target: str) -> None:
-    solver, proof = updating(bind), a_dns_proof(f"{name}.{FIXED}")
-    await solver.publish(proof)
-    assert bind.ask(target, "TXT") == [f'"{record_value(proof)}"']
-    assert await solver.visible(proof)
-    await solver.clean(proof)
+    solver, response = updating(bind), a_dns_proof(f"{name}.{FIXED}")
+    await solver.publish(response)
+    assert bind.ask(target, "TXT") == [f'"{record_value(response)}"']
+    assert await solver.visible(response)
+    await solver.clean(response)
     assert bind.ask(target, "TXT") == []
 
 
@@ -118,7 +117,7 @@ async def test_a_server_that_is_away_is_tried_later() -> None:
     nobody = f"127.0.0.1:{free_port()}"
     told = UpdateServer(address=nobody, key_name=KEY_NAME, key=Secret(KEY))
     with pytest.raises(TryLater) as later:
-        await Rfc2136(client_of(nobody), told).add(Record(f"d.{OURS}", "value", OURS))
+        await Rfc2136(client_of(nobody), told).add(TxtRecord(f"d.{OURS}", "value", OURS))
     assert later.value.reason == Reason.SOLVER_FAILED
     with pytest.raises(TryLater):
         await client_of(nobody).target("name.test")
@@ -142,16 +141,16 @@ class Nothing:
 
     side_by_side = True
 
-    async def add(self, record: Record) -> None: ...
+    async def add(self, record: TxtRecord) -> None: ...
 
-    async def remove(self, record: Record) -> None: ...
+    async def remove(self, record: TxtRecord) -> None: ...
 
 
 class Zone:
     """A zone on three servers of the same port; the first of them answers for everything."""
 
     def __init__(self, servers: list[DnsServer]) -> None:
-        self.servers, self.proof, self.name = servers, a_dns_proof("a.zone.test"), "_acme-challenge.a.zone.test"
+        self.servers, self.response, self.name = servers, a_dns_proof("a.zone.test"), "_acme-challenge.a.zone.test"
         first = servers[0]
         first.add("zone.test", "SOA", "ns1.zone.test. host.zone.test. 1 60 60 60 1")
         for number, server in enumerate(servers, start=1):
@@ -163,7 +162,7 @@ class Zone:
 
     def publish_on(self, *numbers: int) -> None:
         for number in numbers:
-            self.servers[number - 1].add(self.name, "TXT", f'"{record_value(self.proof)}"')
+            self.servers[number - 1].add(self.name, "TXT", f'"{record_value(self.response)}"')
 
 
 @pytest.fixture
@@ -188,22 +187,22 @@ async def _opened_at(server: DnsServer, port: int) -> None:
 
 
 async def test_a_record_is_seen_once_every_server_of_the_zone_has_it(zone: Zone) -> None:
-    assert not await zone.solver.visible(zone.proof)
+    assert not await zone.solver.visible(zone.response)
     zone.publish_on(1, 2)
-    assert not await zone.solver.visible(zone.proof)
-    spread = await zone.solver.spread(zone.proof)
+    assert not await zone.solver.visible(zone.response)
+    spread = await zone.solver.spread(zone.response)
     assert spread is not None
     assert (spread.lacking, str(spread)) == (("ns3.zone.test",), "1 of 3 name servers lack it")
     zone.publish_on(3)
-    assert await zone.solver.visible(zone.proof)
+    assert await zone.solver.visible(zone.response)
 
 
 async def test_a_server_that_is_away_says_nothing_either_way(zone: Zone) -> None:
     zone.publish_on(1, 2)
     zone.servers[0].remove("ns3.zone.test", "A")
     zone.servers[0].add("ns3.zone.test", "A", "127.0.0.4")  # nobody is there
-    assert await zone.solver.visible(zone.proof)
-    spread = await zone.solver.spread(zone.proof)
+    assert await zone.solver.visible(zone.response)
+    spread = await zone.solver.spread(zone.response)
     assert spread is not None
     assert spread.silent == ("ns3.zone.test",)
 
@@ -212,7 +211,7 @@ async def test_a_record_that_no_server_could_be_asked_for_is_not_seen(zone: Zone
     zone.publish_on(1, 2, 3)
     for number in (1, 2, 3):
         zone.servers[0].remove(f"ns{number}.zone.test", "A")
-    assert not await zone.solver.visible(zone.proof)
+    assert not await zone.solver.visible(zone.response)
 
 
 async def test_a_record_in_a_zone_that_nobody_finds_is_an_error(zone: Zone) -> None:
@@ -234,7 +233,7 @@ async def test_a_hook_gets_its_words_without_a_shell_and_without_our_environment
         "    json.dumps([sys.argv[1:], json.load(sys.stdin), sorted(os.environ)]))\n"
     )
     hook = Hook(LocalFiles(), [sys.executable, "-I", str(script), "$(id); `id`"])
-    await hook.add(Record("a.zone.test", "-value", "zone.test"))
+    await hook.add(TxtRecord("a.zone.test", "-value", "zone.test"))
     seen = (tmp_path / "seen").read_text()
     assert '[["$(id); `id`", "add", "a.zone.test", "-value"]' in seen
     assert '"value": "-value"' in seen
@@ -242,7 +241,7 @@ async def test_a_hook_gets_its_words_without_a_shell_and_without_our_environment
 
 
 async def test_a_hook_that_fails_or_hangs_is_tried_later_and_not_quoted(tmp_path: Path) -> None:
-    record = Record("a.zone.test", "value", "zone.test")
+    record = TxtRecord("a.zone.test", "value", "zone.test")
     failing = Hook(LocalFiles(), [sys.executable, "-c", "print('my password'); raise SystemExit(3)"])
     with pytest.raises(TryLater, match="ended with 3") as later:
         await failing.remove(record)
@@ -275,7 +274,7 @@ async def test_lexicon_changes_a_zone_without_asking_the_network_what_a_zone_is(
     file = tmp_path / "sub.zone"
     file.write_text("$ORIGIN sub.zone.test.\n$TTL 60\n@ IN SOA ns host 1 60 60 60 60\n@ IN NS ns\nns IN A 127.0.0.1\n")
     provider = through_lexicon(lexicon_python, "localzone", filename=str(file))
-    record = Record("_acme-challenge.a.sub.zone.test", "the-value", "sub.zone.test")
+    record = TxtRecord("_acme-challenge.a.sub.zone.test", "the-value", "sub.zone.test")
     await provider.add(record)
     await provider.add(record)
     assert file.read_text().count("the-value") == 1
@@ -285,7 +284,7 @@ async def test_lexicon_changes_a_zone_without_asking_the_network_what_a_zone_is(
 
 
 async def test_lexicon_s_failures_never_quote_a_credential(lexicon_python: str) -> None:
-    record = Record("_acme-challenge.a.zone.test", "value", "zone.test")
+    record = TxtRecord("_acme-challenge.a.zone.test", "value", "zone.test")
     with pytest.raises(Refused, match="no provider"):
         await through_lexicon(lexicon_python, "telepathy").add(record)
     with pytest.raises(TryLater) as later:
@@ -300,14 +299,14 @@ async def test_a_lexicon_that_hangs_is_tried_later(tmp_path: Path) -> None:
     hangs.chmod(0o755)
     settings = LexiconSettings(provider="cloudflare", options={}, run_for=0.2)
     with pytest.raises(TryLater, match=r"cloudflare, by dns-lexicon, did not end in 0\.2 s") as later:
-        await Lexicon(LocalFiles(), str(hangs), settings).add(Record("a.zone.test", "value", "zone.test"))
+        await Lexicon(LocalFiles(), str(hangs), settings).add(TxtRecord("a.zone.test", "value", "zone.test"))
     assert later.value.reason == Reason.SOLVER_FAILED
 
 
 @pytest.mark.skipif(find_spec("lexicon") is not None, reason="dns-lexicon is installed here")
 async def test_without_lexicon_it_is_said_what_to_install_and_where() -> None:
     with pytest.raises(Refused, match=rf"{sys.executable} -m pip install 'dns-lexicon>=.*holdfast\[dns\]"):
-        await through_lexicon(sys.executable, "localzone").add(Record("a.zone.test", "value", "zone.test"))
+        await through_lexicon(sys.executable, "localzone").add(TxtRecord("a.zone.test", "value", "zone.test"))
 
 
 def test_what_is_to_be_installed_is_what_the_extra_names() -> None:

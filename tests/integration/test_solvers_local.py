@@ -9,15 +9,13 @@ from tests.support.challenge_server import NAME, PROOF, TOKEN, a_challenge, a_va
 from tests.support.dns_server import DnsServer
 from tests.support.issuing import Rows
 
-from holdfast.core.acme import Identifier
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers.base import Proof
-from holdfast.solvers.http_store import HttpStore
-from holdfast.solvers.tls_alpn import TlsAlpn
-from holdfast.solvers.tls_alpn_listener import showing
-from holdfast.solvers.webroot import Webroot
-from holdfast.validators.verdict import Invalid, Valid, Verdict
+from holdfast.issuers.base import ChallengeResponse
+from holdfast.solvers.http01 import HttpStore, Webroot
+from holdfast.solvers.tls_alpn import TlsAlpn, showing
+from holdfast.validators.verdict import Invalid, Valid, ValidationResult
 from holdfast.web.serve import bind
 from holdfast.world import LocalFiles, SystemClock
 
@@ -26,9 +24,9 @@ pytestmark = pytest.mark.anyio
 WELL_KNOWN = ".well-known/acme-challenge"
 
 
-def a_proof(type_: str = "http-01", name: str = NAME, *, token: str = TOKEN) -> Proof:
+def a_proof(type_: str = "http-01", name: str = NAME, *, token: str = TOKEN) -> ChallengeResponse:
     identifier = Identifier("ip" if name[0].isdigit() or ":" in name else "dns", name)
-    return Proof(type=type_, identifier=identifier, token=token, key_authorization=PROOF)
+    return ChallengeResponse(type=type_, identifier=identifier, token=token, key_authorization=PROOF)
 
 
 # ── a folder that a web server serves ──
@@ -113,7 +111,7 @@ async def test_a_row_is_there_for_every_replica_until_it_is_cleaned() -> None:
         assert isinstance(await _validated(web.port), Invalid)
 
 
-async def _validated(http_port: int) -> Verdict:
+async def _validated(http_port: int) -> ValidationResult:
     async with DnsServer() as dns:
         dns.add(NAME, "A", "127.0.0.1")
         return await a_validator(dns.address, http_port=http_port).check(a_challenge())

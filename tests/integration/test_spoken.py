@@ -6,8 +6,8 @@ import pytest
 from tests.support.engine import Memory
 from tests.support.lifecycle import a_house
 
-from holdfast.engine import ca_breaker
-from holdfast.engine.spoken import Spoken
+from holdfast.engine.commit_log import Spoken
+from holdfast.engine.issuance import writes
 from holdfast.errors import TxConflict
 from holdfast.issuers.base import Failed
 from holdfast.store import issuers, journal
@@ -93,10 +93,10 @@ async def test_a_ca_that_goes_away_and_comes_back_is_said_and_audited(
 ) -> None:
     house = await a_house(db, tmp_path)
     for _ in range(10):
-        await db.write(lambda tx: ca_breaker.failed(tx, "ca", "away"))
+        await db.write(lambda tx: writes.issuer_failed(tx, "ca", "away"))
     row = await db.read(lambda tx: issuers.get(tx, "ca"))
     assert row is not None
-    await db.write(lambda tx: ca_breaker.succeeded(tx, row))
+    await db.write(lambda tx: writes.issuer_succeeded(tx, row))
     assert [(name, facts) for _, name, facts in log.lines if name.startswith("ca.")] == [
         ("ca.down", {"ca": "ca", "error": "away"}),
         ("ca.up", {"ca": "ca"}),

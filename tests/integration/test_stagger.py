@@ -10,8 +10,8 @@ from tests.support.lifecycle import House, a_house
 
 from holdfast.core.certificate import Ari
 from holdfast.core.reasons import Reason
-from holdfast.operations import approvals, certificates, issuing
-from holdfast.operations.certificates import View
+from holdfast.operations.certificates.views import View
+from holdfast.operations.issuance import attempts as issuance_attempts
 from holdfast.store import certificates as rows
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
@@ -26,7 +26,7 @@ async def kept(house: House, **wishes: object) -> View:
 
 
 async def spread(house: House, delay: timedelta = 6 * HOUR) -> View:
-    await certificates.renew(house.keeper, NAME, actor="human:ann", delay=delay)
+    await house.renew(NAME, actor="human:ann", delay=delay)
     return await house.view(NAME)
 
 
@@ -42,11 +42,11 @@ async def test_it_waits_for_its_turn_and_is_not_begun_before(db: Database, tmp_p
     assert abs(turn(view) - view.now - 6 * HOUR) < timedelta(minutes=1)
     assert view.status.reason_code is Reason.STAGGERED
     async with house.working():
-        await certificates.renew(house.keeper, NAME, actor="human:ann", delay=5 * HOUR)
+        await house.renew(NAME, actor="human:ann", delay=5 * HOUR)
         view = await house.view(NAME)
         assert abs(turn(view) - view.now - 5 * HOUR) < timedelta(minutes=1), "an earlier turn counts"
         assert house.cas["ca"].calls.count("place") == 1
-        await certificates.renew(house.keeper, NAME, actor="human:ann")
+        await house.renew(NAME, actor="human:ann")
         after = await house.settled(NAME)
     assert house.cas["ca"].calls.count("place") == 2
     assert after.current is not None
@@ -65,7 +65,7 @@ async def test_a_turn_is_never_later_than_the_renewal_would_have_been(db: Databa
 async def test_one_that_is_due_or_was_never_issued_does_not_wait(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.ask(NAME)
-    await certificates.cancel(house.keeper, NAME, actor="human:ann", why="a test")
+    await house.cancel(NAME, actor="human:ann", why="a test")
     view = await spread(house)
     assert turn(view) <= view.now
 
@@ -79,7 +79,7 @@ async def test_if_the_ca_wants_it_renewed_now_its_turn_is_now(db: Database, tmp_
         found, now = rows.get(tx, view.certificate.id, lock=True), tx.now()
         assert found is not None
         ari = Ari(start=now - 2 * HOUR, end=now - HOUR, pick=now - HOUR)
-        issuing.replan(tx, found, now, ari=ari)
+        issuance_attempts.replan(tx, found, now, ari=ari)
 
     await db.write(move_the_window)
     assert turn(await house.view(NAME)) <= (await house.view(NAME)).now
@@ -89,7 +89,7 @@ async def test_one_that_is_revoked_meanwhile_is_replaced_at_once(db: Database, t
     house = await a_house(db, tmp_path)
     await kept(house)
     await spread(house)
-    await certificates.revoke(house.keeper, NAME, reason=1, actor="human:ann")
+    await house.revoke(NAME, reason=1, actor="human:ann")
     view = await house.view(NAME)
     assert turn(view) <= view.now
 
@@ -99,8 +99,8 @@ async def test_one_that_a_second_person_approves_keeps_its_turn(db: Database, tm
     await kept(house)
     await update(db, "UPDATE certificates SET approval_required = TRUE")
     await spread(house)
-    [asked] = await approvals.pending(house.keeper)
-    await approvals.approve(house.keeper, asked.id, actor="human:bob")
+    [asked] = await house.pending()
+    await house.approve(asked.id, actor="human:bob")
     view = await house.view(NAME)
     assert abs(turn(view) - view.now - 6 * HOUR) < timedelta(minutes=1)
 
@@ -109,10 +109,10 @@ async def test_by_the_api_a_turn_is_asked_for_in_seconds(db: Database, tmp_path:
     async with a_desk(db, tmp_path) as desk:
         await kept(desk.house)
         admin = await desk.as_()
-        tried = await admin("POST", f"/certificates/{NAME}/renew", delay_s=3600, dry_run=True)
+        tried = await admin("POST", f"/certificates/{NAME}/renew", {"delay_s": 3600}, dry_run=True)
         assert tried.json()["status"]["reason_code"] == "STAGGERED"
-        answer = await admin("POST", f"/certificates/{NAME}/renew", delay_s=3600)
+        answer = await admin("POST", f"/certificates/{NAME}/renew", {"delay_s": 3600})
         assert (answer.status_code, answer.json()["status"]["phase"]) == (202, "waiting")
         explained = await admin.get(f"/certificates/{NAME}/explain")
         assert explained["blocking"] == "STAGGERED"
-        assert (await admin("POST", f"/certificates/{NAME}/renew", delay_s=8 * 86400)).status_code == 422
+        assert (await admin("POST", f"/certificates/{NAME}/renew", {"delay_s": 8 * 86400})).status_code == 422

@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
+from tests.simulation import errands
 from tests.support.engine import row
 from tests.support.jobs import LONG_AGO, audits, claimed, enqueue, history, spec, update
 
-from holdfast.core.job import Done, Spec
+from holdfast.core.work.job import Done, Spec
 from holdfast.engine import sweep
 from holdfast.ports import no_points
-from holdfast.simulation import errands
-from holdfast.store import jobs, journal, replicas
+from holdfast.store import journal
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster, jobs
 from holdfast.world import SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -178,8 +179,8 @@ async def test_old_history_and_replicas_long_gone_are_forgotten(db: Database) ->
         await db.write(lambda tx, one=one: jobs.settle(tx, one, Done()))  # type: ignore[misc]
     await update(db, "UPDATE job_history SET finished_at = 0 WHERE id = :id", id=old.id)
     for holder in ("gone", "alive"):
-        await db.write(lambda tx, holder=holder: replicas.seen(tx, holder, holder, "1", draining=False))  # type: ignore[misc]
+        await db.write(lambda tx, holder=holder: cluster.replica_seen(tx, holder, holder, "1", draining=False))  # type: ignore[misc]
     await update(db, "UPDATE replicas SET seen_at = now_us() - 4000000000 WHERE holder = 'gone'")
     assert await sweep.clean_up(db, timedelta(days=90)) == 1
     assert list(await history(db)) == [new.id]
-    assert [replica.holder for replica in await db.read(replicas.everyone)] == ["alive"]
+    assert [replica.holder for replica in await db.read(cluster.all_replicas)] == ["alive"]

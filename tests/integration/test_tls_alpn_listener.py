@@ -11,14 +11,13 @@ from tests.support.challenge_server import NAME, PROOF, TOKEN, a_challenge, a_va
 from tests.support.dns_server import DnsServer
 from tests.support.engine import PATIENCE, eventually
 
-from holdfast.core.acme import Identifier
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.listening.bounds import Bounds
-from holdfast.operations import proofs
-from holdfast.solvers.tls_alpn import ALPN, identifier_of, server_name
-from holdfast.solvers.tls_alpn_listener import MOST_ASKED, Find, showing
-from holdfast.store import challenge_responses
+from holdfast.operations.issuance import challenge_responses as response_operations
+from holdfast.solvers.tls_alpn import ALPN, MOST_ASKED, FindKeyAuthorization, identifier_of, server_name, showing
+from holdfast.store import issuances
 from holdfast.store.database import Database
-from holdfast.validators.verdict import Invalid, Valid, Verdict
+from holdfast.validators.verdict import Invalid, Valid, ValidationResult
 from holdfast.web.serve import bind
 from holdfast.world import SystemClock
 
@@ -28,7 +27,7 @@ ADDRESS_6 = "2001:db8::a"
 
 
 @asynccontextmanager
-async def a_listener(find: Find, bounds: Bounds = Bounds()) -> AsyncIterator[int]:  # noqa: B008
+async def a_listener(find: FindKeyAuthorization, bounds: Bounds = Bounds()) -> AsyncIterator[int]:  # noqa: B008
     line = bind(HOST, 0, setting="keeping.tls_alpn_listen")
     async with showing(line, find, SystemClock(), bounds):
         yield line.getsockname()[1]
@@ -42,8 +41,8 @@ async def never(_: Identifier) -> str | None:
     return None
 
 
-def from_store(db: Database) -> Find:
-    return lambda identifier: proofs.tls_alpn01(db, identifier.value)
+def from_store(db: Database) -> FindKeyAuthorization:
+    return lambda identifier: response_operations.tls_alpn01(db, identifier.value)
 
 
 def a_client(*alpn: str) -> ssl.SSLContext:
@@ -74,13 +73,11 @@ async def left_alone(reader: asyncio.StreamReader) -> bytes:
 
 async def put(db: Database, name: str, proof: str = PROOF, token: str = TOKEN) -> None:
     await db.write(
-        lambda tx: challenge_responses.put(
-            tx, type="tls-alpn-01", token=token, identifier=name, key_authorization=proof
-        )
+        lambda tx: issuances.put_response(tx, type="tls-alpn-01", token=token, identifier=name, key_authorization=proof)
     )
 
 
-async def seen_by_a_ca(port: int, name: str) -> Verdict:
+async def seen_by_a_ca(port: int, name: str) -> ValidationResult:
     async with DnsServer() as dns:
         dns.add(NAME, "A", HOST)
         return await a_validator(dns.address, tls_port=port).check(a_challenge("tls-alpn-01", name))
@@ -95,7 +92,7 @@ async def test_a_proof_is_shown_from_the_moment_it_is_in_the_store_until_it_is_g
         assert isinstance(await seen_by_a_ca(port, name), Invalid)
         await put(db, name)
         assert isinstance(await seen_by_a_ca(port, name), Valid)
-        await db.write(lambda tx: challenge_responses.delete(tx, "tls-alpn-01", TOKEN))
+        await db.write(lambda tx: issuances.delete_response(tx, "tls-alpn-01", TOKEN))
         assert isinstance(await seen_by_a_ca(port, name), Invalid)
 
 
@@ -103,7 +100,7 @@ async def test_the_newest_of_two_proofs_for_a_name_is_shown_and_never_one_of_ano
     await put(db, NAME, "an-older.proof", token="older")
     await put(db, NAME)
     await db.write(
-        lambda tx: challenge_responses.put(
+        lambda tx: issuances.put_response(
             tx, type="http-01", token="t", identifier=NAME, key_authorization="of.another-kind"
         )
     )

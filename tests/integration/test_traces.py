@@ -22,20 +22,19 @@ from tests.support.jobs import enqueue
 from tests.support.processes import environment
 from tests.support.secrets_planted import MARK, TRACED_KEY
 
-from holdfast.api.origin import traceparent
+from holdfast.api.caller import traceparent
 from holdfast.app import App
 from holdfast.config import load
-from holdfast.core.job import Again, Done, Failed, Outcome
-from holdfast.engine.kind import Kind, Work
+from holdfast.core.work.job import Again, Done, JobFailed, Outcome
+from holdfast.engine.kind import JobKind, Work
 from holdfast.errors import SettingRefused, TryLater
 from holdfast.ports import Request, Response
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.telemetry import Metrics, Traces
-from holdfast.traced import TracedTransport
 from holdfast.tracing import OtlpTraces
 from holdfast.web.serve import bind, serving
-from holdfast.world import SystemClock
+from holdfast.world import SystemClock, TracedTransport
 
 pytestmark = pytest.mark.anyio
 
@@ -97,7 +96,7 @@ async def test_each_run_of_a_job_is_a_span_with_its_kind_subject_attempt_and_out
             case "well":
                 return Done()
             case "bad":
-                return Failed(error="the CA said no", reason="CA_REFUSED", final=True)
+                return JobFailed(error="the CA said no", reason="CA_REFUSED", final=True)
             case _ if work.claim.fence % 2**32 == 1:
                 return Again(after=timedelta(0), reason="UNDER_WAY")
         return Done()
@@ -107,7 +106,7 @@ async def test_each_run_of_a_job_is_a_span_with_its_kind_subject_attempt_and_out
         watch = Watch(traces=traces)
         for subject in ("well", "bad", "twice"):
             await enqueue(db, subject)
-        async with working(db, [Kind(name="k", handler=handler)], watch=watch):
+        async with working(db, [JobKind(name="k", handler=handler)], watch=watch):
             await eventually(lambda: watch.attempts("done") == 2 and watch.attempts("failed") == 1)
         await traces.close()
         told = {(facts(span)["subject"], facts(span)["fence"] % 2**32): span for span in collector.named("job k")}

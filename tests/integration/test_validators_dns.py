@@ -21,8 +21,8 @@ from tests.support.ports import free_port
 from holdfast.network import SystemNet
 from holdfast.validators.caa import Caa
 from holdfast.validators.resolver import DnsProblem, Resolver, server
-from holdfast.validators.verdict import Invalid, Trace, Valid, Verdict
-from holdfast.validators.wire import Kind
+from holdfast.validators.verdict import Invalid, Trace, Valid, ValidationResult
+from holdfast.validators.wire import RecordKind
 from holdfast.world import SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ def from_afar(names: DnsServer) -> Resolver:
     return Resolver(Far(), SystemRandom(), [f"192.0.2.53:{names.port}"])
 
 
-def problem(verdict: Verdict) -> tuple[str, bool]:
+def problem(verdict: ValidationResult) -> tuple[str, bool]:
     assert isinstance(verdict, Invalid), verdict
     return verdict.problem.type, verdict.retryable
 
@@ -125,7 +125,7 @@ async def test_an_account_has_a_label_of_its_own(names: DnsServer) -> None:
 
 
 async def test_the_label_is_that_of_the_draft() -> None:
-    from holdfast.validators.dns_account01 import label
+    from holdfast.validators.dns_challenges import label
 
     assert label("https://example.com/acme/acct/ExampleAccount") == "_ujmmovf2vn55tgye"
 
@@ -185,7 +185,7 @@ async def test_a_ca_without_a_name_finds_no_persistent_record(names: DnsServer) 
 # ── CAA ──
 
 
-async def checked(names: DnsServer, name: str = NAME, *, caa: tuple[str, ...] = ("ca.example",)) -> Verdict:
+async def checked(names: DnsServer, name: str = NAME, *, caa: tuple[str, ...] = ("ca.example",)) -> ValidationResult:
     names.add(f"_acme-challenge.{name.removeprefix('*.')}", "TXT", f'"{DIGEST}"')
     return await a_validator(names.address, caa=caa).check(a_challenge("dns-01", name))
 
@@ -342,7 +342,7 @@ async def test_one_family_may_fail_if_the_other_has_something(names: DnsServer, 
 async def test_nothing_can_be_guessed_from_one_question_to_the_next(names: DnsServer) -> None:
     asking = from_afar(names)
     for _ in range(100):
-        await asking.ask("abcdefghijklmnopqrstuvwxyz.example", Kind.A)
+        await asking.ask("abcdefghijklmnopqrstuvwxyz.example", RecordKind.A)
     assert len(set(names.ids)) > 95
     assert len(set(names.ports)) > 80
     assert len(set(names.spelled)) == 100
@@ -365,7 +365,7 @@ async def test_a_forged_answer_is_dropped_and_the_right_one_is_waited_for(names:
 
     names.answer(NAME, "A", forged)
     for n, asking in enumerate((resolver(names.address), from_afar(names)), start=1):
-        answer = await asking.ask(NAME, Kind.A)
+        answer = await asking.ask(NAME, RecordKind.A)
         assert answer.data == (b"\xc0\x00\x02\x01",)
         assert names.asked[NAME, "A"] == n
 
@@ -393,7 +393,7 @@ async def test_an_alias_that_a_server_leaves_to_us_is_followed(names: DnsServer)
 async def test_a_server_on_this_machine_may_tell_upper_from_lower_case(names: DnsServer) -> None:
     """pebble-challtestsrv does; and nobody can forge its answers."""
     for _ in range(5):
-        await resolver(names.address).ask(NAME, Kind.A)
+        await resolver(names.address).ask(NAME, RecordKind.A)
     assert names.spelled == [NAME] * 5
 
 
@@ -405,7 +405,7 @@ async def test_a_server_that_does_not_repeat_our_letters_is_asked_by_tcp(names: 
         return response.to_wire()
 
     names.answer(NAME, "A", lowered)
-    assert (await from_afar(names).ask(NAME, Kind.A)).data == (b"\xc0\x00\x02\x01",)
+    assert (await from_afar(names).ask(NAME, RecordKind.A)).data == (b"\xc0\x00\x02\x01",)
     assert names.by_tcp[NAME, "A"] == 1
 
 
@@ -417,7 +417,7 @@ async def test_what_is_cut_off_by_tcp_too_is_malformed(names: DnsServer) -> None
 
     names.answer(NAME, "A", cut)
     with pytest.raises(DnsProblem) as caught:
-        await resolver(names.address).ask(NAME, Kind.A)
+        await resolver(names.address).ask(NAME, RecordKind.A)
     assert caught.value.kind == "malformed"
 
 
@@ -426,7 +426,7 @@ async def test_the_next_server_is_asked_when_one_fails(names: DnsServer) -> None
     async with DnsServer() as failing:
         failing.fail(NAME, "A", "SERVFAIL")
         nobody = f"127.0.0.1:{free_port()}"
-        answer = await resolver(failing.address, nobody, names.address).ask(NAME, Kind.A)
+        answer = await resolver(failing.address, nobody, names.address).ask(NAME, RecordKind.A)
         assert len(answer.data) == 1
         assert failing.asked[NAME, "A"] == 1
 
@@ -440,10 +440,10 @@ async def test_a_server_that_loses_a_question_is_asked_again(names: DnsServer) -
 
     names.answer(NAME, "A", losing)
     asking = resolver(names.address, try_for=0.1)
-    assert (await asking.ask(NAME, Kind.A)).data == ()
+    assert (await asking.ask(NAME, RecordKind.A)).data == ()
     names.answer(NAME, "A", lambda query, tcp: None)
     with pytest.raises(DnsProblem) as caught:
-        await asking.ask(NAME, Kind.A)
+        await asking.ask(NAME, RecordKind.A)
     assert (caught.value.kind, caught.value.retryable) == ("timeout", True)
     assert names.asked[NAME, "A"] == 4
 
@@ -451,20 +451,20 @@ async def test_a_server_that_loses_a_question_is_asked_again(names: DnsServer) -
 async def test_a_name_that_does_not_exist_is_asked_for_once(names: DnsServer) -> None:
     names.fail(NAME, "A", "NXDOMAIN")
     with pytest.raises(DnsProblem, match="NXDOMAIN"):
-        await resolver(names.address, names.address).ask(NAME, Kind.A)
+        await resolver(names.address, names.address).ask(NAME, RecordKind.A)
     assert names.asked[NAME, "A"] == 1
 
 
 async def test_without_a_server_nothing_is_found() -> None:
     with pytest.raises(DnsProblem) as caught:
-        await resolver().ask(NAME, Kind.A)
+        await resolver().ask(NAME, RecordKind.A)
     assert caught.value.kind == "refused"
 
 
 async def test_a_server_may_be_reached_by_ipv6() -> None:
     async with DnsServer("::1") as names:
         names.add(NAME, "A", "192.0.2.1")
-        assert len((await resolver(names.address).ask(NAME, Kind.A)).data) == 1
+        assert len((await resolver(names.address).ask(NAME, RecordKind.A)).data) == 1
 
 
 @pytest.mark.parametrize(

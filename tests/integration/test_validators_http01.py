@@ -27,7 +27,7 @@ from tests.support.dns_server import DnsServer
 from tests.support.ports import free_port
 from tests.support.reaper import PATIENCE
 
-from holdfast.validators.verdict import Invalid, Valid, Verdict
+from holdfast.validators.verdict import Invalid, Valid, ValidationResult
 
 pytestmark = pytest.mark.anyio
 
@@ -39,12 +39,12 @@ async def dns() -> AsyncIterator[DnsServer]:
         yield server
 
 
-async def validated(dns: DnsServer, answer: Answer, *, timeout: float = 10.0) -> tuple[Verdict, WebServer]:
+async def validated(dns: DnsServer, answer: Answer, *, timeout: float = 10.0) -> tuple[ValidationResult, WebServer]:
     async with WebServer(answer) as web:
         return await a_validator(dns.address, http_port=web.port, timeout=timeout).check(a_challenge()), web
 
 
-def problem(verdict: Verdict) -> tuple[str, bool]:
+def problem(verdict: ValidationResult) -> tuple[str, bool]:
     assert isinstance(verdict, Invalid), verdict
     return verdict.problem.type, verdict.retryable
 

@@ -24,11 +24,10 @@ from tests.support.challenge_server import (
 from tests.support.dns_server import DnsServer
 from tests.support.ssrf import DENIED, ODD_HOSTS, PLAIN, IPAddress
 
-from holdfast.validators.addresses import Addresses
 from holdfast.validators.check import Validator
-from holdfast.validators.dialer import SafeDialer
+from holdfast.validators.dialer import Addresses, SafeDialer
 from holdfast.validators.resolver import Resolver
-from holdfast.validators.verdict import Failed, Invalid, Trace, Valid
+from holdfast.validators.verdict import ChallengeFailed, Invalid, Trace, Valid
 from holdfast.world import SystemRandom
 
 pytestmark = pytest.mark.anyio
@@ -127,7 +126,7 @@ async def test_a_port_that_is_not_ours_is_not_dialled_whoever_asks() -> None:
         dialer = SafeDialer(
             net, Resolver(net, SystemRandom(), []), Addresses(["127.0.0.1/32"]), ports=frozenset({80, 443}), each=1.0
         )
-        with pytest.raises(Failed, match=f"Port {trap.port}"):
+        with pytest.raises(ChallengeFailed, match=f"Port {trap.port}"):
             await dialer.connect("127.0.0.1", trap.port, Trace())
         assert trap.connections == 0
     assert net.dialled == []

@@ -26,7 +26,7 @@ from tests.support.ports import free_port
 from tests.support.reaper import PATIENCE
 
 from holdfast.network import SystemNet
-from holdfast.validators.verdict import Challenge, Invalid, Valid, Verdict
+from holdfast.validators.verdict import ChallengeToCheck, Invalid, Valid, ValidationResult
 
 pytestmark = pytest.mark.anyio
 
@@ -47,10 +47,10 @@ async def validated(
     pair: Pair,
     *,
     alpn: Sequence[str] = ACME,
-    challenge: Challenge | None = None,
+    challenge: ChallengeToCheck | None = None,
     seen: list[str] | None = None,
     host: str = "127.0.0.1",
-) -> tuple[Verdict, WebServer]:
+) -> tuple[ValidationResult, WebServer]:
     context = server_context(*pair, alpn=alpn, seen=seen)
     async with WebServer(told(), host=host, tls=context) as server:
         verdict = await a_validator(names.address, tls_port=server.port).check(challenge or a_challenge("tls-alpn-01"))
@@ -61,7 +61,7 @@ def dns_name(text: str = NAME) -> x509.DNSName:
     return x509.DNSName(text)
 
 
-def problem(verdict: Verdict) -> tuple[str, bool]:
+def problem(verdict: ValidationResult) -> tuple[str, bool]:
     assert isinstance(verdict, Invalid), verdict
     return verdict.problem.type, verdict.retryable
 

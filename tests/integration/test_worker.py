@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.simulation.stage import Stage
 from tests.support.engine import (
     Blocked,
     Moody,
@@ -26,15 +27,14 @@ from tests.support.secrets_planted import HANDLER_TOKEN, MARK
 from tests.support.stores import migrated
 
 from holdfast.core.backoff import Ladder
-from holdfast.core.job import Again, Done, Outcome
-from holdfast.engine.database_clock import CLOCK_JUMP
-from holdfast.engine.kind import Handler, Work
+from holdfast.core.work.job import Again, Done, Outcome
+from holdfast.engine.kind import JobHandler, Work
+from holdfast.engine.worker import CLOCK_JUMP
 from holdfast.errors import LeaseLost, OutcomeUnknown, Refused, StoreUnavailable, TryLater, TxConflict
 from holdfast.secret import Secret
-from holdfast.simulation.stage import Stage
-from holdfast.store import jobs, replicas
 from holdfast.store.database import Database, Engine, EngineSession
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster, jobs
 from holdfast.telemetry import make_log
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ SHORT = timedelta(seconds=0.6)  # a lease that is to be lost
 MINUTE = timedelta(minutes=1)
 
 
-def answering(*outcomes: Outcome | Exception) -> Handler:
+def answering(*outcomes: Outcome | Exception) -> JobHandler:
     """A handler that answers these in turn, the last one for ever."""
     left = list(outcomes)
 
@@ -584,7 +584,7 @@ async def test_a_stop_hands_back_interruptible_work_at_once_and_waits_for_the_ot
         important.go.set()
     assert important.ended == ["done"]
     assert await history(db) == {second: "done"}
-    assert await db.read(replicas.everyone) == []
+    assert await db.read(cluster.all_replicas) == []
 
 
 async def test_work_that_does_not_end_in_the_drain_time_is_handed_back(db: Database) -> None:
@@ -707,7 +707,7 @@ async def test_a_replica_is_listed_while_it_lives(db: Database) -> None:
     async with working(db, [kind("k", done)], holder="me"):
 
         async def listed() -> bool:
-            return [replica.holder for replica in await db.read(replicas.everyone)] == ["me"]
+            return [replica.holder for replica in await db.read(cluster.all_replicas)] == ["me"]
 
         await eventually(listed)
-    assert await db.read(replicas.everyone) == []
+    assert await db.read(cluster.all_replicas) == []

@@ -4,12 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast import keyfile
-from holdfast.config import Settings, Store
-from holdfast.keyring import Keyring
-from holdfast.operations.keys import Sources
-from holdfast.store import journal, leases, secrets
+from holdfast.config import Settings, StoreSettings
+from holdfast.keyring import Keyring, read_key_file
+from holdfast.operations.installation.keys import Sources
+from holdfast.store import journal, secrets
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster
 from holdfast.world import LocalFiles, SystemRandom
 from tests.support.ca_server import Ca
 from tests.support.grounds import Ground, look
@@ -55,7 +55,7 @@ def _in_the_store(tx: Tx, ground: Ground, promise: Promise) -> Iterator[str]:
         yield f"the job {row['id']} is left {row['state']}"
     done = _counted(tx.rows("SELECT subject AS key, COUNT(*) AS n FROM job_history WHERE state = 'done' GROUP BY 1"))
     yield from _differences("jobs done", done, dict.fromkeys(promise.errands, 1))
-    for lease in leases.held(tx):
+    for lease in cluster.held_leases(tx):
         yield f"the lease {lease.name} is left held by {lease.holder} until {lease.until}; now it is {tx.now()}"
     yield from _in_the_journal(tx, promise)
     yield from _among_the_secrets(tx, ground.folder, promise)
@@ -88,7 +88,7 @@ def _in_the_journal(tx: Tx, promise: Promise) -> Iterator[str]:
 def _among_the_secrets(tx: Tx, folder: Path, promise: Promise) -> Iterator[str]:
     if not promise.secrets:
         return
-    settings, files = Settings(store=Store(data_dir=folder)), LocalFiles()
+    settings, files = Settings(store=StoreSettings(data_dir=folder)), LocalFiles()
     checks = secrets.checks(tx)
     keyring = Keyring(Sources(settings, files).all_of(checks), SystemRandom())
     current = keyring.current.id
@@ -100,7 +100,7 @@ def _among_the_secrets(tx: Tx, folder: Path, promise: Promise) -> Iterator[str]:
         yield f"owners of secrets: {sorted(owned.values())}"
     if [check.kek_id for check in checks] != [current]:
         yield f"keys that the database still knows: {checks}"
-    in_file = [kek.id for kek in keyfile.read(files, settings.key_file) or ()]
+    in_file = [kek.id for kek in read_key_file(files, settings.key_file) or ()]
     if in_file != [current]:
         yield f"keys in the file: {in_file}, current is {current}"
 

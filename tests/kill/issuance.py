@@ -156,9 +156,9 @@ def time_passes(place: Ground, *, hours: int) -> None:
 
 async def sown(parent: Path, cluster: Cluster | None, *, own: bool) -> Seed:
     """A store to begin with: its schema, its key, and, if wanted, a CA of our own."""
-    from holdfast.core.ca import CaOptions
-    from holdfast.operations import ca as cas
-    from holdfast.pki.ceremony import Plan
+    from holdfast.core.own_ca.ca import CaOptions
+    from holdfast.operations.own_ca import manage as cas
+    from holdfast.pki.ceremony import CeremonyPlan
     from tests.support.acme_client import es256
     from tests.support.acme_seed import _engine
     from tests.support.ca import a_vault
@@ -169,9 +169,11 @@ async def sown(parent: Path, cluster: Cluster | None, *, own: bool) -> Seed:
     url = cluster.create_database() if cluster else ""
     db = await migrated(open_store(_engine(folder, url)))
     try:
-        vault = await a_vault(db, folder)
+        secret_store = await a_vault(db, folder)
         if own:
-            await cas.create(vault, ca=issuing_child.CA, plan=Plan(name="Own"), options=CaOptions(), actor="local:op")
+            await cas.create(
+                secret_store, ca=issuing_child.CA, plan=CeremonyPlan(name="Own"), options=CaOptions(), actor="local:op"
+            )
     finally:
         await db.close()
     return Seed(folder, cluster, url.rpartition("/")[2] or "template1", es256(), {})

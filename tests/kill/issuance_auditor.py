@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.config import KEY_NAME, Acme, Keys, Settings, Store
-from holdfast.engine.upstream import Upstream
-from holdfast.operations import keys as keyrings
-from holdfast.operations.issuing import Keeper
-from holdfast.operations.vault import Vault
+from holdfast.config import KEY_NAME, Acme, Keys, Settings, StoreSettings
+from holdfast.engine.issuance.issuer_factory import Upstream
+from holdfast.operations.installation import keys as keyrings
+from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.pki import keys
 from holdfast.pki.chain import parse_bundle
 from holdfast.secret import Secret
@@ -37,18 +37,18 @@ async def audit(place: Ground, ca: CaOfOneRun, *, kills: int, doubted: bool) -> 
         place.folder / "holdfast.sqlite", SystemClock()
     )  # fmt: skip
     settings = Settings(
-        store=Store(data_dir=place.folder), keys=Keys(file=place.folder / KEY_NAME), acme=Acme(first_ca="")
+        store=StoreSettings(data_dir=place.folder), keys=Keys(file=place.folder / KEY_NAME), acme=Acme(first_ca="")
     )
     db, transport = open_store(engine), HttpTransport()
     try:
         files, random = LocalFiles(), SystemRandom()
         keyring = await keyrings.unlock(db, settings, files, random)
-        vault = Vault(db=db, settings=settings, files=files, keyring=keyring)
-        keeper = Keeper(db=db, random=random, vault=vault)
-        upstream = Upstream(keeper=keeper, desk=None, transport=transport, clock=SystemClock())
+        secret_store = SecretStore(db=db, settings=settings, files=files, keyring=keyring)
+        context = CertificateContext(db=db, random=random, secret_store=secret_store)
+        upstream = Upstream(context=context, own_cas=None, transport=transport, clock=SystemClock())
         truth = await ca.truth(upstream)
         stored = await db.read(lambda tx: list(_in_the_store(tx, place.engine, doubted=doubted)))
-        keyless = await _keyless(db, vault)
+        keyless = await _keyless(db, secret_store)
     finally:
         await transport.close()
         await db.close()
@@ -66,12 +66,12 @@ def _at_the_ca(truth: Truth | None, more: int) -> Iterator[str]:
         yield f"there are {truth.certificates} certificates at the CA"
 
 
-async def _keyless(db: Database, vault: Vault) -> int:
+async def _keyless(db: Database, secret_store: SecretStore) -> int:
     """Certificates in use whose key we do not have."""
     found = 0
     for row in await db.read(lambda tx: tx.rows("SELECT key_secret, chain_pem FROM certificate_versions")):
         leaf = parse_bundle(row["chain_pem"].encode())[0]
-        key = keys.from_pem(await vault.reveal(row["key_secret"]))
+        key = keys.from_pem(await secret_store.reveal(row["key_secret"]))
         found += leaf.public_key() != key.public_key()
     return found
 

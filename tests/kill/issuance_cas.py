@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol, Self
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from holdfast.engine.upstream import Upstream
-from holdfast.issuers.acme import AcmeIssuer
+from holdfast.engine.issuance.issuer_factory import Upstream
+from holdfast.issuers.acme.issuer import AcmeIssuer
 from holdfast.store import issuers
 from tests.support.fake_cas.base import FakeCa
 from tests.support.fake_cas.digicert import FakeDigicert
@@ -90,7 +90,7 @@ class _Own:
             rows = [tx.rows(f"SELECT id FROM {table}") for table in ("acme_orders", "ca_certificates")]
             return Truth(*map(len, rows))
 
-        return await upstream._keeper.db.read(count)
+        return await upstream._certificate_context.db.read(count)
 
 
 # ── Pebble ──
@@ -142,7 +142,7 @@ class _Account:
         pass
 
     async def truth(self, upstream: Upstream) -> Truth | None:
-        row = await upstream._keeper.db.read(lambda tx: issuers.get(tx, "ca"))
+        row = await upstream._certificate_context.db.read(lambda tx: issuers.get(tx, "ca"))
         if row is None:
             return None
         issuer = await upstream.make(row)

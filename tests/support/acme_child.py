@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.app import App
-from holdfast.config import KEY_NAME, Acme, Engine, Keys, Replica, Scheduler, Server, Settings, Store
+from holdfast.config import (
+    KEY_NAME,
+    Acme,
+    EngineSettings,
+    Keys,
+    ReplicaSettings,
+    Scheduler,
+    ServerSettings,
+    Settings,
+    StoreSettings,
+)
 from holdfast.secret import Secret
 from tests.support.child import Passages, Report, Strike, die_with_parent
 
@@ -32,12 +42,12 @@ def settings_of(wishes: argparse.Namespace) -> Settings:
     shared = "://" in wishes.store
     own: Path = wishes.folder / wishes.name if shared else wishes.folder  # its socket lies there
     return Settings(
-        server=Server(listen=f"{wishes.address}:{PORT - 1}"),
-        replica=Replica(name=wishes.name),
-        store=Store(data_dir=own, url=Secret(wishes.store if shared else "")),
+        server=ServerSettings(listen=f"{wishes.address}:{PORT - 1}"),
+        replica=ReplicaSettings(name=wishes.name),
+        store=StoreSettings(data_dir=own, url=Secret(wishes.store if shared else "")),
         keys=Keys(file=wishes.folder / KEY_NAME),
         scheduler=Scheduler(retry_interval=SOON, reconcile_interval=SOON),
-        engine=Engine(
+        engine=EngineSettings(
             lease_ttl=timedelta(seconds=wishes.ttl), poll_interval=timedelta(seconds=wishes.poll), drain=2 * SOON
         ),
         acme=Acme(

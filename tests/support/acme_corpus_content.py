@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from holdfast.core.acme import Identifier
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.pki import der
 from tests.support import pki
 from tests.support.acme_client import UNSET, Signer, b64, es256, flattened

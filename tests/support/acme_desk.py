@@ -11,18 +11,19 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from holdfast.core.acme import Authz, AuthzState, Challenge, ChallengeState, Identifier, Order, OrderState
-from holdfast.core.ca import CaOptions, Policy
-from holdfast.core.problem import Problem
-from holdfast.engine import acme_issue, acme_validate
-from holdfast.engine.kind import Kind
+from holdfast.core.own_ca.acme import Authz, AuthzState, Challenge, ChallengeState, Identifier, Order, OrderState
+from holdfast.core.own_ca.ca import CaOptions, Policy
+from holdfast.core.own_ca.problem import Problem
+from holdfast.engine.kind import JobKind
+from holdfast.engine.own_ca import signing, validation
 from holdfast.network import SystemNet
-from holdfast.operations import acme_accounts, acme_authzs, acme_names, acme_orders
-from holdfast.operations.acme_orders import Wish
-from holdfast.operations.authorities import Authority
-from holdfast.operations.deliveries import Deliveries
-from holdfast.operations.desk import Changes, Desk, Requester
-from holdfast.operations.handover import Handover
+from holdfast.operations.acme import accounts, authorizations, orders
+from holdfast.operations.acme import names as acme_names
+from holdfast.operations.acme.certificates import Deliveries
+from holdfast.operations.acme.context import AcmeContext, Changes, Requester
+from holdfast.operations.acme.handover import Handover
+from holdfast.operations.acme.orders import NewOrder
+from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import csr
 from holdfast.ports import Points, no_points
 from holdfast.store.database import Database
@@ -41,7 +42,7 @@ class Office:
     """Everything of a CA but its HTTP face."""
 
     db: Database
-    desk: Desk
+    acme_context: AcmeContext
     ca: Authority
     web: WebServer
     validator: Validator
@@ -49,10 +50,10 @@ class Office:
     numbers: Any = field(default_factory=lambda: count(1))
 
     @property
-    def kinds(self) -> list[Kind]:
+    def kinds(self) -> list[JobKind]:
         return [
-            acme_validate.kind(self.desk, self.validator),
-            acme_issue.kind(self.desk, caa=self._caa, use_pkilint=True),
+            validation.kind(self.acme_context, self.validator),
+            signing.kind(self.acme_context, caa=self._caa, use_pkilint=True),
         ]
 
     async def _caa(self, order: Order, identifier: Identifier, proof: str) -> Problem | None:
@@ -60,13 +61,13 @@ class Office:
 
     @asynccontextmanager
     async def working(self, points: Points = no_points) -> AsyncIterator[Running]:
-        async with working(self.db, self.kinds, points=points, handover=self.desk.handover) as running:
+        async with working(self.db, self.kinds, points=points, handover=self.acme_context.handover) as running:
             yield running
 
     async def client(self) -> Requester:
         number = next(self.numbers)
-        account, _ = await acme_accounts.register(
-            self.desk,
+        account, _ = await accounts.register(
+            self.acme_context,
             self.ca.id,
             jwk="{}",
             thumbprint=f"thumbprint-{number}",
@@ -79,21 +80,25 @@ class Office:
         return Requester(account.id, account.thumbprint)
 
     async def order(self, who: Requester, *identifiers: Identifier, **wishes: Any) -> Order:
-        return await acme_orders.place(self.desk, self.ca, who, Wish(identifiers=identifiers or (LOOPBACK,), **wishes))
+        return await orders.place(
+            self.acme_context, self.ca, who, NewOrder(identifiers=identifiers or (LOOPBACK,), **wishes)
+        )
 
     async def answer(self, who: Requester, authz_id: str, *, right: bool = True) -> Challenge:
         """Put the proof in place, and say so."""
-        authz = await acme_authzs.get(self.desk, who, authz_id)
+        authz = await authorizations.get(self.acme_context, who, authz_id)
         challenge = next(each for each in authz.challenges if each.type == "http-01")
         self.proofs[challenge.token] = f"{challenge.token}.{who.thumbprint}" if right else "something else"
-        return (await acme_authzs.answer(self.desk, who, challenge.id))[0]
+        return (await authorizations.answer(self.acme_context, who, challenge.id))[0]
 
     async def decided(self, who: Requester, authz_id: str) -> Authz:
         async with asyncio.timeout(PATIENCE):
-            while (authz := await acme_authzs.get(self.desk, who, authz_id)).state is AuthzState.PENDING and any(
+            while (
+                authz := await authorizations.get(self.acme_context, who, authz_id)
+            ).state is AuthzState.PENDING and any(
                 each.state in (ChallengeState.PROCESSING, ChallengeState.PENDING) for each in authz.challenges
             ):
-                await self.desk.changes.wait(authz_id, 0.05)
+                await self.acme_context.changes.wait(authz_id, 0.05)
         return authz
 
     async def ready(self, who: Requester, *identifiers: Identifier, **wishes: Any) -> Order:
@@ -101,18 +106,18 @@ class Office:
         for authz in order.authzs:
             await self.answer(who, authz)
             await self.decided(who, authz)
-        return await acme_orders.get(self.desk, who, order.id)
+        return await orders.get(self.acme_context, who, order.id)
 
     async def finalize(self, who: Requester, order: Order, **wishes: Any) -> Order:
-        return await acme_orders.finalize(self.desk, self.ca, who, order.id, a_csr(*order.identifiers, **wishes))
+        return await orders.finalize(self.acme_context, self.ca, who, order.id, a_csr(*order.identifiers, **wishes))
 
     async def ended(self, who: Requester, order_id: str) -> Order:
         async with asyncio.timeout(PATIENCE):
-            while (order := await acme_orders.get(self.desk, who, order_id)).state not in (
+            while (order := await orders.get(self.acme_context, who, order_id)).state not in (
                 OrderState.VALID,
                 OrderState.INVALID,
             ):
-                await self.desk.changes.wait(order_id, 0.05)
+                await self.acme_context.changes.wait(order_id, 0.05)
         return order
 
     async def issued(self, who: Requester, *identifiers: Identifier, **wishes: Any) -> Order:
@@ -145,7 +150,7 @@ async def open_office(
     async with WebServer(respond) as web:
         opened = await opened_ca(db, folder, options=options, policy=policy)
         random = SystemRandom()
-        desk = Desk(
+        acme_context = AcmeContext(
             db=db,
             random=random,
             policy=opened.policy,
@@ -158,7 +163,7 @@ async def open_office(
             resolvers=resolvers, http_port=web.port, allowed_networks=("127.0.0.0/8",), timeout=PATIENCE
         )
         validator = Validator(SystemNet(), SystemClock(), random, settings)
-        yield Office(db, desk, opened.ca, web, validator, proofs)
+        yield Office(db, acme_context, opened.ca, web, validator, proofs)
 
 
 def limits(**changes: Any) -> Policy:

@@ -10,9 +10,9 @@ import httpx2
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.acme.app import AcmeSite, site
-from holdfast.acme.replay import Nonces, nonces_for
-from holdfast.core.acme import Identifier
-from holdfast.core.ca import CaOptions, Policy
+from holdfast.acme.nonces import Nonces, nonces_for
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.own_ca.ca import CaOptions, Policy
 from holdfast.store.database import Database
 from holdfast.world import SystemClock
 from tests.support.acme_client import AcmeClient, Signer, b64
@@ -34,7 +34,7 @@ class Front:
 
     @property
     def directory(self) -> str:
-        return self.office.desk.policy.acme_url(self.office.ca.id, "directory")
+        return self.office.acme_context.policy.acme_url(self.office.ca.id, "directory")
 
     async def stranger(self, signer: Signer | None = None) -> AcmeClient:
         """A client without an account."""
@@ -100,8 +100,8 @@ async def open_front(
 ) -> AsyncIterator[Front]:
     async with open_office(db, folder, options=options, policy=policy) as office:
         watch = Watch()
-        nonces = nonces_for(office.desk, SystemClock(), shared=db.engine.shared)
-        app = site(office.desk, nonces, SystemClock(), watch.telemetry)
+        nonces = nonces_for(office.acme_context, SystemClock(), shared=db.engine.shared)
+        app = site(office.acme_context, nonces, SystemClock(), watch.telemetry)
         transport = httpx2.ASGITransport(app=app, client=("192.0.2.7", 4711))
         async with httpx2.AsyncClient(transport=transport) as http:
             yield Front(office, app, nonces, http, watch)

@@ -12,7 +12,7 @@ import httpx2
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from holdfast.core.acme import Identifier
+from holdfast.core.own_ca.acme import Identifier
 from tests.support.acme_child import DIRECTORY
 from tests.support.acme_client import AcmeClient, Signer, b64, problem
 from tests.support.acme_desk import a_csr

@@ -10,11 +10,11 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from holdfast.core.acme import Identifier, Order
-from holdfast.operations import acme_accounts
-from holdfast.operations.acme_authzs import VALIDATE
-from holdfast.operations.acme_orders import ISSUE
-from holdfast.operations.desk import Requester
+from holdfast.core.own_ca.acme import Identifier, Order
+from holdfast.operations.acme import accounts
+from holdfast.operations.acme.authorizations import VALIDATE
+from holdfast.operations.acme.context import Requester
+from holdfast.operations.acme.orders import ISSUE
 from holdfast.secret import Secret
 from holdfast.store.database import Engine
 from holdfast.store.postgres import PostgresEngine
@@ -100,8 +100,8 @@ async def _plant(office: Office, signer: Signer) -> dict[str, Planted]:
 
 async def _register(office: Office, signer: Signer) -> Requester:
     jwk = json.dumps(signer.jwk, sort_keys=True, separators=(",", ":"))
-    account, _ = await acme_accounts.register(
-        office.desk,
+    account, _ = await accounts.register(
+        office.acme_context,
         CA,
         jwk=jwk,
         thumbprint=signer.thumbprint,

@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast.api.app import mount
 from holdfast.config import SOCKET_NAME
-from holdfast.engine.senders import Senders
-from holdfast.operations import tokens
-from holdfast.operations.access import RIGHTS, Role
-from holdfast.operations.front import Front
-from holdfast.operations.tokens import Grant
+from holdfast.core.access import Role
+from holdfast.core.issuers.issuer import IssuerRow
+from holdfast.core.own_ca.ca import Policy
+from holdfast.engine.notifications.senders import Senders
+from holdfast.operations.access import RIGHTS
+from holdfast.operations.context import OwnCaServices, Services
+from holdfast.operations.installation import tokens
+from holdfast.operations.installation.tokens import Grant
 from holdfast.store.database import Database
-from holdfast.store.issuers import IssuerRow
 from holdfast.web.serve import bind, bind_local, serving
 from holdfast.world import HttpTransport, SystemClock
 from tests.support.lifecycle import House, a_house
@@ -36,19 +37,20 @@ class Desk:
     """A house with its front door."""
 
     house: House
-    front: Front
+    services: Services
     app: Starlette
     http: httpx2.AsyncClient
 
     @property
-    def api(self) -> FastAPI:
+    def api(self) -> Starlette:
         return self.app.routes[0].app  # type: ignore[attr-defined,no-any-return]
 
     async def token(self, role: Role = Role.ADMIN, name: str = "", **wishes: Any) -> str:
         wishes.setdefault("rights", RIGHTS if role in (Role.ADMIN, Role.AGENT) else frozenset())
         grant = Grant(name=name or role.value, role=role, **wishes)
-        made = await tokens.create(self.house.db, self.house.keeper.random, grant, by="local:test")
-        return made.token.reveal()
+        new = tokens.drawn(self.house.certificate_context.random)
+        await self.house.write(tokens.create, new, grant, by="local:test")
+        return new.token.reveal()
 
     async def as_(self, role: Role = Role.ADMIN, name: str = "", **wishes: Any) -> Asker:
         return Asker(self.http, await self.token(role, name, **wishes))
@@ -81,30 +83,42 @@ class Asker:
 
 
 @asynccontextmanager
-async def a_desk(db: Database, folder: Path, *, local: bool = False, **ca: Any) -> AsyncIterator[Desk]:
+async def a_desk(
+    db: Database, folder: Path, *, local: bool = False, own_ca: OwnCaServices | None = None, **ca: Any
+) -> AsyncIterator[Desk]:
     house = await a_house(db, folder, **ca)
 
     async def probe(row: IssuerRow) -> str:
         return str(await house.cas[row.name].probe())
 
     transport = HttpTransport()
-    post = Senders(vault=house.keeper.vault, transport=transport, clock=SystemClock())
-    front = Front(keeper=house.keeper, issuer_kinds=frozenset({"test", "acme"}), probe=probe, post=post)
-    app = another(front, local=local)
+    post = Senders(secret_store=house.certificate_context.secret_store, transport=transport, clock=SystemClock())
+    services = Services(
+        certificate_context=house.certificate_context,
+        issuer_kinds=frozenset({"test", "acme"}),
+        probe=probe,
+        post=post,
+        own_ca=own_ca or OwnCaServices(policy=Policy(), refresh=_nothing, problem=lambda ca: None),
+    )
+    app = another(services, local=local)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=BASE) as http:
-        yield Desk(house=house, front=front, app=app, http=http)
+        yield Desk(house=house, services=services, app=app, http=http)
     await transport.close()
 
 
-def another(front: Front, **manner: Any) -> Starlette:
+async def _nothing() -> None:
+    """No CA of ours is open here."""
+
+
+def another(services: Services, **manner: Any) -> Starlette:
     """An application on the same front."""
     numbers = count(1)
-    return Starlette(routes=[_mounted(front, numbers, **manner)])
+    return Starlette(routes=[_mounted(services, numbers, **manner)])
 
 
-def _mounted(front: Front, numbers: Iterator[int], **manner: Any) -> Mount:
+def _mounted(services: Services, numbers: Iterator[int], **manner: Any) -> Mount:
     new_id = lambda: f"req_{next(numbers)}"  # noqa: E731
-    return mount(lambda: front, WatchedLog(), new_id=new_id, now=SystemClock().now, **manner)
+    return mount(lambda: services, WatchedLog(), new_id=new_id, now=SystemClock().now, **manner)
 
 
 @asynccontextmanager

@@ -18,8 +18,8 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Final, Self
 
-from holdfast.core.budget import Limit
-from holdfast.simulation.remote import FakeCa
+from holdfast.core.issuers.budget import Limit
+from tests.simulation.remote import FakeCa
 
 HOST: Final = "127.0.0.1"
 PLENTY: Final = Limit(burst=10_000, every=timedelta(milliseconds=1))

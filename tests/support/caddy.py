@@ -19,16 +19,16 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.errors import TryLater
-from holdfast.issuers import acme_account
-from holdfast.issuers.acme import AcmeIssuer
-from holdfast.issuers.acme_reading import Place
-from holdfast.issuers.acme_wire import Memory, Wire
+from holdfast.issuers.acme import account as acme_account
+from holdfast.issuers.acme.issuer import AcmeIssuer
+from holdfast.issuers.acme.reading import ResponseContext
+from holdfast.issuers.acme.wire import Memory, Wire
 from holdfast.issuers.base import Failed, Issued
 from holdfast.network import SystemNet
 from holdfast.pki import chain
 from holdfast.solvers.dns_client import DnsClient
-from holdfast.solvers.dns_record import DnsSolver, Record
-from holdfast.solvers.http_store import HttpStore
+from holdfast.solvers.dns_record import DnsSolver, TxtRecord
+from holdfast.solvers.http01 import HttpStore
 from holdfast.world import HttpTransport, SystemClock, SystemRandom
 from tests.interop import dns, namespace
 from tests.interop.packages import Pip
@@ -72,7 +72,7 @@ def ordered(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def caddy(folder: Path, program: str) -> Iterator[Place]:
+def caddy(folder: Path, program: str) -> Iterator[ResponseContext]:
     config = folder / "Caddyfile"
     config.write_text(CADDYFILE.format(folder=folder))
     environment = os.environ | {"XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "HOME": str(folder)}
@@ -82,7 +82,7 @@ def caddy(folder: Path, program: str) -> Iterator[Place]:
     root = folder / "data" / "pki" / "authorities" / "local" / "root.crt"
     try:
         until(root.exists, "caddy", every=0.05)
-        yield Place(directory=DIRECTORY, roots=root.read_bytes())
+        yield ResponseContext(directory=DIRECTORY, roots=root.read_bytes())
     finally:
         process.kill()
         process.wait()
@@ -93,13 +93,13 @@ class Texts:
 
     side_by_side = True
 
-    async def add(self, record: Record) -> None:
+    async def add(self, record: TxtRecord) -> None:
         self._tell("set", record)
 
-    async def remove(self, record: Record) -> None:
+    async def remove(self, record: TxtRecord) -> None:
         self._tell("clear", record)
 
-    def _tell(self, verb: str, record: Record) -> None:
+    def _tell(self, verb: str, record: TxtRecord) -> None:
         url = f"http://{dns.MANAGEMENT[0]}:{dns.MANAGEMENT[1]}/{verb}"
         with urllib.request.urlopen(url, data=f"{record.name} {record.value}".encode(), timeout=PATIENCE):
             pass
@@ -128,7 +128,7 @@ def _told(found: Issued | Failed) -> object:
     return chain.subject_names(issuing.leaf_of(found)) if isinstance(found, Issued) else [found.reason, found.why]
 
 
-async def order(place: Place) -> dict[str, object]:
+async def order(place: ResponseContext) -> dict[str, object]:
     transport, rows = HttpTransport(), issuing.Rows()
     wire = Wire(transport, SystemClock(), Memory(), place)
     await _answers(wire)

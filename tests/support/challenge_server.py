@@ -21,7 +21,7 @@ from cryptography.x509.oid import NameOID
 from holdfast.network import SystemNet
 from holdfast.ports import Net, Stream, Tls
 from holdfast.validators.check import Validator
-from holdfast.validators.verdict import Challenge, ValidationSettings
+from holdfast.validators.verdict import ChallengeToCheck, ValidationSettings
 from holdfast.world import SystemClock, SystemRandom
 from tests.support.http_server import HOST, TcpServer
 from tests.support.reaper import PATIENCE
@@ -39,9 +39,9 @@ ACCOUNT = "https://ca.example/acme/account/1"
 LOOPBACK = ("127.0.0.0/8", "::1/128")
 
 
-def a_challenge(type_: str = "http-01", name: str = NAME) -> Challenge:
+def a_challenge(type_: str = "http-01", name: str = NAME) -> ChallengeToCheck:
     kind = "ip" if ":" in name or name[-1].isdigit() else "dns"
-    return Challenge(
+    return ChallengeToCheck(
         type=type_, identifier_type=kind, identifier=name, token=TOKEN, thumbprint=THUMBPRINT, account_url=ACCOUNT
     )
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast.engine import notify
+from holdfast.engine.notifications import delivery
 from holdfast.world import SystemClock
 from tests.support.api import Asker, Desk
 from tests.support.inboxes import Inbox
@@ -23,14 +23,14 @@ def a_webhook(web: Inbox, name: str = "ops", **more: Any) -> dict[str, Any]:
 async def draining(desk: Desk) -> AsyncIterator[None]:
     """What is owed is sent, by the same way that a test takes."""
     house = desk.house
-    tools = notify.Tools(
+    services = delivery.DeliveryServices(
         db=house.db,
-        make_sender=desk.front.post.open,  # type: ignore[arg-type]
+        make_sender=desk.services.post.open,  # type: ignore[arg-type]
         clock=SystemClock(),
-        random=house.keeper.random,
+        random=house.certificate_context.random,
         telemetry=house.watch.telemetry,
     )
-    async with house.working(kinds=[notify.kind(tools)], only=True):
+    async with house.working(kinds=[delivery.kind(services)], only=True):
         yield
 
 

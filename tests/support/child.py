@@ -23,19 +23,18 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, Literal, Self
 
-from holdfast.config import Settings, Store
+from holdfast.config import Settings, StoreSettings
 from holdfast.core.backoff import Ladder
-from holdfast.core.budget import Limit
-from holdfast.engine.kind import Kind
-from holdfast.engine.replica import Pace, Replica
-from holdfast.engine.worker import Identity
+from holdfast.core.issuers.budget import Limit
+from holdfast.engine.kind import JobKind
+from holdfast.engine.replica import Pace, RunningReplica
+from holdfast.engine.worker import WorkerIdentity
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
 from holdfast.keyring import Keyring
-from holdfast.operations import keys, rotation
-from holdfast.operations.vault import Vault
+from holdfast.operations.installation import key_rotation, keys
+from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.ports import POINTS, Clock, Request, Response
 from holdfast.secret import Secret
-from holdfast.simulation import errands
 from holdfast.store import journal, migrate
 from holdfast.store.database import Database, Engine
 from holdfast.store.postgres import PostgresEngine
@@ -43,7 +42,9 @@ from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Metrics, Telemetry, make_log
 from holdfast.world import HttpTransport, LocalFiles, SystemClock, SystemRandom
+from tests.simulation import errands
 from tests.support.reaper import PATIENCE
+from tests.support.stores import open_store
 
 ANY: Final = "*"
 SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -134,7 +135,7 @@ class Life:
         self._points = Passages(report, wishes.strike)
         self._clock = SkewedClock(timedelta(seconds=wishes.offset))
         self._random, self._files = SystemRandom(), LocalFiles()
-        self._settings = Settings(store=Store(data_dir=wishes.folder))
+        self._settings = Settings(store=StoreSettings(data_dir=wishes.folder))
         self._holder = self._random.new_id("replica")
         self._telemetry = Telemetry(log=make_log("debug", "json", replica=wishes.name), metrics=Metrics())
 
@@ -144,11 +145,11 @@ class Life:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         async with AsyncExitStack() as stack:
-            db = Database(
+            db = open_store(
                 _engine(self._wishes.store, self._clock),
                 clock=self._clock,
                 points=self._points,
-                deadline=timedelta(seconds=self._wishes.deadline),
+                deadline=self._wishes.deadline,
             )
             stack.push_async_callback(db.close)
             transport = PoisonedTransport(self._wishes.poison)
@@ -163,12 +164,12 @@ class Life:
                     group.create_task(self._leave(db, keyring, stop))
         self._report.say("ended")
 
-    def _replica(self, db: Database, transport: HttpTransport) -> Replica:
+    def _replica(self, db: Database, transport: HttpTransport) -> RunningReplica:
         wishes = self._wishes
         sweep = timedelta(seconds=wishes.sweep)
-        return Replica(
+        return RunningReplica(
             db=db,
-            identity=Identity(holder=self._holder, name=wishes.name),
+            identity=WorkerIdentity(holder=self._holder, name=wishes.name),
             pace=Pace(
                 poll=timedelta(seconds=wishes.poll),
                 ttl=timedelta(seconds=wishes.ttl),
@@ -184,7 +185,7 @@ class Life:
             telemetry=self._telemetry,
         )
 
-    def _errands(self, db: Database, transport: HttpTransport) -> Kind:
+    def _errands(self, db: Database, transport: HttpTransport) -> JobKind:
         """Errands as in the simulator, with waits that fit real time."""
         wait = timedelta(seconds=self._wishes.wait)
         kind = errands.kind(db, transport, self._clock, self._wishes.ca, wait=lambda errand, attempt: wait)
@@ -213,14 +214,14 @@ class Life:
         def own(tx: Tx, ids: list[str]) -> None:
             tx.run("INSERT INTO owners (name, secret) VALUES (:name, :secret)", name=name, secret=ids[0])
 
-        vault = Vault(db=db, settings=self._settings, files=self._files, keyring=keyring)
-        await vault.keep([Secret(name.encode())], own)
+        secret_store = SecretStore(db=db, settings=self._settings, files=self._files, keyring=keyring)
+        await secret_store.keep([Secret(name.encode())], own)
 
     async def _leave(self, db: Database, keyring: Keyring, stop: asyncio.Event) -> None:
         while not stop.is_set() and not await _all_done(db):
             await self._clock.sleep(LOOK_EVERY)
         if self._wishes.secret and not stop.is_set():
-            await rotation.rotate(
+            await key_rotation.rotate(
                 db,
                 keyring,
                 self._settings,

@@ -6,14 +6,10 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import typer
-from typer.main import get_group
-
-from holdfast.cli.main import COMMANDS
+from holdfast.cli.main import COMMANDS, load
 
 # Words end at a quote or at the end of a sentence; a dot within a word is a part of it.
 _WORD = r"(?:[^\s`'\"().,;:|&>]|[.](?=\w))+"
@@ -70,6 +66,4 @@ def _arguments(words: Sequence[str], options: dict[str, Any]) -> list[str]:
 
 @cache
 def _command(name: str) -> Any:
-    loaded = typer.Typer(rich_markup_mode=None)
-    loaded.add_typer(import_module(COMMANDS[name][0]).app)
-    return get_group(loaded).commands[name]
+    return load(name)

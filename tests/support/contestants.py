@@ -12,23 +12,36 @@ from typing import Any
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from holdfast.core.ca import CaOptions
-from holdfast.engine import upstream
-from holdfast.issuers import acme_account
-from holdfast.issuers.acme import AcmeIssuer
-from holdfast.issuers.acme_reading import Place
-from holdfast.issuers.acme_wire import Memory, Wire
-from holdfast.issuers.base import Failed, Issued, Issuer, Look, NeedsProof, Pending, Proof, Ready, Wish
-from holdfast.issuers.kind import WANT_COMMON_NAME, Parts
-from holdfast.issuers.local import LocalIssuer
+from holdfast.core.kind import Trait
+from holdfast.core.own_ca.ca import CaOptions
+from holdfast.issuers.acme import account as acme_account
+from holdfast.issuers.acme.issuer import AcmeIssuer
+from holdfast.issuers.acme.reading import ResponseContext
+from holdfast.issuers.acme.wire import Memory, Wire
+from holdfast.issuers.base import (
+    ChallengeResponse,
+    Failed,
+    Finalizes,
+    Issued,
+    Issuer,
+    Look,
+    NeedsProof,
+    OrderRequest,
+    Pending,
+    ProvesNames,
+    Ready,
+)
+from holdfast.issuers.own_ca import LocalIssuer
+from holdfast.operations import kinds
+from holdfast.operations.own_ca.internal_orders import OwnCas
 from holdfast.pki import csr
 from holdfast.ports import Transport
-from holdfast.secret import Secret
 from holdfast.store.sqlite import SqliteEngine
-from holdfast.world import HttpTransport, LocalFiles, SystemClock
+from holdfast.world import HttpTransport, SystemClock
 from tests.support.acme_face import Front, open_front
 from tests.support.engine import PATIENCE
 from tests.support.fake_cas.base import FakeCa
+from tests.support.fake_cas.bench import made
 from tests.support.fake_cas.digicert import FakeDigicert
 from tests.support.fake_cas.entrust import FakeEntrust
 from tests.support.fake_cas.globalsign import FakeGlobalSign
@@ -47,41 +60,44 @@ class IssuerUnderTest:
 
     issuer: Issuer
     ca: Any = None  # a FakeCa
-    prove: Callable[[Proof], None] | None = None
+    prove: Callable[[ChallengeResponse], None] | None = None
     secrets: tuple[str, ...] = ()
     again: Any = None  # makes the issuer with other settings or credentials
     name: str = NAME  # one that it issues for
+    kind: str = ""
 
-    def wish(self, **more: Any) -> Wish:
+    def wish(self, **more: Any) -> OrderRequest:
         key = ec.generate_private_key(ec.SECP256R1())
 
         async def sign(content: bytes) -> bytes:
             return key.sign(content, ec.ECDSA(hashes.SHA256()))
 
-        wish = a_wish(self.name, key=key, sign=sign, **more)
-        named = self.issuer.kind in WANT_COMMON_NAME
-        return replace(wish, csr=csr.build([self.name], key, common_name=True)) if named else wish
+        request = a_wish(self.name, key=key, sign=sign, **more)
+        named = kinds.issuer_has(self.kind, Trait.WANTS_COMMON_NAME)
+        return replace(request, csr=csr.build([self.name], key, common_name=True)) if named else request
 
-    async def completed(self, ref: Mapping[str, Any], wish: Wish) -> Issued | Failed:
+    async def completed(self, ref: Mapping[str, Any], request: OrderRequest) -> Issued | Failed:
         """An order from wherever it is to its end, as the engine would."""
         async with asyncio.timeout(PATIENCE):
             while True:
-                look = await self.step(ref, wish)
+                look = await self.step(ref, request)
                 if isinstance(look, Issued | Failed):
                     return look
                 if not isinstance(look, Pending) or look.after_s:
                     await asyncio.sleep(0.02)
 
-    async def step(self, ref: Mapping[str, Any], wish: Wish) -> Look:
-        look = await self.issuer.look(ref, wish)
+    async def step(self, ref: Mapping[str, Any], request: OrderRequest) -> Look:
+        look = await self.issuer.order_status(ref, request)
         match look:
             case NeedsProof(choices=choices):
-                for proof in (next(each for each in offers if each.type == "http-01") for offers in choices):
+                for response in (next(each for each in offers if each.type == "http-01") for offers in choices):
                     assert self.prove is not None
-                    self.prove(proof)
-                    await self.issuer.answer(ref, proof)
+                    self.prove(response)
+                    assert isinstance(self.issuer, ProvesNames)
+                    await self.issuer.answer(ref, response)
             case Ready():
-                await self.issuer.finalize(ref, wish)
+                assert isinstance(self.issuer, Finalizes)
+                await self.issuer.finalize(ref, request)
         return look
 
 
@@ -109,7 +125,7 @@ def rest(name: str, fake: type[FakeCa]) -> Open:
                 return an_issuer(name, ca, transport, credentials, **changes)
 
             told: Any = ca
-            yield IssuerUnderTest(again(), ca, secrets=tuple(told.credentials.values()), again=again)
+            yield IssuerUnderTest(again(), ca, secrets=tuple(told.credentials.values()), again=again, kind=name)
 
     return opened
 
@@ -119,13 +135,7 @@ def an_issuer(
 ) -> Issuer:
     """As upstream makes it of a stored row."""
     settings = ca.settings(**{"request_timeout_seconds": 10, **changes})
-    known = ca.credentials if credentials is None else credentials
-    upstream.check(name, settings, list(known))
-    parts = Parts(
-        name=name, settings=settings, credentials={purpose: Secret(value) for purpose, value in known.items()},
-        transport=transport, clock=SystemClock(), files=LocalFiles(), memory={},
-    )  # fmt: skip
-    return upstream.OTHERS[name].make(parts)
+    return made(name, settings, ca.credentials if credentials is None else credentials, transport=transport)
 
 
 # ── Our own CA, by both of its doors ──
@@ -145,11 +155,11 @@ async def _front(folder: Path) -> AsyncIterator[Front]:
 @asynccontextmanager
 async def _acme(folder: Path, _: HttpTransport) -> AsyncIterator[IssuerUnderTest]:
     async with _front(folder) as front:
-        wire = Wire(Through(front), SystemClock(), Memory(), Place(directory=front.directory))
+        wire = Wire(Through(front), SystemClock(), Memory(), ResponseContext(directory=front.directory))
         account = await acme_account.ensure_account(wire, ec.generate_private_key(ec.SECP256R1()), terms_agreed=True)
 
-        def prove(proof: Proof) -> None:
-            front.office.proofs[proof.token] = proof.key_authorization
+        def prove(response: ChallengeResponse) -> None:
+            front.office.proofs[response.token] = response.key_authorization
 
         yield IssuerUnderTest(AcmeIssuer(wire, account), prove=prove, name="127.0.0.1")
 
@@ -157,7 +167,7 @@ async def _acme(folder: Path, _: HttpTransport) -> AsyncIterator[IssuerUnderTest
 @asynccontextmanager
 async def _local(folder: Path, _: HttpTransport) -> AsyncIterator[IssuerUnderTest]:
     async with _front(folder) as front:
-        yield IssuerUnderTest(LocalIssuer(front.office.desk, front.office.ca.id))
+        yield IssuerUnderTest(LocalIssuer(OwnCas(front.office.acme_context), front.office.ca.id))
 
 
 CONTESTANTS = [

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from holdfast.core.job import Done, Outcome
-from holdfast.engine.kind import Handler, Kind, Work
-from holdfast.engine.worker import Identity, Worker
-from holdfast.operations.handover import Handover
+from holdfast.core.work.job import Done, Outcome
+from holdfast.engine.kind import JobHandler, JobKind, Work
+from holdfast.engine.worker import Worker, WorkerIdentity
+from holdfast.operations.acme.handover import Handover
 from holdfast.ports import Clock, Points, no_points
-from holdfast.simulation.clockwork import VirtualLoop
-from holdfast.simulation.node import Node, NodeClock, NodeStore
-from holdfast.simulation.stage import Stage
 from holdfast.store.database import Database, Store
 from holdfast.store.tx import Tx
 from holdfast.telemetry import Health, Log, Metrics, Telemetry, Traces
 from holdfast.world import SystemClock
+from tests.simulation.clockwork import VirtualLoop
+from tests.simulation.node import Node, NodeClock, NodeStore
+from tests.simulation.stage import Stage
 from tests.support.reaper import PATIENCE
 from tests.support.secrets_watch import look
 
@@ -125,9 +125,9 @@ class Moody:
 # ── a worker ──
 
 
-def kind(name: str, handler: Handler, **wishes: Any) -> Kind:
+def kind(name: str, handler: JobHandler, **wishes: Any) -> JobKind:
     wishes.setdefault("timeout", LONG)
-    return Kind(name=name, handler=handler, **wishes)
+    return JobKind(name=name, handler=handler, **wishes)
 
 
 async def done(work: Work) -> Outcome:
@@ -171,7 +171,7 @@ class Running:
 @asynccontextmanager
 async def working(
     db: Store,
-    kinds: Sequence[Kind],
+    kinds: Sequence[JobKind],
     *,
     holder: str = "worker-a",
     ttl: timedelta = timedelta(seconds=30),
@@ -187,7 +187,7 @@ async def working(
     watch, stop = watch or Watch(), asyncio.Event()
     worker = Worker(
         db=db,
-        identity=Identity(holder=holder, name=holder),
+        identity=WorkerIdentity(holder=holder, name=holder),
         kinds=kinds,
         clock=clock or SystemClock(),
         points=points,

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from holdfast.issuers.acme_reading import Place
+from holdfast.issuers.acme.reading import ResponseContext
 from tests.support.http_server import HttpAnswer, HttpRequest, HttpServer, tls_context
 from tests.support.pebble import tls_certificate
 from tests.support.reaper import PATIENCE
@@ -35,9 +35,9 @@ class HostileCa(HttpServer):
         self._nonces = count(1)
 
     @property
-    def place(self) -> Place:
+    def place(self) -> ResponseContext:
         roots = self._certificate.read_bytes()
-        return Place(directory=self.url("/dir"), roots=roots, deadline_for=self._deadline_for)
+        return ResponseContext(directory=self.url("/dir"), roots=roots, deadline_for=self._deadline_for)
 
     def url(self, path: str) -> str:
         return f"https://localhost:{self.port}{path}"

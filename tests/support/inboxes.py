@@ -1,4 +1,4 @@
-"""Where notices arrive in tests: real SMTP and HTTP servers on loopback that keep all, and fail on order.
+"""Where notifications arrive in tests: real SMTP and HTTP servers on loopback that keep all, and fail on order.
 
 async with Mailbox() as mail:
     ...  # send to mail.port

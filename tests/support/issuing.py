@@ -8,33 +8,33 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from holdfast.core.acme import Identifier
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import Reason
 from holdfast.errors import TryLater
-from holdfast.issuers.acme import AcmeIssuer
-from holdfast.issuers.base import Failed, Issued, Look, NeedsProof, Pending, Proof, Ready, Wish
-from holdfast.pki import chain, csr, signer
+from holdfast.issuers.acme.issuer import AcmeIssuer
+from holdfast.issuers.base import ChallengeResponse, Failed, Issued, Look, NeedsProof, OrderRequest, Pending, Ready
+from holdfast.pki import chain, csr, signing
 from holdfast.pki.keys import PrivateKey
 from holdfast.solvers.base import Solver
 from tests.support.challenge_server import WebServer, page
 from tests.support.engine import PATIENCE
 
 
-def a_wish(*names: str, key: PrivateKey | None = None, **wishes: Any) -> Wish:
+def a_wish(*names: str, key: PrivateKey | None = None, **wishes: Any) -> OrderRequest:
     ips = [name for name in names if name[0].isdigit() or ":" in name]
     dns = [name for name in names if name not in ips]
     own = key or ec.generate_private_key(ec.SECP256R1())
     identifiers = tuple(Identifier("ip" if name in ips else "dns", name) for name in names)
 
     async def sign(content: bytes) -> bytes:
-        return signer.proof_of(own, content)
+        return signing.proof_of(own, content)
 
     given = {"issuance": "issuance_1", "csr": csr.build(dns, own, ips=ips), "sign": sign, **wishes}
-    return Wish(identifiers=identifiers, **given)
+    return OrderRequest(identifiers=identifiers, **given)
 
 
-def a_dns_proof(name: str, number: int = 1) -> Proof:
-    return Proof(
+def a_dns_proof(name: str, number: int = 1) -> ChallengeResponse:
+    return ChallengeResponse(
         type="dns-01",
         identifier=Identifier("ip" if name[0].isdigit() else "dns", name),
         token=f"token-{number}",
@@ -46,13 +46,13 @@ class Rows:
     """The store's part of http-01 and tls-alpn-01: rows that any replica serves."""
 
     def __init__(self) -> None:
-        self.proofs: dict[str, Proof] = {}
+        self.proofs: dict[str, ChallengeResponse] = {}
 
-    async def put(self, proof: Proof) -> None:
-        self.proofs[proof.token] = proof
+    async def put(self, response: ChallengeResponse) -> None:
+        self.proofs[response.token] = response
 
-    async def delete(self, proof: Proof) -> None:
-        self.proofs.pop(proof.token, None)
+    async def delete(self, response: ChallengeResponse) -> None:
+        self.proofs.pop(response.token, None)
 
     async def by_identifier(self, identifier: Identifier) -> str | None:
         """As the listener of tls-alpn-01 asks."""
@@ -79,41 +79,45 @@ async def patiently(call: Any, *arguments: Any, **more: Any) -> Any:
                 raise
 
 
-async def obtain(issuer: AcmeIssuer, wish: Wish, *solvers: Solver) -> Issued | Failed:
+async def obtain(issuer: AcmeIssuer, request: OrderRequest, *solvers: Solver) -> Issued | Failed:
     """An order from its beginning to its end."""
-    placed = await patiently(issuer.place, wish)
-    return await complete(issuer, placed.ref, wish, *solvers)
+    placed = await patiently(issuer.place_order, request)
+    return await complete(issuer, placed.ref, request, *solvers)
 
 
-async def complete(issuer: AcmeIssuer, ref: Mapping[str, Any], wish: Wish, *solvers: Solver) -> Issued | Failed:
-    published: list[tuple[Solver, Proof]] = []
+async def complete(
+    issuer: AcmeIssuer, ref: Mapping[str, Any], request: OrderRequest, *solvers: Solver
+) -> Issued | Failed:
+    published: list[tuple[Solver, ChallengeResponse]] = []
     told = set[str]()
     async with asyncio.timeout(PATIENCE):
         while True:
-            look: Look = await patiently(issuer.look, ref, wish)
+            look: Look = await patiently(issuer.order_status, ref, request)
             match look:
                 case NeedsProof(choices=choices):
-                    for solver, proof in _chosen(choices, solvers):
-                        if proof.ref["challenge"] not in told:
-                            await solver.publish(proof)
-                            published.append((solver, proof))
-                            assert await solver.visible(proof)
-                            await patiently(issuer.answer, ref, proof)
-                            told.add(proof.ref["challenge"])
+                    for solver, response in _chosen(choices, solvers):
+                        if response.ref["challenge"] not in told:
+                            await solver.publish(response)
+                            published.append((solver, response))
+                            assert await solver.visible(response)
+                            await patiently(issuer.answer, ref, response)
+                            told.add(response.ref["challenge"])
                 case Ready():
-                    await patiently(issuer.finalize, ref, wish)
+                    await patiently(issuer.finalize, ref, request)
                 case Pending():
                     pass
                 case Issued() | Failed():
-                    for solver, proof in published:
-                        await solver.clean(proof)
+                    for solver, response in published:
+                        await solver.clean(response)
                     return look
             await asyncio.sleep(0.1)  # Pebble hangs when it is asked more often
 
 
-def _chosen(choices: Sequence[Sequence[Proof]], solvers: Sequence[Solver]) -> list[tuple[Solver, Proof]]:
+def _chosen(
+    choices: Sequence[Sequence[ChallengeResponse]], solvers: Sequence[Solver]
+) -> list[tuple[Solver, ChallengeResponse]]:
     return [
-        next((solver, proof) for solver in solvers for proof in offers if proof.type == solver.type)
+        next((solver, response) for solver in solvers for response in offers if response.type == solver.type)
         for offers in choices
     ]
 

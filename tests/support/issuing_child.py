@@ -20,30 +20,32 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.ca_server import CaServer
-from holdfast.certificate_keeper import OWN, CertificateKeeper
-from holdfast.config import KEY_NAME, Acme, Keeping, Keys, Settings, Store
+from holdfast.compose_ca import CaServer
+from holdfast.compose_certificates import OWN, CertificateKeeper
+from holdfast.config import KEY_NAME, Acme, Keeping, Keys, Settings, StoreSettings
 from holdfast.core.backoff import Ladder
-from holdfast.core.certificate import Wanted
-from holdfast.core.job import Again, Outcome
-from holdfast.engine.kind import Kind, Work
-from holdfast.engine.replica import Pace, Replica
-from holdfast.engine.upstream import KINDS, check
-from holdfast.engine.worker import Identity
+from holdfast.core.work.job import Again, Outcome
+from holdfast.engine.issuance.issuer_factory import check
+from holdfast.engine.issuance.issuer_factory import kinds as issuer_kinds
+from holdfast.engine.kind import JobKind, Work
+from holdfast.engine.replica import Pace, RunningReplica
+from holdfast.engine.worker import WorkerIdentity
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
-from holdfast.operations import certificates, issuers, keys
-from holdfast.operations.certificates import CertificateExists
-from holdfast.operations.issuers import IssuerExists
-from holdfast.operations.policy import policy
-from holdfast.operations.vault import Vault
+from holdfast.from_settings import open_store
+from holdfast.operations.certificates import lifecycle
+from holdfast.operations.certificates.lifecycle import CertificateExists
+from holdfast.operations.installation import keys
+from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.operations.issuers.manage import IssuerExists
+from holdfast.operations.own_ca.authorities import policy_of
 from holdfast.secret import Secret
 from holdfast.store import migrate
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx
-from holdfast.stores import open_store
 from holdfast.telemetry import Metrics, Telemetry, make_log
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 from tests.support.child import LOOK_EVERY, Passages, Report, Strike, die_with_parent
+from tests.support.running import add_issuer, run
 
 CA: Final = "ca1"  # our own
 NAME: Final = "www.example.com"
@@ -57,14 +59,14 @@ def settings_of(wishes: argparse.Namespace, *, own: bool) -> Settings:
     shared = "://" in wishes.store
     solvers = wishes.folder / "solvers.toml"
     return Settings(
-        store=Store(data_dir=wishes.folder, url=Secret(wishes.store if shared else "")),
+        store=StoreSettings(data_dir=wishes.folder, url=Secret(wishes.store if shared else "")),
         keys=Keys(file=wishes.folder / KEY_NAME),
         acme=Acme(first_ca=CA if own else ""),
         keeping=Keeping(solvers_file=solvers if solvers.exists() else None),
     )
 
 
-def at_once(kind: Kind) -> Kind:
+def at_once(kind: JobKind) -> JobKind:
     """The same, without the waits between two looks."""
 
     async def handler(work: Work) -> Outcome:
@@ -83,7 +85,7 @@ class IssuingLife:
         self._settings = settings_of(wishes, own=self._ca["kind"] == "local")
         self._points = Passages(report, wishes.strike)
         self._clock, self._random, self._files = SystemClock(), SystemRandom(), LocalFiles()
-        self._identity = Identity(holder=self._random.new_id("replica"), name=wishes.name)
+        self._identity = WorkerIdentity(holder=self._random.new_id("replica"), name=wishes.name)
         self._telemetry = Telemetry(log=make_log("debug", "json", replica=wishes.name), metrics=Metrics())
 
     async def live(self) -> None:
@@ -105,12 +107,12 @@ class IssuingLife:
 
     async def _parts(self, db: Database) -> tuple[CaServer, CertificateKeeper]:
         keyring = await keys.unlock(db, self._settings, self._files, self._random)
-        vault = Vault(db=db, settings=self._settings, files=self._files, keyring=keyring)
-        rules = policy(self._settings, acme_port=8631, publish_port=8630)
+        secret_store = SecretStore(db=db, settings=self._settings, files=self._files, keyring=keyring)
+        rules = policy_of(self._settings, acme_port=8631, publish_port=8630)
         tools: dict[str, Any] = {"clock": self._clock, "random": self._random, "telemetry": self._telemetry}
-        own = CaServer(db, vault, rules, **tools)
+        own = CaServer(db, secret_store, rules, **tools)
         await own.prepare()
-        keeper = CertificateKeeper(db, vault, own, **tools, points=self._points)
+        keeper = CertificateKeeper(db, secret_store, own, **tools, points=self._points)
         await keeper.prepare()
         return own, keeper
 
@@ -119,30 +121,35 @@ class IssuingLife:
         credentials = {name: Secret(value.encode()) for name, value in self._ca["credentials"].items()}
         if self._ca["kind"] != "local":
             with suppress(IssuerExists):
-                await issuers.add(
-                    keeper.keeper, "ca", kind=self._ca["kind"], kinds=KINDS, settings=self._ca["settings"],
-                    credentials=credentials, actor="local:op", fit=check,
-                )  # fmt: skip
+                await add_issuer(
+                    keeper.certificate_context,
+                    "ca",
+                    kind=self._ca["kind"],
+                    kinds=issuer_kinds(),
+                    settings=self._ca["settings"],
+                    credentials=credentials,
+                    actor="local:op",
+                    fit=check,
+                )
         name = OWN if self._ca["kind"] == "local" else "ca"
-        wanted = Wanted(name=NAME, identifiers=certificates.identifiers_of([NAME]), issuers=(name,))
         with suppress(CertificateExists):
-            await certificates.request(keeper.keeper, wanted, actor="local:alice")
+            await run(keeper.services, lifecycle.request, actor="local:alice", names=[NAME], issuers=[name])
         if self._wishes.anew:
-            await certificates.renew(keeper.keeper, NAME, actor="local:alice")
+            await run(keeper.services, lifecycle.renew, actor="local:alice", ref=NAME)
 
-    def _replica(self, db: Database, own: CaServer, keeper: CertificateKeeper) -> Replica:
+    def _replica(self, db: Database, own: CaServer, keeper: CertificateKeeper) -> RunningReplica:
         often = timedelta(seconds=0.5)
         pace = Pace(
             poll=timedelta(seconds=self._wishes.poll), ttl=timedelta(seconds=self._wishes.ttl),
             drain=4 * often, retry=often, reconcile=often,
         )  # fmt: skip
-        return Replica(
+        return RunningReplica(
             db=db,
             identity=self._identity,
             pace=pace,
             kinds=[at_once(each) for each in (*own.kinds(), *keeper.kinds())],
             families=[*own.families(), *keeper.families()],
-            handover=own.desk.handover,
+            handover=own.acme_context.handover,
             clock=self._clock,
             random=self._random,
             points=self._points,

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.core.job import Claim, Spec
+from holdfast.core.work.job import Claim, Job, Spec
 from holdfast.ports import Points, no_points
-from holdfast.store import jobs, journal
+from holdfast.store import journal
 from holdfast.store.database import Database, Engine
-from holdfast.store.jobs import Job
 from holdfast.store.tx import Row, Tx
+from holdfast.store.work import jobs
 from tests.support.reaper import PATIENCE
 from tests.support.stores import open_store
 

@@ -4,7 +4,7 @@ import random
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast.config import Keys, Settings, Store
+from holdfast.config import Keys, Settings, StoreSettings
 from holdfast.keyring import Kek, Keyring, new_kek
 from holdfast.secret import Secret
 
@@ -40,7 +40,7 @@ def a_keyring(*keks: Kek) -> Keyring:
 def settings_in(folder: Path, *, passphrase: str = "", previous: str = "") -> Settings:
     """Settings whose key file is in this folder; empty passphrases are none."""
     return Settings(
-        store=Store(data_dir=folder),
+        store=StoreSettings(data_dir=folder),
         keys=Keys(
             passphrase=Secret(passphrase) if passphrase else None,
             previous_passphrase=Secret(previous) if previous else None,

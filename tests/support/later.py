@@ -9,17 +9,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.job import Claim
-from holdfast.engine.kind import Kind, Work
-from holdfast.issuers.base import Issued, Look, Pending, Placed, Uncertain, Wish
+from holdfast.core.work.job import Claim
+from holdfast.engine.kind import JobKind, Work
+from holdfast.issuers.base import Issued, Look, OrderRequest, Pending, Placed, Uncertain
 from holdfast.ports import no_points
-from holdfast.store import jobs
-from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx, from_micros
+from holdfast.store.work import jobs
 from tests.support.lifecycle import DAY, House, MovedClock, Order, TruthfulCa, a_house
-from tests.support.reaper import PATIENCE
-from tests.support.stores import migrated
+from tests.support.stores import migrated, open_store
 
 TTL = timedelta(seconds=30)
 
@@ -39,7 +37,7 @@ class StillClock(MovedClock):
 async def a_still_house(folder: Path) -> AsyncIterator[tuple[House, MovedClock]]:
     clock = StillClock()
     engine = SqliteEngine(folder / "holdfast.sqlite", clock)
-    store = Database(engine, clock=clock, points=no_points, deadline=timedelta(seconds=PATIENCE))
+    store = open_store(engine, clock=clock)
     await migrated(store)
     try:
         yield await a_house(store, folder, clock=clock), clock
@@ -60,25 +58,25 @@ class LaterCa(TruthfulCa):
         self.after_s: float | None = None
         self.times: list[tuple[datetime, str]] = []  # of every request
         self.looked: dict[str, list[datetime]] = {}  # by our reference: when it was placed, then each look
-        self.wishes: list[Wish] = []
+        self.wishes: list[OrderRequest] = []
 
     def _call(self, name: str) -> Look | None:
         self.times.append((self.now(), name))
         return super()._call(name)
 
-    async def find(self, wish: Wish) -> Any:
-        found = await super().find(wish)
+    async def find_order(self, request: OrderRequest) -> Any:
+        found = await super().find_order(request)
         return found if self.can_find else Uncertain(why="This CA has no list of orders: look at its portal.")
 
-    async def place(self, wish: Wish) -> Placed:
-        self.wishes.append(wish)
-        placed = await super().place(wish)
-        self.looked[wish.issuance] = [self.now()]
+    async def place_order(self, request: OrderRequest) -> Placed:
+        self.wishes.append(request)
+        placed = await super().place_order(request)
+        self.looked[request.issuance] = [self.now()]
         self.orders[placed.ref["order"]].handed_in = True
         return placed
 
-    async def look(self, ref: Mapping[str, Any], wish: Wish) -> Look:
-        self.looked[wish.issuance].append(self.now())
+    async def order_status(self, ref: Mapping[str, Any], request: OrderRequest) -> Look:
+        self.looked[request.issuance].append(self.now())
         trouble = self._call("look")
         if trouble is not None:
             return trouble
@@ -89,7 +87,7 @@ class LaterCa(TruthfulCa):
 
     def _chain(self, order: Order) -> bytes:
         if not order.chain:
-            order.chain = self._sign(order.wish)
+            order.chain = self._sign(order.request)
         return order.chain
 
     def gaps(self) -> list[list[float]]:
@@ -100,7 +98,7 @@ class LaterCa(TruthfulCa):
 class Days:
     """Time for one house: what is due is done, then the clock moves to whatever is due next. Nobody waits."""
 
-    def __init__(self, house: House, clock: MovedClock, kinds: Sequence[Kind] = (), *, slots: int = 16) -> None:
+    def __init__(self, house: House, clock: MovedClock, kinds: Sequence[JobKind] = (), *, slots: int = 16) -> None:
         self._house, self._clock, self._slots = house, clock, slots
         self._kinds = {kind.name: kind for kind in kinds or house.kinds}
         self.most_at_once = 0  # jobs in hand when a round began: what is pending must not be among them

@@ -9,16 +9,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from holdfast.core import ca_limits
-from holdfast.core.job import Claim
-from holdfast.engine import lifecycle, renew
-from holdfast.engine.upstream import KINDS, Upstream, check
-from holdfast.operations import certificates, issuers
+from holdfast.core.issuers import ca_limits
+from holdfast.core.work.job import Claim
+from holdfast.engine.issuance import duties as issuance_duties
+from holdfast.engine.issuance import renewals
+from holdfast.engine.issuance.issuer_factory import Upstream, check
+from holdfast.engine.issuance.issuer_factory import kinds as issuer_kinds
 from holdfast.secret import Secret
 from holdfast.world import HttpTransport
 from tests.kill.issuance_cas import FAKES
 from tests.support.later import Days, a_still_house
 from tests.support.lifecycle import House, MovedClock
+from tests.support.running import add_issuer
 
 WIDE = {"requests": [1000, 0.001], "orders": None}
 HOUR = timedelta(hours=1)
@@ -54,14 +56,14 @@ class Office:
         """Time with sweeps: what failed is begun again when its ladder says so."""
         end = self.clock.now() + span
         while self.clock.now() < end:
-            await renew.sweep(self.house.keeper)
+            await renewals.sweep_due(self.house.certificate_context)
             await self.pass_by(min(sweep_every, end - self.clock.now()))
 
     async def events(self, ref: str) -> list[str]:
-        return [each.name for each in await certificates.timeline(self.house.keeper, ref)]
+        return [each.name for each in await self.house.timeline(ref)]
 
-    async def notices(self) -> list[str]:
-        rows = await self.house.db.read(lambda tx: tx.rows("SELECT event FROM notices ORDER BY created_at, id"))
+    async def notifications(self) -> list[str]:
+        rows = await self.house.db.read(lambda tx: tx.rows("SELECT event FROM notifications ORDER BY created_at, id"))
         return [row["event"] for row in rows]
 
 
@@ -72,12 +74,12 @@ async def an_office(folder: Path, kind: str, **settings: Any) -> AsyncIterator[O
         ca.now = clock.now
         given = ca.settings(**{"limits": WIDE, **settings})
         credentials = {name: Secret(value.encode()) for name, value in ca.credentials.items()}
-        await issuers.add(
-            house.keeper, "later", kind=kind, kinds=KINDS, credentials=credentials, actor="local:op", fit=check,
-            settings={name: value for name, value in given.items() if value is not None},
+        await add_issuer(
+            house.certificate_context, "later", kind=kind, kinds=issuer_kinds(), credentials=credentials,
+            actor="local:op", fit=check, settings={name: value for name, value in given.items() if value is not None},
         )  # fmt: skip
-        upstream = Upstream(keeper=house.keeper, desk=None, transport=transport, clock=clock)
-        kinds = lifecycle.kinds(replace(house.tools, make_issuer=upstream.make))
+        upstream = Upstream(context=house.certificate_context, own_cas=None, transport=transport, clock=clock)
+        kinds = issuance_duties.kinds(replace(house.tools, make_issuer=upstream.make))
         try:
             yield Office(house, clock, ca, kind, Reckoning(house, clock, kinds, ca), upstream)
         finally:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -15,26 +15,47 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from holdfast.core.acme import Identifier
-from holdfast.core.certificate import Wanted
-from holdfast.engine import lifecycle, renew
-from holdfast.engine.issue import Tools
-from holdfast.engine.kind import Kind
-from holdfast.engine.proving import SolverRule, by_rules
-from holdfast.issuers.base import Failed, Issued, Look, NeedsProof, Pending, Placed, Proof, Ready, RenewalWindow, Wish
-from holdfast.operations import certificates, issuers
-from holdfast.operations.certificates import View
-from holdfast.operations.issuing import Keeper
+from holdfast.core.certificate import CertificateSpec
+from holdfast.core.issuers.issuer import IssuerRow
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.revocation_reason import RevocationReason
+from holdfast.engine.issuance import duties as issuance_duties
+from holdfast.engine.issuance import renewals
+from holdfast.engine.issuance.challenges import SolverRule, by_rules
+from holdfast.engine.issuance.issue import IssuanceServices
+from holdfast.engine.kind import JobKind
+from holdfast.issuers.base import (
+    ChallengeResponse,
+    Failed,
+    Issued,
+    Look,
+    NeedsProof,
+    OrderRequest,
+    Pending,
+    Placed,
+    Ready,
+    RenewalWindow,
+)
+from holdfast.operations.certificates import lifecycle
+from holdfast.operations.certificates.checks import identifiers_of
+from holdfast.operations.certificates.refs import found_by
+from holdfast.operations.certificates.views import View, view_of
+from holdfast.operations.context import Services
+from holdfast.operations.installation.events import EventView
+from holdfast.operations.issuance import approvals
+from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.ports import Points, no_points
+from holdfast.store import access
+from holdfast.store.access import Approval
 from holdfast.store.database import Database
-from holdfast.store.issuers import IssuerRow
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx
 from holdfast.world import SystemClock, SystemRandom
+from tests.simulation.asking import NoChannels
 from tests.support.ca import a_vault
 from tests.support.engine import Running, Watch, eventually, working
-from tests.support.reaper import PATIENCE
-from tests.support.stores import migrated
+from tests.support.running import add_issuer, run
+from tests.support.stores import migrated, open_store
 
 DAY = timedelta(days=1)
 
@@ -53,8 +74,8 @@ class MovedClock(SystemClock):
 class Order:
     """An order as the CA remembers it."""
 
-    wish: Wish
-    proofs: list[Proof]
+    request: OrderRequest
+    proofs: list[ChallengeResponse]
     answered: set[str] = field(default_factory=set)
     handed_in: bool = False
     polls_to_go: int = 0
@@ -65,7 +86,6 @@ class Order:
 class TruthfulCa:
     """A CA in memory that keeps its own truth: what was ordered, proved, issued and revoked there."""
 
-    kind = "test"
     binding = False
 
     def __init__(self, *, life: timedelta = 90 * DAY, proofs: bool = False, polls: int = 0) -> None:
@@ -107,26 +127,26 @@ class TruthfulCa:
 
     # ── the contract ──
 
-    async def find(self, wish: Wish) -> Placed | None:
+    async def find_order(self, request: OrderRequest) -> Placed | None:
         self._call("find")
-        found = next((ref for ref, order in self.orders.items() if order.wish.issuance == wish.issuance), None)
+        found = next((ref for ref, order in self.orders.items() if order.request.issuance == request.issuance), None)
         return None if found is None else Placed(ref={"order": found})
 
-    async def place(self, wish: Wish) -> Placed:
+    async def place_order(self, request: OrderRequest) -> Placed:
         self._call("place")
         self._number += 1
         ref = f"order-{self._number}"
-        proofs = [self._proof(ref, each) for each in wish.identifiers] if self.asks_proofs else []
-        self.orders[ref] = Order(wish=wish, proofs=proofs, polls_to_go=self.polls)
+        proofs = [self._proof(ref, each) for each in request.identifiers] if self.asks_proofs else []
+        self.orders[ref] = Order(request=request, proofs=proofs, polls_to_go=self.polls)
         return Placed(ref={"order": ref})
 
-    def _proof(self, ref: str, identifier: Identifier) -> Proof:
+    def _proof(self, ref: str, identifier: Identifier) -> ChallengeResponse:
         token = f"token-{ref}-{identifier.value}"
-        return Proof(
+        return ChallengeResponse(
             type="http-01", identifier=identifier, token=token, key_authorization=f"{token}.thumb", ref={"o": ref}
         )
 
-    async def look(self, ref: Mapping[str, Any], wish: Wish) -> Look:
+    async def order_status(self, ref: Mapping[str, Any], request: OrderRequest) -> Look:
         trouble = self._call("look")
         if trouble is not None:
             return trouble
@@ -142,14 +162,14 @@ class TruthfulCa:
             order.polls_to_go -= 1
             return Pending(why="a person looks at it", after_s=0.05)
         if not order.chain:
-            order.chain = self._sign(order.wish)
+            order.chain = self._sign(order.request)
         return Issued(chain_pem=order.chain)
 
-    async def answer(self, ref: Mapping[str, Any], proof: Proof) -> None:
+    async def answer(self, ref: Mapping[str, Any], response: ChallengeResponse) -> None:
         self._call("answer")
-        self.orders[ref["order"]].answered.add(proof.token)
+        self.orders[ref["order"]].answered.add(response.token)
 
-    async def finalize(self, ref: Mapping[str, Any], wish: Wish) -> None:
+    async def finalize(self, ref: Mapping[str, Any], request: OrderRequest) -> None:
         self._call("finalize")
         self.orders[ref["order"]].handed_in = True
 
@@ -168,7 +188,7 @@ class TruthfulCa:
         self._call("probe")
         return "fine"
 
-    def _sign(self, wish: Wish) -> bytes:
+    def _sign(self, wish: OrderRequest) -> bytes:
         request = x509.load_der_x509_csr(wish.csr)
         names = request.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         if self.other_names is not None:
@@ -196,15 +216,20 @@ class Board:
         self.seen = True
         self.cleaned: list[str] = []
 
-    async def publish(self, proof: Proof) -> None:
-        self.shown[proof.token] = proof.key_authorization
+    async def publish(self, response: ChallengeResponse) -> None:
+        self.shown[response.token] = response.key_authorization
 
-    async def visible(self, proof: Proof) -> bool:
-        return self.seen and proof.token in self.shown
+    async def visible(self, response: ChallengeResponse) -> bool:
+        return self.seen and response.token in self.shown
 
-    async def clean(self, proof: Proof) -> None:
-        self.shown.pop(proof.token, None)
-        self.cleaned.append(proof.token)
+    async def clean(self, response: ChallengeResponse) -> None:
+        self.shown.pop(response.token, None)
+        self.cleaned.append(response.token)
+
+
+T = TypeVar("T")
+
+_SETS_STATE = {"paused": lifecycle.pause, "resumed": lifecycle.resume, "archived": lifecycle.archive}
 
 
 @dataclass
@@ -212,31 +237,49 @@ class House:
     """Everything that keeps certificates, but the faces."""
 
     db: Database
-    keeper: Keeper
+    certificate_context: CertificateContext
     cas: dict[str, Any]
     board: Board
     watch: Watch
     clock: Any = None
 
     @property
-    def tools(self) -> Tools:
-        return Tools(
-            keeper=self.keeper,
+    def tools(self) -> IssuanceServices:
+        return IssuanceServices(
+            certificate_context=self.certificate_context,
             make_issuer=self.make_issuer,
             solver_for=by_rules([SolverRule(names=("*",), solver=self.board)]),
             telemetry=self.watch.telemetry,
         )
 
+    async def read(self, fn: Callable[..., T], *args: Any, **more: Any) -> T:
+        return await self.db.read(lambda tx: fn(tx, *args, **more))
+
+    async def write(self, fn: Callable[..., T], *args: Any, **more: Any) -> T:
+        return await self.db.write(lambda tx: fn(tx, *args, **more))
+
+    @property
+    def services(self) -> Services:
+        return Services(
+            certificate_context=self.certificate_context,
+            issuer_kinds=frozenset({"test", "local"}),
+            probe=self.probe,
+            post=NoChannels(),
+        )
+
+    async def probe(self, row: IssuerRow) -> str:
+        return str(await self.cas[row.name].probe())
+
     async def make_issuer(self, row: IssuerRow) -> Any:
         return self.cas[row.name]
 
     @property
-    def kinds(self) -> Sequence[Kind]:
-        return lifecycle.kinds(self.tools)
+    def kinds(self) -> Sequence[JobKind]:
+        return issuance_duties.kinds(self.tools)
 
     async def attempt(self, ref: str) -> View:
         """What the sweep begins now, worked through to its end; the clock may have been moved before."""
-        await renew.sweep(self.keeper)
+        await renewals.sweep_due(self.certificate_context)
         return await self.worked(ref)
 
     async def worked(self, ref: str) -> View:
@@ -249,7 +292,7 @@ class House:
         self,
         *,
         points: Points = no_points,
-        kinds: Sequence[Kind] = (),
+        kinds: Sequence[JobKind] = (),
         only: bool = False,
         slots: int = 16,
         **wishes: Any,
@@ -292,24 +335,65 @@ class House:
     def keeper_now(self) -> datetime:
         return (self.clock or SystemClock()).now()
 
-    async def add(self, name: str, ca: Any, **settings: Any) -> None:
+    async def add(self, name: str, ca: Any, *, kind: str = "test", **settings: Any) -> None:
         self.cas[name] = ca
-        await issuers.add(
-            self.keeper, name, kind=ca.kind, kinds=frozenset({"test", "local"}), settings=settings, actor="local:test"
+        await add_issuer(
+            self.certificate_context, name, kind=kind, kinds=frozenset({kind}), settings=settings, actor="local:test"
         )
 
     async def ask(self, *names: str, issuers: Sequence[str] = ("ca",), **wishes: Any) -> View:
-        wanted = Wanted(
-            name=wishes.pop("name", names[0]),
-            identifiers=certificates.identifiers_of(names),
-            issuers=tuple(issuers),
-            **wishes,
+        spec = CertificateSpec(
+            name=wishes.pop("name", names[0]), identifiers=identifiers_of(names), issuers=tuple(issuers), **wishes
         )
-        made = await certificates.request(self.keeper, wanted, actor="local:alice")
+        return await self.want(spec)
+
+    async def want(self, spec: CertificateSpec) -> View:
+        """A new certificate, asked for by alice."""
+        new_id, ids = self.certificate_context.random.new_id("certificate"), self.certificate_context.ids()
+        made = await self.db.write(lambda tx: lifecycle.create(tx, new_id, spec, ids, actor="local:alice"))
         return await self.view(made.id)
 
     async def view(self, ref: str) -> View:
-        return await certificates.view(self.keeper, ref)
+        return await self.db.read(lambda tx: view_of(tx, found_by(tx, ref)))
+
+    # ── what people ask for ──
+
+    async def do(self, verb: Callable[..., Any], *, actor: str = "local:alice", **asked: Any) -> Any:
+        return await run(self.services, verb, actor=actor, **asked)
+
+    async def change(self, ref: str, *, actor: str = "local:alice", **changes: Any) -> Any:
+        """`changes` by the names that the API has for them."""
+        return await self.do(lifecycle.change, actor=actor, ref=ref, **changes)
+
+    async def set_state(self, ref: str, event: str, *, actor: str = "local:alice") -> Any:
+        """ "paused", "resumed" or "archived"."""
+        return await self.do(_SETS_STATE[event], actor=actor, ref=ref)
+
+    async def renew(self, ref: str, *, actor: str = "local:alice", delay: timedelta = timedelta(0)) -> Any:
+        return await self.do(lifecycle.renew, actor=actor, ref=ref, delay_s=delay.total_seconds())
+
+    async def cancel(self, ref: str, *, actor: str = "local:alice", why: str) -> Any:
+        return await self.do(lifecycle.cancel, actor=actor, ref=ref, why=why)
+
+    async def revoke(self, ref: str, *, reason: int, actor: str = "local:alice", version: str | None = None) -> Any:
+        """`reason` by its number in CRLs."""
+        name = RevocationReason.of(reason).value
+        return await self.do(lifecycle.revoke, actor=actor, ref=ref, reason=name, version=version)
+
+    async def timeline(self, ref: str, *, after: int = 0, limit: int = 200) -> list[EventView]:
+        page = await self.do(lifecycle.list_events, ref=ref, after=after, limit=limit)
+        found: list[EventView] = page.items
+        return found
+
+    async def pending(self) -> list[Approval]:
+        """Approvals that wait for a second person."""
+        return await self.db.read(access.pending_approvals)
+
+    async def approve(self, approval: str, *, actor: str, note: str = "") -> None:
+        await self.do(approvals.approve, actor=actor, approval=approval, note=note)
+
+    async def reject(self, approval: str, *, actor: str, note: str) -> None:
+        await self.do(approvals.reject, actor=actor, approval=approval, note=note)
 
     async def settled(self, ref: str) -> View:
         """The certificate, once nothing is under way for it."""
@@ -328,8 +412,8 @@ def _hurry(tx: Tx) -> None:
 
 async def a_house(db: Database, folder: Path, *, clock: Any = None, **ca: Any) -> House:
     """One test CA named "ca"."""
-    keeper = Keeper(db=db, random=SystemRandom(), vault=await a_vault(db, folder))
-    house = House(db=db, keeper=keeper, cas={}, board=Board(), watch=Watch(), clock=clock)
+    context = CertificateContext(db=db, random=SystemRandom(), secret_store=await a_vault(db, folder))
+    house = House(db=db, certificate_context=context, cas={}, board=Board(), watch=Watch(), clock=clock)
     await house.add("ca", TruthfulCa(**ca))
     if clock is not None:
         house.cas["ca"].now = clock.now
@@ -341,7 +425,7 @@ async def a_moving_house(folder: Path, **ca: Any) -> AsyncIterator[tuple[House, 
     """On SQLite, whose clock can be moved."""
     clock = MovedClock()
     engine = SqliteEngine(folder / "holdfast.sqlite", clock)
-    store = Database(engine, clock=clock, points=no_points, deadline=timedelta(seconds=PATIENCE))
+    store = open_store(engine, clock=clock)
     await migrated(store)
     try:
         yield await a_house(store, folder, clock=clock, **ca), clock

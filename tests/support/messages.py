@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast.core.notice import Message, Notice, Severity, State
-from holdfast.notifiers import configured
+from holdfast.core.notifications.notification import Message, Notification, NotificationState, Severity
+from holdfast.engine.notifications.senders import Senders
 from holdfast.notifiers.base import Sender
-from holdfast.notifiers.settings import SenderTools
 from holdfast.ports import Transport
 from holdfast.secret import Secret
-from holdfast.store import notices
 from holdfast.store.database import Database
+from holdfast.store.notifications import notifications
 from holdfast.world import SystemClock
 
 AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -22,7 +21,7 @@ AT = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 def a_message(**changes: Any) -> Message:
     return Message(
         **{
-            "id": "notice_01",
+            "id": "notification_01",
             "event": "issuance.failed",
             "severity": Severity.CRITICAL,
             "title": "www.example.com could not be renewed",
@@ -48,16 +47,21 @@ def a_sender(
     channel: str = "ops",
 ) -> Sender:
     """As the product makes it of a row."""
-    hidden = {name: Secret(text) for name, text in (secrets or {}).items()}
-    tools = SenderTools(transport=transport, clock=SystemClock())
-    return configured.make(channel, kind, settings or {}, hidden, tools)
+    hidden = {name: Secret(text.encode()) for name, text in (secrets or {}).items()}
+    return senders(transport).make(channel, kind, settings or {}, hidden)
 
 
-def a_notice(**changes: Any) -> Notice:
+def senders(transport: Transport) -> Senders:
+    """Without a vault: of channels that are not kept."""
+    vault: Any = None
+    return Senders(secret_store=vault, transport=transport, clock=SystemClock())
+
+
+def a_notification(**changes: Any) -> Notification:
     """One that nobody delivers, unless there is a channel of that name."""
-    return Notice(
+    return Notification(
         **{
-            "id": "notice_01",
+            "id": "notification_01",
             "message": "msg_01",
             "channel": "ops",
             "event": "issuance.failed",
@@ -67,7 +71,7 @@ def a_notice(**changes: Any) -> Notice:
             "title": "www.example.com could not be renewed",
             "text": "The CA refused the order.",
             "key": "certificate/certificate_01",
-            "state": State.DEAD,
+            "state": NotificationState.DEAD,
             "why": "ATTEMPTS_USED_UP",
             "last_error": "Channel ops: hooks.example.com answered 503.",
             "waiting_since": AT,
@@ -77,5 +81,5 @@ def a_notice(**changes: Any) -> Notice:
     )
 
 
-async def owe(db: Database, *owed: Notice) -> None:
-    await db.write(lambda tx: notices.insert(tx, owed))
+async def owe(db: Database, *owed: Notification) -> None:
+    await db.write(lambda tx: notifications.insert(tx, owed))

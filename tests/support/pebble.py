@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from holdfast.issuers.acme_reading import Place
+from holdfast.issuers.acme.reading import ResponseContext
 from tests.interop.packages import Debian
 from tests.support.packages import tool
 from tests.support.ports import free_port
@@ -78,7 +78,7 @@ class Pebble:
         self.dns = f"{LOCAL}:{dns}"
         certificate, key = tls_certificate(folder, "localhost", LOCAL)
         self._trust = certificate
-        self.place = Place(directory=f"https://localhost:{self.port}/dir", roots=certificate.read_bytes())
+        self.place = ResponseContext(directory=f"https://localhost:{self.port}/dir", roots=certificate.read_bytes())
         self._settings: dict[str, Any] = {
             "listenAddress": f"{LOCAL}:{self.port}", "managementListenAddress": f"{LOCAL}:{self.management}",
             "certificate": str(certificate), "privateKey": str(key), "httpPort": self.http_port,

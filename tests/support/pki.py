@@ -16,15 +16,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from holdfast.pki import authority, certify, csr, der, keys, linting, profile, weak
-from holdfast.pki.constraints import permitting
-from holdfast.pki.intent import Intent, new_serial
-from holdfast.pki.issuer import Issuer
-from holdfast.pki.keys import KeyKind, PrivateKey
-from holdfast.pki.lint import Finding
-from holdfast.pki.profile import Profile
-from holdfast.pki.signer import KeySigner
-from holdfast.pki.unsigned import finish
+from holdfast.core.key_kind import KeyKind
+from holdfast.pki import authority, certify, csr, der, keys, lint, profile
+from holdfast.pki.certify import finish
+from holdfast.pki.keys import PrivateKey
+from holdfast.pki.lint import LintFinding
+from holdfast.pki.names import permitting
+from holdfast.pki.profile import Intent, Profile, new_serial
+from holdfast.pki.signing import KeySigner, SigningCertificate
 from tests.support.keys import T0, Draws
 from tests.support.reaper import PATIENCE
 
@@ -53,7 +52,7 @@ def signed(content: authority.Unsigned, key: PrivateKey) -> x509.Certificate:
 @cache
 def root(kind: KeyKind = KeyKind.EC_P256, number: int = 101) -> x509.Certificate:
     key = a_key(kind, number)
-    plan = authority.Authority(
+    plan = authority.CaCertificateFields(
         organization="Example",
         common_name=f"Root {number}",
         key=key.public_key(),
@@ -69,7 +68,7 @@ def root(kind: KeyKind = KeyKind.EC_P256, number: int = 101) -> x509.Certificate
 def intermediate(
     kind: KeyKind = KeyKind.EC_P256, number: int = 102, permit: tuple[str, ...] = (), root_number: int = 101
 ) -> x509.Certificate:
-    plan = authority.Authority(
+    plan = authority.CaCertificateFields(
         organization="Example",
         common_name=f"Intermediate {number}",
         key=a_key(kind, number).public_key(),
@@ -82,8 +81,8 @@ def intermediate(
     return signed(authority.prepare(plan, root(kind, root_number)), a_key(kind, root_number))
 
 
-def an_issuer(kind: KeyKind = KeyKind.EC_P256, *, permit: tuple[str, ...] = ()) -> Issuer:
-    return Issuer(
+def an_issuer(kind: KeyKind = KeyKind.EC_P256, *, permit: tuple[str, ...] = ()) -> SigningCertificate:
+    return SigningCertificate(
         id="ca1",
         certificate=intermediate(kind, permit=permit),
         ca_issuers_url="http://ca.example.internal/ca1.cer",
@@ -98,23 +97,25 @@ def a_signer(kind: KeyKind = KeyKind.EC_P256) -> KeySigner:
 
 def a_request(
     names: Iterable[str] = ("www.example.internal",), *, ips: Iterable[str] = (), key: PrivateKey | None = None
-) -> csr.Request:
+) -> csr.CertificateRequest:
     return csr.parse(csr.build(names, key or a_key(), ips=ips), ed25519_allowed=True)
 
 
-def an_intent(issuer: Issuer | None = None, *, seed: int = 1, **changes: object) -> Intent:
+def an_intent(issuer: SigningCertificate | None = None, *, seed: int = 1, **changes: object) -> Intent:
     everything = Profile(key_kinds=frozenset(KeyKind))
     made = profile.plan(everything, a_request(), issuer or an_issuer(), serial=new_serial(Draws(seed)), now=NOW)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def a_leaf(issuer: Issuer | None = None, *, signer: KeySigner | None = None, **changes: object) -> x509.Certificate:
+def a_leaf(
+    issuer: SigningCertificate | None = None, *, signer: KeySigner | None = None, **changes: object
+) -> x509.Certificate:
     issuer = issuer or an_issuer()
     der = certify.sign(an_intent(issuer, **changes), issuer, signer or a_signer(kind_of(issuer)))  # type: ignore[arg-type]
     return x509.load_der_x509_certificate(der)
 
 
-def kind_of(issuer: Issuer) -> KeyKind:
+def kind_of(issuer: SigningCertificate) -> KeyKind:
     kind = keys.kind_of(issuer.public_key)
     assert kind is not None
     return kind
@@ -194,7 +195,7 @@ SOUND = 2**2047 + 2**1024 + 2**600 + 1  # no key, but of the right size
 def next_factor(number: int) -> int:
     """Without small divisors; that it is prime does not matter to these tests, and would take long to find."""
     number |= 1
-    while weak.has_small_divisor(number):
+    while keys.has_small_divisor(number):
         number += 2
     return number
 
@@ -208,7 +209,7 @@ def roca_modulus(bits: int) -> int:
         top = (1 << bits // 2) - draw.getrandbits(bits // 2 - 8)
         return top // primorial * primorial + pow(65537, draw.getrandbits(60), primorial)
 
-    while weak.has_small_divisor(modulus := factor() * factor()):
+    while keys.has_small_divisor(modulus := factor() * factor()):
         pass
     return modulus
 
@@ -228,9 +229,9 @@ def openssl(*args: str | Path, folder: Path, stdin: bytes = b"") -> subprocess.C
 # ── pkilint on CRLs ──
 
 
-def crl_findings(der: bytes) -> list[Finding]:
+def crl_findings(der: bytes) -> list[LintFinding]:
     """What pkilint finds in a CRL, in its own words."""
-    return linting._findings(_crl_validator(), linting._loader("RFC5280CertificateListDocumentLoader"), der)
+    return lint._pkilint_run(_crl_validator(), lint._loader("RFC5280CertificateListDocumentLoader"), der)
 
 
 @cache

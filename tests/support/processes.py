@@ -250,6 +250,8 @@ class Served:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if isinstance(self.process, subprocess.Popen) and self.process.poll() is None:
+            self.process.kill()
         self.process.__exit__(None, None, None)
         WATCH.file(self._err)
         WATCH.file(self._out)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.pki.hsm import Place
+from holdfast.pki.hsm import DeviceAddress
 from holdfast.secret import Secret
 from tests.support.secrets_planted import TOKEN_PIN
 
@@ -26,7 +26,7 @@ needs_softhsm = pytest.mark.skipif(
 
 
 @contextmanager
-def token(folder: Path) -> Iterator[Place]:
+def token(folder: Path) -> Iterator[DeviceAddress]:
     """Labels: p256, p384, p521, rsa, ed25519."""
     pkcs11 = pytest.importorskip("pkcs11", reason="python-pkcs11 is not installed: pip install 'holdfast[hsm]'")
     (folder / "tokens").mkdir()
@@ -40,7 +40,7 @@ def token(folder: Path) -> Iterator[Place]:
         library.reinitialize()  # another test of this process may have had a token elsewhere
         with library.get_token(token_label="ca").open(user_pin=PIN.reveal(), rw=True) as session:
             _fill(session, pkcs11)
-        yield Place(library=str(LIBRARY), token="ca", key="p256", pin=PIN)
+        yield DeviceAddress(library=str(LIBRARY), token="ca", key="p256", pin=PIN)
 
 
 def _fill(session, pkcs11) -> None:  # type: ignore[no-untyped-def]

@@ -2,15 +2,18 @@
 
 from datetime import timedelta
 
-from holdfast.ports import Points, no_points
+from holdfast.from_settings import compose
+from holdfast.ports import Clock, Points, no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database, Engine
 from holdfast.world import SystemClock
 from tests.support.reaper import PATIENCE
 
 
-def open_store(engine: Engine, *, points: Points = no_points, deadline: float = PATIENCE) -> Database:
-    return Database(engine, clock=SystemClock(), points=points, deadline=timedelta(seconds=deadline))
+def open_store(
+    engine: Engine, *, clock: Clock | None = None, points: Points = no_points, deadline: float = PATIENCE
+) -> Database:
+    return compose(engine, clock=clock or SystemClock(), points=points, deadline=timedelta(seconds=deadline))
 
 
 async def migrated(store: Database) -> Database:

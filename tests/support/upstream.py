@@ -6,21 +6,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.ca import CaOptions
-from holdfast.core.certificate import Wanted
-from holdfast.engine import lifecycle
-from holdfast.engine.issue import Tools
-from holdfast.engine.proving import SolverRule, by_rules, in_store
-from holdfast.engine.upstream import KINDS, Upstream
-from holdfast.issuers.base import Proof
-from holdfast.operations import certificates, issuers, proofs
-from holdfast.operations.issuing import Keeper
+from holdfast.core.certificate import CertificateSpec
+from holdfast.core.own_ca.ca import CaOptions
+from holdfast.engine.issuance import duties as issuance_duties
+from holdfast.engine.issuance.challenges import SolverRule, by_rules, in_store
+from holdfast.engine.issuance.issue import IssuanceServices
+from holdfast.engine.issuance.issuer_factory import Upstream
+from holdfast.engine.issuance.issuer_factory import kinds as issuer_kinds
+from holdfast.issuers.base import ChallengeResponse
+from holdfast.operations.certificates.checks import identifiers_of
+from holdfast.operations.certificates.views import View
+from holdfast.operations.issuance import challenge_responses
+from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.ports import Request, Response, Transport
-from holdfast.solvers.http_store import HttpStore
+from holdfast.solvers.http01 import HttpStore
 from holdfast.store.database import Database
 from holdfast.world import SystemClock
 from tests.support.acme_face import Front, open_front
 from tests.support.lifecycle import House, a_house
+from tests.support.running import add_issuer
 
 
 class Through:
@@ -39,42 +43,44 @@ class Through:
 @dataclass
 class Site:
     house: House
-    tools: Tools
+    services: IssuanceServices
     upstream: Upstream
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
-        async with self.house.working(kinds=lifecycle.kinds(self.tools), only=True):
+        async with self.house.working(kinds=issuance_duties.kinds(self.services), only=True):
             yield
 
-    async def obtained(self, name: str) -> certificates.View:
+    async def obtained(self, name: str) -> View:
         return await self.house.settled_soon(name)
 
 
-def a_site(house: House, transport: Transport, shown: Any = None, *, keeper: Keeper | None = None) -> Site:
+def a_site(house: House, transport: Transport, shown: Any = None, *, context: CertificateContext | None = None) -> Site:
     """`shown` is where a test's own web server looks for proofs; `keeper` another one than the house's."""
-    keeper = keeper or house.keeper
-    put, delete = in_store(keeper)
+    context = context or house.certificate_context
+    put, delete = in_store(context)
 
-    async def publish(proof: Proof) -> None:
-        await put(proof)
+    async def publish(response: ChallengeResponse) -> None:
+        await put(response)
         if shown is not None:
-            shown[proof.token] = await proofs.http01(house.db, proof.token)
+            shown[response.token] = await challenge_responses.http01(house.db, response.token)
 
-    upstream = Upstream(keeper=keeper, desk=None, transport=transport, clock=SystemClock())
+    upstream = Upstream(context=context, own_cas=None, transport=transport, clock=SystemClock())
     rule = SolverRule(names=("*",), solver=HttpStore(publish, delete))
-    tools = replace(house.tools, keeper=keeper, make_issuer=upstream.make, solver_for=by_rules([rule]))
-    return Site(house, tools, upstream)
+    services = replace(house.tools, certificate_context=context, make_issuer=upstream.make, solver_for=by_rules([rule]))
+    return Site(house, services, upstream)
 
 
 async def ask(site: Site, name: str, *names: str) -> None:
-    wanted = Wanted(name=name, identifiers=certificates.identifiers_of(names), issuers=("acme",))
-    await certificates.request(site.house.keeper, wanted, actor="local:alice")
+    spec = CertificateSpec(name=name, identifiers=identifiers_of(names), issuers=("acme",))
+    await site.house.want(spec)
 
 
 async def add(site: Site, **settings: Any) -> None:
     settings["limits"] = {"requests": [1000, 0.001], "orders": [1000, 0.001]}  # these tests do not wait for times
-    await issuers.add(site.house.keeper, "acme", kind="acme", kinds=KINDS, settings=settings, actor="local:op")
+    await add_issuer(
+        site.house.certificate_context, "acme", kind="acme", kinds=issuer_kinds(), settings=settings, actor="local:op"
+    )
 
 
 @asynccontextmanager

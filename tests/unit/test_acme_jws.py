@@ -19,8 +19,9 @@ from holdfast.acme import jwk, jws
 from holdfast.acme.jws import Unverified
 from holdfast.acme.strict_json import decode
 from holdfast.core.base64url import encode
-from holdfast.core.problem import AcmeError
-from holdfast.pki.keys import KeyKind, PrivateKey
+from holdfast.core.key_kind import KeyKind
+from holdfast.core.own_ca.problem import AcmeError
+from holdfast.pki.keys import PrivateKey
 from holdfast.secret import Secret
 
 URL = "https://ca.example.internal/acme/main/new-order"

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.acme.accounts import contacts
 from holdfast.acme.answer import problem_answer, retry_after, rfc3339
 from holdfast.acme.certificates import wants_single
-from holdfast.acme.contacts import contacts
-from holdfast.acme.wish import identifiers, wish
-from holdfast.core.acme import Identifier
-from holdfast.core.problem import AcmeError
+from holdfast.acme.orders import identifiers, parse_new_order
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.own_ca.problem import AcmeError
 
 texts = st.text(max_size=30) | st.sampled_from(["dns", "ip", "a.example", "*.a.example", "192.0.2.1", "::1", "xn--"])
 values = st.recursive(
@@ -47,7 +47,7 @@ def outcome(read: Callable[[], T]) -> T | AcmeError:
 
 @given(wishes)
 def test_a_wish_is_read_or_refused(content: dict[str, Any]) -> None:
-    read = outcome(lambda: wish(content))
+    read = outcome(lambda: parse_new_order(content))
     if isinstance(read, AcmeError):
         assert problem_answer(read.problem).status == 400
     else:
@@ -82,7 +82,7 @@ def test_every_accept_header_is_understood(text: str) -> None:
 )
 def test_dates_of_rfc_3339_are_read(text: str, at: tuple[int, ...]) -> None:
     content = {"identifiers": [{"type": "dns", "value": "a.example"}], "notBefore": text}
-    assert wish(content).not_before == datetime(*at, tzinfo=UTC)  # type: ignore[misc,arg-type]
+    assert parse_new_order(content).not_before == datetime(*at, tzinfo=UTC)  # type: ignore[misc,arg-type]
 
 
 def test_names_keep_their_order_and_come_once() -> None:

@@ -14,8 +14,8 @@ from holdfast.core.backoff import (
     CHANNEL_DOWN_AFTER,
     ISSUANCE,
     JOB,
-    NOTICE,
-    NOTICE_MAX_ATTEMPTS,
+    NOTIFICATION,
+    NOTIFICATION_MAX_ATTEMPTS,
     POLL,
     POLL_WINDOW,
     STORE,
@@ -26,7 +26,7 @@ from holdfast.core.backoff import (
     issuance_next_at,
     issuance_wait,
     next_poll,
-    notice_wait,
+    notification_wait,
     poll_wait,
     rest_wait,
     retry_after,
@@ -287,21 +287,21 @@ def test_every_failure_counts_against_the_certificate_except_a_rate_limit() -> N
 # ── Notification ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_notice_waits_one_two_four_and_eight_minutes_and_is_then_dead() -> None:
-    waits = [notice_wait(attempts) for attempts in (1, 2, 3, 4, 5)]
+def test_a_notification_waits_one_two_four_and_eight_minutes_and_is_then_dead() -> None:
+    waits = [notification_wait(attempts) for attempts in (1, 2, 3, 4, 5)]
     assert waits == [1 * MINUTE, 2 * MINUTE, 4 * MINUTE, 8 * MINUTE, None]
-    assert NOTICE_MAX_ATTEMPTS == 5
+    assert NOTIFICATION_MAX_ATTEMPTS == 5
     assert CHANNEL_DOWN_AFTER == 3 * DAY
 
 
 @quick
 @given(attempts=st.integers(min_value=5, max_value=10**9))
-def test_a_dead_notice_stays_dead(attempts: int) -> None:
-    assert notice_wait(attempts) is None
+def test_a_dead_notification_stays_dead(attempts: int) -> None:
+    assert notification_wait(attempts) is None
 
 
-def test_the_notice_ladder_ends_at_one_hour() -> None:
-    assert [NOTICE.rung(n) / MINUTE for n in (6, 7, 8)] == [32, 60, 60]
+def test_the_notification_ladder_ends_at_one_hour() -> None:
+    assert [NOTIFICATION.rung(n) / MINUTE for n in (6, 7, 8)] == [32, 60, 60]
 
 
 # ── Retry-After ───────────────────────────────────────────────────────────────────────────────────────────

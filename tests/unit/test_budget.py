@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.budget import (
+from holdfast.core.issuers.budget import (
     Budget,
+    BudgetWait,
     Limit,
     Taken,
     TakenAll,
-    Wait,
     WaitAll,
     give_back,
     hold,
@@ -52,9 +52,9 @@ def taken(budget: Budget, now: datetime = NOW, *, urgent: bool = False) -> Budge
     return answer.budget
 
 
-def denied(budget: Budget, now: datetime = NOW, *, urgent: bool = False, waiting: bool = False) -> Wait:
+def denied(budget: Budget, now: datetime = NOW, *, urgent: bool = False, waiting: bool = False) -> BudgetWait:
     answer = take(budget, now, urgent=urgent, waiting=waiting)
-    assert isinstance(answer, Wait)
+    assert isinstance(answer, BudgetWait)
     return answer
 
 
@@ -303,7 +303,7 @@ def test_several_requests_are_paid_for_together_or_not_at_all() -> None:
     assert isinstance(three, Taken)
     assert three.budget.tat == NOW + 3 * SECOND
     two = take(three.budget, NOW, urgent=True, waiting=False, count=2)
-    assert isinstance(two, Wait)
+    assert isinstance(two, BudgetWait)
     assert two.until == NOW + SECOND, "when two of the four are free"
     assert isinstance(take(two.budget, two.until, urgent=True, waiting=True, count=2), Taken)
 
@@ -311,7 +311,7 @@ def test_several_requests_are_paid_for_together_or_not_at_all() -> None:
 def test_more_than_may_ever_be_outstanding_waits_for_a_full_burst_and_not_for_ever() -> None:
     budget = taken(fresh(Limit(burst=4, every=SECOND)))
     denial = take(budget, NOW, urgent=True, waiting=False, count=9)
-    assert isinstance(denial, Wait)
+    assert isinstance(denial, BudgetWait)
     assert denial.until == NOW + SECOND
     nine = take(denial.budget, denial.until, urgent=True, waiting=True, count=9)
     assert isinstance(nine, Taken)
@@ -353,9 +353,9 @@ def test_what_is_given_back_at_once_is_as_if_it_had_never_been_taken() -> None:
 def test_the_turns_of_those_who_want_several_are_as_far_apart_as_they_take() -> None:
     budget = drained(fresh(Limit(burst=4, every=SECOND)))
     first = take(budget, NOW, urgent=False, waiting=False, count=2)
-    assert isinstance(first, Wait)
+    assert isinstance(first, BudgetWait)
     second = take(first.budget, NOW, urgent=False, waiting=False, count=2)
-    assert isinstance(second, Wait)
+    assert isinstance(second, BudgetWait)
     assert second.until - first.until == 2 * SECOND
 
 

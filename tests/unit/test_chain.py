@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.chain import Entry, Verdict, canonical, link, verify
+from holdfast.core.journal import AuditRow, ChainVerdict, canonical, chain_verdict, link
 
 TEXTS = st.text(max_size=20)
 ROWS = st.lists(
@@ -19,22 +19,24 @@ ROWS = st.lists(
 FIELDS = ["at", "actor", "action", "subject", "details", "hash"]
 
 
-def chained(rows: list[tuple[int, str, str, str, dict[str, str]]]) -> list[Entry]:
+def chained(rows: list[tuple[int, str, str, str, dict[str, str]]]) -> list[AuditRow]:
     entries, previous = [], ""
     for seq, (at, actor, action, subject, details) in enumerate(rows, 1):
         text = canonical(details)
         previous = link(previous, seq, at, actor, action, subject, text)
-        entries.append(Entry(seq=seq, at=at, actor=actor, action=action, subject=subject, details=text, hash=previous))
+        entries.append(
+            AuditRow(seq=seq, at=at, actor=actor, action=action, subject=subject, details=text, hash=previous)
+        )
     return entries
 
 
-def chain_of(size: int) -> list[Entry]:
+def chain_of(size: int) -> list[AuditRow]:
     return chained([(n, "system", "did", f"s{n}", {"n": str(n)}) for n in range(size)])
 
 
-def walk(entries: list[Entry], *, written: list[Entry]) -> Verdict:
+def walk(entries: list[AuditRow], *, written: list[AuditRow]) -> ChainVerdict:
     """Check what is there against the head that was kept when all was written."""
-    return verify(entries, newest_seq=written[-1].seq, newest_hash=written[-1].hash)
+    return chain_verdict(entries, newest_seq=written[-1].seq, newest_hash=written[-1].hash)
 
 
 def test_details_have_one_text_for_one_meaning() -> None:
@@ -67,13 +69,13 @@ def test_neighbouring_fields_cannot_be_shifted_into_each_other() -> None:
 def test_a_chain_as_written_holds(rows: list[Any]) -> None:
     entries = chained(rows)
     verdict = walk(entries, written=entries)
-    assert verdict == Verdict(verified=len(entries), last_hash=entries[-1].hash)
+    assert verdict == ChainVerdict(verified=len(entries), last_hash=entries[-1].hash)
     assert verdict.ok
 
 
 def test_an_empty_chain_holds_if_nothing_was_written() -> None:
-    assert verify([], newest_seq=0, newest_hash="") == Verdict(verified=0)
-    lost = verify([], newest_seq=3, newest_hash="x")
+    assert chain_verdict([], newest_seq=0, newest_hash="") == ChainVerdict(verified=0)
+    lost = chain_verdict([], newest_seq=3, newest_hash="x")
     assert (lost.bad_seq, lost.problem) == (1, "row 1 is missing: 3 were written")
 
 
@@ -157,7 +159,7 @@ def test_a_walk_can_go_on_after_a_row_that_held() -> None:
     for good, following in pairwise(range(len(written) + 1)):
         seq, last = (written[good - 1].seq, written[good - 1].hash) if good else (0, "")
         rest = written[following - 1 :]
-        verdict = verify(rest, newest_seq=5, newest_hash=written[-1].hash, after_seq=seq, after_hash=last)
+        verdict = chain_verdict(rest, newest_seq=5, newest_hash=written[-1].hash, after_seq=seq, after_hash=last)
         assert (verdict.ok, verdict.verified) == (True, 5)
-    wrong = verify(written[2:], newest_seq=5, newest_hash=written[-1].hash, after_seq=2, after_hash="other")
+    wrong = chain_verdict(written[2:], newest_seq=5, newest_hash=written[-1].hash, after_seq=2, after_hash="other")
     assert wrong.bad_seq == 3

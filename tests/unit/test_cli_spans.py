@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import typer
 
-from holdfast.cli.following import TimeoutOption
-from holdfast.cli.spans import NotATime, ago, moment, seconds, span
+from holdfast.cli.certificates.progress import TimeoutOption
+from holdfast.cli.durations import NotATime, ago, moment, seconds, span
 from holdfast.world import SystemClock
 
 
@@ -18,8 +18,9 @@ from holdfast.world import SystemClock
         ("6h", timedelta(hours=6)),
         ("14d", timedelta(days=14)),
         ("2w", timedelta(weeks=2)),
+        ("1.5h", timedelta(minutes=90)),
     ],
-    ids=["seconds", "minutes", "hours", "days", "weeks"],
+    ids=["seconds", "minutes", "hours", "days", "weeks", "fraction"],
 )
 def test_a_span_is_a_number_and_a_unit(text: str, length: timedelta) -> None:
     assert span(text) == length
@@ -31,7 +32,7 @@ def test_a_span_is_a_number_and_a_unit(text: str, length: timedelta) -> None:
     assert before - length <= ago(f"-{text}") <= SystemClock().now() - length
 
 
-@pytest.mark.parametrize("text", ["", "5", "d", "1y", "-1d", "1.5h", "٣d", "9999999d", "999999w", "1 d"])
+@pytest.mark.parametrize("text", ["", "5", "d", "1y", "-1d", "1.5.5h", "٣d", "9999999d", "999999w", "1 d"])
 def test_what_is_no_span_is_refused(text: str) -> None:
     with pytest.raises(NotATime, match="is no span of time"):
         span(text)

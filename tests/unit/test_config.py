@@ -16,20 +16,21 @@ from typing import Any
 import pytest
 from tests.support.secrets_planted import SETTING
 
-from holdfast.cli.config import toml_lines
+from holdfast.cli.installation.config import toml_lines
 from holdfast.config import (
     KINDS,
     SECTIONS,
     Described,
     Settings,
-    Store,
+    StoreSettings,
     describe,
     load,
     variable,
 )
+from holdfast.config_values import duration
+from holdfast.core.durations import brief, in_words
 from holdfast.errors import SettingRefused
 from holdfast.secret import Secret
-from holdfast.setting_kinds import brief, duration, in_words
 
 FILE = Path("h.toml")
 SENTINEL = SETTING
@@ -171,10 +172,7 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "acme.lint": ('"pkilint"', "pkilint", "pkilint"),
     "keeping.solvers_file": ('"solvers.toml"', "solvers.toml", Path("solvers.toml")),
     "keeping.tls_alpn_listen": ('"[::]:443"', "[::]:443", "[::]:443"),
-    "digicert.poll_max_wait_seconds": ("0", "0", 0),
-    "sectigo.poll_max_wait_seconds": ("60", "60", 60),
-    "entrust.poll_max_wait_seconds": ("86400", "86400", 86400),
-    "globalsign.poll_max_wait_seconds": ("1", "1", 1),
+    "keeping.poll_max_wait_seconds": ("86400", "86400", 86400),
     "log.level": ('"debug"', "debug", "debug"),
     "log.format": ('"console"', "console", "console"),
     "metrics.interval": ('"1m"', "60", timedelta(minutes=1)),
@@ -681,7 +679,7 @@ def test_a_duration_of_microseconds_is_written_exactly():
 
 
 def test_a_test_may_build_settings_that_people_may_not():
-    quick = replace(Settings(), store=Store(deadline=timedelta(milliseconds=1)))
+    quick = replace(Settings(), store=StoreSettings(deadline=timedelta(milliseconds=1)))
     assert quick.store.deadline < timedelta(seconds=1)
 
 
@@ -698,10 +696,8 @@ def acme(toml: str = "", env: Mapping[str, str] | None = None) -> Settings:
     return read(f"[acme]\n{toml}\n", {f"HOLDFAST_ACME_{name}": text for name, text in (env or {}).items()})
 
 
-@pytest.mark.parametrize("kind", ["digicert", "sectigo", "entrust", "globalsign"])
-def test_a_window_that_a_compose_file_leaves_empty_is_the_default(kind: str):
-    found = getattr(read(env={f"HOLDFAST_{kind.upper()}_POLL_MAX_WAIT_SECONDS": ""}), kind)
-    assert found.poll_max_wait_seconds == 0
+def test_a_window_that_a_compose_file_leaves_empty_is_the_default():
+    assert read(env={"HOLDFAST_KEEPING_POLL_MAX_WAIT_SECONDS": ""}).keeping.poll_max_wait_seconds == 0
 
 
 def test_a_list_in_a_variable_is_divided_by_commas_and_may_be_empty():

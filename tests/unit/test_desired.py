@@ -9,48 +9,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import desired, desired_yaml
-from holdfast.core.acme import Identifier
-from holdfast.core.certificate import Rule, State, Wanted, Window
-from holdfast.core.desired import Document, DocumentRefused, Existing, Plan
-from holdfast.core.desired_fields import FIELDS, schema
-from holdfast.core.desired_yaml import YamlRefused
+from holdfast.core.certificate import CertificateSpec, CertificateState, MaintenanceWindow, RenewalPolicy
+from holdfast.core.documents import document as declared
+from holdfast.core.documents import yaml_text
+from holdfast.core.documents.document import Document, DocumentPlan, DocumentRefused, Existing
+from holdfast.core.documents.fields import KEYS, schema
+from holdfast.core.documents.yaml_text import YamlRefused
+from holdfast.core.own_ca.acme import Identifier
 
 DAY = timedelta(days=1)
 
 
 def _tree(text: str) -> Any:
-    return desired_yaml.read(text.encode()).tree
+    return yaml_text.read(text.encode()).tree
 
 
 def _read(text: str) -> Document:
-    return desired.read(_tree(text))
+    return declared.read(_tree(text))
 
 
-def _wanted(document: Document, *issuers: str) -> list[tuple[Wanted, bool]]:
+def _wanted(document: Document, *issuers: str) -> list[tuple[CertificateSpec, bool]]:
     return [
         (
-            desired.wanted_of(each, tuple(Identifier("dns", name) for name in each.names), issuers or ("ca",)),
+            declared.wanted_of(each, tuple(Identifier("dns", name) for name in each.names), issuers or ("ca",)),
             each.paused,
         )
         for each in document.entries
     ]
 
 
-def _a_wish(name: str = "a.example.com", *names: str, **more: Any) -> Wanted:
+def _a_wish(name: str = "a.example.com", *names: str, **more: Any) -> CertificateSpec:
     identifiers = tuple(Identifier("dns", each) for each in names or (name,))
-    return Wanted(name=name, identifiers=identifiers, **{"issuers": ("ca",), **more})
+    return CertificateSpec(name=name, identifiers=identifiers, **{"issuers": ("ca",), **more})
 
 
-def _existing(wanted: Wanted, state: State = State.ACTIVE) -> Existing:
-    return Existing(
-        id=f"certificate_{wanted.name}", version=3, wanted=wanted, state=state, fingerprint=wanted.fingerprint()
-    )
+def _existing(spec: CertificateSpec, state: CertificateState = CertificateState.ACTIVE) -> Existing:
+    return Existing(id=f"certificate_{spec.name}", version=3, wanted=spec, state=state, fingerprint=spec.fingerprint())
 
 
-def _compare(text: str, *existing: Existing, prune: bool = False) -> Plan:
+def _compare(text: str, *existing: Existing, prune: bool = False) -> DocumentPlan:
     document = _read(text)
-    return desired.compare(_wanted(document), existing, scope=document.scope, prune=prune)
+    return declared.compare(_wanted(document), existing, scope=document.scope, prune=prune)
 
 
 def _problems(text: str) -> dict[str, str]:
@@ -63,8 +62,8 @@ def _problems(text: str) -> dict[str, str]:
 
 
 def test_an_entry_of_one_line_is_enough() -> None:
-    [(wanted, paused)] = _wanted(_read("certificates:\n- names: [WWW.example.com, example.com]"))
-    assert (wanted.name, wanted.issuers, wanted.key_kind, paused) == ("www.example.com", ("ca",), "ec-p256", False)
+    [(spec, paused)] = _wanted(_read("certificates:\n- names: [WWW.example.com, example.com]"))
+    assert (spec.name, spec.issuers, spec.key_kind, paused) == ("www.example.com", ("ca",), "ec-p256", False)
 
 
 FULL = """
@@ -89,9 +88,9 @@ certificates:
 
 
 def test_every_key_is_read() -> None:
-    [(wanted, paused)] = _wanted(_read(FULL))
+    [(spec, paused)] = _wanted(_read(FULL))
     assert paused
-    assert wanted == _a_wish(
+    assert spec == _a_wish(
         "shop",
         "shop.example.com",
         issuers=("letsencrypt", "zerossl"),
@@ -100,14 +99,14 @@ def test_every_key_is_read() -> None:
         preferred_chain="ISRG Root X1",
         lifetime=45 * DAY,
         reuse_key=True,
-        rule=Rule(before=timedelta(hours=36), ari=False),
-        windows=(Window(days=frozenset({0, 5}), opens=22 * 60, closes=4 * 60 + 30),),
+        rule=RenewalPolicy(before=timedelta(hours=36), ari=False),
+        windows=(MaintenanceWindow(days=frozenset({0, 5}), opens=22 * 60, closes=4 * 60 + 30),),
         owner="team-shop",
         labels={"env": "prod"},
         approval_required=True,
     )
     [entry] = _tree(FULL)["certificates"]
-    assert set(entry) == set(FIELDS)
+    assert set(entry) == set(KEYS)
 
 
 def test_defaults_hold_by_label_the_last_that_fits_wins_and_an_entry_wins_over_all() -> None:
@@ -183,25 +182,25 @@ def test_an_entry_cannot_leave_the_scope() -> None:
 )
 def test_yaml_that_surprises_is_refused_with_its_line(text: str, line: int, word: str) -> None:
     with pytest.raises(YamlRefused) as caught:
-        desired_yaml.read(text.encode())
+        yaml_text.read(text.encode())
     assert word in str(caught.value)
     assert f"Line {line}" in str(caught.value) or word == "not YAML"
 
 
-@pytest.mark.parametrize("content", [b"", b"# nothing\n", b"\xff\xfe", b"a: \x01", b"x" * (desired_yaml.MAX_SIZE + 1)])
+@pytest.mark.parametrize("content", [b"", b"# nothing\n", b"\xff\xfe", b"a: \x01", b"x" * (yaml_text.MAX_SIZE + 1)])
 def test_what_cannot_be_read_is_refused(content: bytes) -> None:
     with pytest.raises(YamlRefused):
-        desired_yaml.read(content)
+        yaml_text.read(content)
 
 
 @pytest.mark.parametrize("depth", [20, 900, 50_000])
 def test_deep_nesting_is_refused(depth: int) -> None:
     with pytest.raises(YamlRefused):
-        desired_yaml.read(b"a: " + b"[" * depth + b"]" * depth)
+        yaml_text.read(b"a: " + b"[" * depth + b"]" * depth)
 
 
 def test_a_date_is_text_and_each_part_has_its_line() -> None:
-    found = desired_yaml.read(b"a: 2026-01-01\nb:\n- c: true\n- null\n")
+    found = yaml_text.read(b"a: 2026-01-01\nb:\n- c: true\n- null\n")
     assert found.tree == {"a": "2026-01-01", "b": [{"c": True}, None]}
     assert (found.lines["b"], found.lines["b[0].c"], found.lines["b[1]"]) == (3, 3, 4)
 
@@ -260,17 +259,21 @@ spans = st.one_of(
     st.integers(1, 10**4).map(lambda hours: timedelta(hours=hours)),
 )
 rules = st.one_of(
-    st.builds(Rule, fraction=st.floats(0.1, 0.95), ari=st.booleans()),
-    st.builds(Rule, before=spans, ari=st.booleans()),
-    st.just(Rule()),
+    st.builds(RenewalPolicy, fraction=st.floats(0.1, 0.95), ari=st.booleans()),
+    st.builds(RenewalPolicy, before=spans, ari=st.booleans()),
+    st.just(RenewalPolicy()),
 )
 windows = st.builds(
-    lambda days, opens, length: Window(days=frozenset(days), opens=opens, closes=(opens + length) % 1440 or 1440),
-    st.sets(st.integers(0, 6), min_size=1), st.integers(0, 1439), st.integers(1, 1439),
-)  # fmt: skip
+    lambda days, opens, length: MaintenanceWindow(
+        days=frozenset(days), opens=opens, closes=(opens + length) % 1440 or 1440
+    ),
+    st.sets(st.integers(0, 6), min_size=1),
+    st.integers(0, 1439),
+    st.integers(1, 1439),
+)
 label_texts = st.sampled_from(["on", "no", "1", "0x1", "2026-01-01", "null", "~x".strip("~"), "a:b", "1e3", "prod", ""])
 wishes = st.builds(
-    Wanted,
+    CertificateSpec,
     name=st.sampled_from(["a", "b.example.com", "*.example.com", "1.5", "yes", "null", "0o7"]),
     identifiers=st.lists(
         st.sampled_from(["a.example.com", "*.example.com", "192.0.2.1", "2001:db8::1"]), min_size=1, unique=True
@@ -289,10 +292,12 @@ wishes = st.builds(
 
 
 @given(st.lists(wishes, max_size=4, unique_by=lambda wanted: wanted.name), st.booleans())
-def test_what_is_exported_plans_to_nothing(wanted: list[Wanted], paused: bool) -> None:
-    there = [_existing(each, State.PAUSED if paused else State.ACTIVE) for each in wanted]
-    text = desired_yaml.write(desired.document(there, {}))
-    assert desired.compare(_wanted(_read(text)), there, scope={}, prune=True) == Plan(steps=(), unchanged=len(there))
+def test_what_is_exported_plans_to_nothing(wanted: list[CertificateSpec], paused: bool) -> None:
+    there = [_existing(each, CertificateState.PAUSED if paused else CertificateState.ACTIVE) for each in wanted]
+    text = yaml_text.write(declared.document(there, {}))
+    assert declared.compare(_wanted(_read(text)), there, scope={}, prune=True) == DocumentPlan(
+        steps=(), unchanged=len(there)
+    )
 
 
 # ── The schema ──
@@ -302,9 +307,9 @@ def test_the_schema_knows_every_key_and_no_other() -> None:
     found = schema()
     assert set(found["properties"]) == {"version", "scope", "defaults", "certificates"}
     entry = found["properties"]["certificates"]["items"]
-    assert set(entry["properties"]) == set(FIELDS)
+    assert set(entry["properties"]) == set(KEYS)
     assert set(found["properties"]["defaults"]["items"]["properties"]) == {
-        "when", *(set(FIELDS) - {"name", "names", "labels", "paused"}),
+        "when", *(set(KEYS) - {"name", "names", "labels", "paused"}),
     }  # fmt: skip
 
 

@@ -4,25 +4,25 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.core.acme import Identifier
-from holdfast.core.budget import Limit
-from holdfast.core.ca_limits import CaLimits
-from holdfast.core.certificate import Window
-from holdfast.core.forecast import Kept, lives_at
-from holdfast.core.forecast_months import Month, WhatIf, by_month, supposed
+from holdfast.core.certificate import MaintenanceWindow
+from holdfast.core.forecast import Month, PlannedCertificate, WhatIf, by_month, supposed
+from holdfast.core.issuers.budget import Limit
+from holdfast.core.issuers.ca_limits import CaLimits
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.operations import kinds
 
 NOW = datetime(2027, 3, 10, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)
 FREE = CaLimits(requests=None)
 
 
-def kept(number: int = 0, **wishes: object) -> Kept:
+def kept(number: int = 0, **wishes: object) -> PlannedCertificate:
     given = {"issuer": "ca", "next_at": NOW + 20 * DAY, "life": 90 * DAY} | wishes
-    return Kept(identifiers=(Identifier("dns", f"n{number}.example.com"),), **given)  # type: ignore[arg-type]
+    return PlannedCertificate(identifiers=(Identifier("dns", f"n{number}.example.com"),), **given)  # type: ignore[arg-type]
 
 
-def outlook(*fleet: Kept, limits: CaLimits = FREE, months: int = 12) -> list[Month]:
-    return by_month(fleet, {"ca": limits}, NOW, months=months, lives={})
+def outlook(*fleet: PlannedCertificate, limits: CaLimits = FREE, months: int = 12) -> list[Month]:
+    return by_month(fleet, {"ca": limits}, NOW, months=months)
 
 
 def test_each_calendar_month_has_its_row_and_every_renewal_is_in_one() -> None:
@@ -60,7 +60,7 @@ def test_a_week_is_held_against_what_is_refilled_in_it() -> None:
 
 
 def test_a_change_window_makes_an_hour_too_narrow() -> None:
-    night = Window(days=frozenset({5}), opens=2 * 60, closes=3 * 60)
+    night = MaintenanceWindow(days=frozenset({5}), opens=2 * 60, closes=3 * 60)
     limits = CaLimits(orders=Limit(burst=10, every=timedelta(minutes=6)))
     fleet = [kept(n, next_at=NOW + DAY * (n % 7)) for n in range(60)]
     assert all(each.fits for each in outlook(*fleet, limits=limits))
@@ -72,7 +72,7 @@ def test_a_change_window_makes_an_hour_too_narrow() -> None:
 
 
 def test_a_window_that_opens_too_late_is_not_waited_for() -> None:
-    never = Window(days=frozenset({0}), opens=0, closes=1)
+    never = MaintenanceWindow(days=frozenset({0}), opens=0, closes=1)
     [march, *_] = outlook(kept(next_at=NOW, life=timedelta(days=6), windows=(never,)))
     assert march.orders == 4  # after three days two more, when a sixth of its life is left: not once a week
 
@@ -84,7 +84,7 @@ def test_shorter_lives_mean_more_orders() -> None:
 
 
 @pytest.mark.parametrize("fleet", [[], [kept()], [kept(n) for n in range(5)]], ids=["none", "one", "some"])
-def test_more_certificates_are_like_those_that_there_are_and_spread(fleet: list[Kept]) -> None:
+def test_more_certificates_are_like_those_that_there_are_and_spread(fleet: list[PlannedCertificate]) -> None:
     found = supposed(fleet, WhatIf(more=100, issuer="ca"), NOW)
     assert len(found) == len(fleet) + 100
     assert {each.issuer for each in found} == {"ca"}
@@ -104,7 +104,7 @@ def test_one_that_is_renewed_so_long_before_its_end_is_renewed_as_often_as_that_
 
 
 def test_one_that_is_renewed_late_in_its_life_is_never_moved_before_its_time_by_a_window() -> None:
-    never = Window(days=frozenset({0}), opens=0, closes=1)
+    never = MaintenanceWindow(days=frozenset({0}), opens=0, closes=1)
     [march, *_] = outlook(kept(next_at=NOW, fraction=0.95, windows=(never,)))
     assert march.busiest_day == NOW.replace(hour=0)
 
@@ -142,5 +142,5 @@ def test_those_that_are_only_assumed_have_names_of_their_own() -> None:
 )
 def test_only_lives_at_public_cas_are_bounded(kind: str, directory: str, longest: int | None) -> None:
     since = datetime(2026, 12, 1, tzinfo=UTC)
-    found = [life for begins, life in lives_at(kind, directory) if begins <= since][-1:]
+    found = [life for begins, life in kinds.limits_by(kind, {"directory": directory}).lives if begins <= since][-1:]
     assert found == ([] if longest is None else [longest * DAY])

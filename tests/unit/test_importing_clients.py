@@ -11,10 +11,9 @@ from cryptography.hazmat.primitives.serialization import PrivateFormat
 from tests.support import foreign_layouts as layouts
 from tests.support.foreign_layouts import ACCOUNT_ID, ACCOUNT_URL, DAY, DIRECTORY, HOST, NOW, SmallCa, key_pem, put
 
-from holdfast.cli.importing import _left_out, _others
+from holdfast.cli.certificates.imports import _left_out, _others
 from holdfast.importing import acme_sh, certbot, lego
-from holdfast.importing.found import Found, Problem, Trouble
-from holdfast.importing.timers import STEPS
+from holdfast.importing.found import STEPS, FoundInFolder, ImportProblem, ImportTrouble
 from holdfast.pki import keys
 from holdfast.ports import Unreadable
 from holdfast.world import LocalTree
@@ -24,19 +23,19 @@ ACCOUNT = ec.generate_private_key(ec.SECP256R1())
 NAMES = ("www.example.com", "example.com")
 
 
-def _certbot(folder: Path) -> Found:
+def _certbot(folder: Path) -> FoundInFolder:
     return certbot.read(LocalTree(folder), NOW)
 
 
-def _acme_sh(folder: Path) -> Found:
+def _acme_sh(folder: Path) -> FoundInFolder:
     return acme_sh.read(LocalTree(folder), NOW)
 
 
-def _lego(folder: Path, directory: str | None = None, known: tuple[str, ...] = (DIRECTORY,)) -> Found:
+def _lego(folder: Path, directory: str | None = None, known: tuple[str, ...] = (DIRECTORY,)) -> FoundInFolder:
     return lego.read(LocalTree(folder), NOW, directory=directory, known=known)
 
 
-def _only_problem(found: Found) -> Problem:
+def _only_problem(found: FoundInFolder) -> ImportProblem:
     assert found.certificates == ()
     [problem] = found.problems
     assert "PRIVATE" not in f"{problem}"
@@ -102,7 +101,7 @@ def test_one_broken_lineage_does_not_hold_the_others_up(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_certbots_is_refused_with_the_usual_place(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(Trouble) as caught:
+        with pytest.raises(ImportTrouble) as caught:
             _certbot(folder)
         assert "/etc/letsencrypt" in caught.value.problem.next_step
 
@@ -196,7 +195,7 @@ def test_a_certificate_that_acme_sh_never_got_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_acme_shs_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Trouble, match=r"account\.conf"):
+    with pytest.raises(ImportTrouble, match=r"account\.conf"):
         _acme_sh(tmp_path)
 
 
@@ -238,7 +237,7 @@ def test_a_certificate_that_lego_got_for_a_csr_has_no_key_there(tmp_path: Path) 
 # ── What is wrong with a certificate or a key, for all of them alike ──
 
 
-def _with_key(tmp_path: Path, text: str) -> Problem:
+def _with_key(tmp_path: Path, text: str) -> ImportProblem:
     layouts.certbot(tmp_path, "a.example.com", CA.issue("a.example.com"))
     put(tmp_path / "archive/a.example.com/privkey1.pem", text)
     return _only_problem(_certbot(tmp_path))

@@ -9,10 +9,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.support import foreign_layouts as layouts
 from tests.support.foreign_layouts import NOW, SmallCa
 
-from holdfast.cli.importing_notes import by_nobody, solvers_of, unproved
+from holdfast.cli.certificates.imports import by_nobody, solvers_of, unproved
 from holdfast.importing import acme_sh, certbot
-from holdfast.importing.found import FoundCertificate
-from holdfast.importing.timers import MEANWHILE
+from holdfast.importing.found import MEANWHILE, FoundCertificate
 from holdfast.world import LocalTree
 
 CA = SmallCa()
@@ -106,7 +105,7 @@ def test_what_is_not_adopted_is_renewed_by_nobody_once_the_timer_is_off() -> Non
     assert by_nobody({"problems": []}) == []
     [told] = by_nobody({"problems": [{"file": f"live/{n}"} for n in range(7)]})
     assert told.startswith("Careful: 7 not adopted (live/0, live/1,")
-    assert told.endswith("and 2 more). Once the old timer is off, nobody renews them.")
+    assert told.endswith("and 2 more). Once the old timer is off, nothing renews them.")
 
 
 def test_before_a_timer_goes_off_it_is_said_what_nothing_does_yet() -> None:

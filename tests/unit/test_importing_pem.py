@@ -8,14 +8,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from tests.support.foreign_layouts import DAY, NOW, SmallCa, key_pem, put
 
 from holdfast.importing import pem
-from holdfast.importing.found import Found
+from holdfast.importing.found import FoundInFolder
 from holdfast.ports import Unreadable
 from holdfast.world import LocalTree
 
 CA = SmallCa()
 
 
-def _read(folder: Path, *files: str) -> Found:
+def _read(folder: Path, *files: str) -> FoundInFolder:
     return pem.read([(LocalTree(folder), list(files) or None)], NOW)
 
 

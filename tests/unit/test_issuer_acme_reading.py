@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers import acme_problem, reading
-from holdfast.issuers.acme_reading import Place, links
+from holdfast.issuers import reading
+from holdfast.issuers.acme import reading as acme_reading
+from holdfast.issuers.acme.reading import ResponseContext, links
 from holdfast.issuers.reading import instant, origin, words
 
-PLACE = Place(directory="https://CA.example/directory", hosts=("other.example:8443", "[2001:db8::1]"))
+PLACE = ResponseContext(directory="https://CA.example/directory", hosts=("other.example:8443", "[2001:db8::1]"))
 
 
 @pytest.mark.parametrize(
@@ -103,16 +104,16 @@ def test_words_are_short_printable_and_on_one_line(text: str) -> None:
 
 @pytest.mark.parametrize("value", [None, [], "text", {}, {"type": 7}, {"type": None, "detail": []}, 5])
 def test_what_is_no_problem_document_is_none(value: object) -> None:
-    assert acme_problem.parse(value) is None
+    assert acme_reading.parse_problem(value) is None
 
 
 def test_a_problem_of_another_family_has_no_word() -> None:
-    found = acme_problem.parse({"type": "about:blank", "detail": "\x1b[2J gone"})
+    found = acme_reading.parse_problem({"type": "about:blank", "detail": "\x1b[2J gone"})
     assert found is not None
     assert (found.word, str(found)) == ("", "[2J gone")
 
 
 def test_a_problem_that_wants_a_person_says_where() -> None:
-    kind = f"{acme_problem.PREFIX}userActionRequired"
-    found = acme_problem.parse({"type": kind, "detail": "new terms", "instance": "https://ca.example/terms"})
+    kind = f"{acme_reading.PREFIX}userActionRequired"
+    found = acme_reading.parse_problem({"type": kind, "detail": "new terms", "instance": "https://ca.example/terms"})
     assert "https://ca.example/terms" in str(found)

@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.support.issuing import a_wish
 from tests.support.pki import a_key, a_leaf, intermediate, root
 
+from holdfast.core.key_kind import KeyKind
 from holdfast.issuers import chains
-from holdfast.issuers.remembered import Remembered
+from holdfast.issuers.memory import Remembered
 from holdfast.pki.chain import parse_bundle
-from holdfast.pki.keys import KeyKind
 from holdfast.world import SystemClock
 
 LEAF, ABOVE, ROOT = a_leaf(), intermediate(), root()

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import given_limits
-from holdfast.engine import upstream
+from holdfast.core.issuers import ca_limits
+from holdfast.engine.issuance import issuer_factory
 from holdfast.secret import Secret
 
 DIRECTORY = "https://ca.example/directory"
@@ -15,7 +15,7 @@ GOOGLE = "https://dv.acme-v02.api.pki.goog/directory"
 
 
 def check(settings: dict[str, Any], credentials: Any = (), kind: str = "acme") -> None:
-    upstream.check(kind, {"directory": DIRECTORY, **settings} if kind == "acme" else settings, credentials)
+    issuer_factory.check(kind, {"directory": DIRECTORY, **settings} if kind == "acme" else settings, credentials)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_a_credential_among_the_settings_is_said_to_be_one_and_how_it_is_given(k
     ids=str,
 )
 def test_limits_that_cannot_be_used_are_named(limits: object, said: str) -> None:
-    assert (given_limits.problem_with(limits) or "").startswith(said)
+    assert (ca_limits.problem_with(limits) or "").startswith(said)
 
 
 @pytest.mark.parametrize("limits", [None, {}, {"orders": None}, {"requests": [20, 0.05], "max_names": 25}], ids=str)
 def test_limits_that_can_be_used_are_let_through(limits: object) -> None:
-    assert given_limits.problem_with(limits) is None
+    assert ca_limits.problem_with(limits) is None

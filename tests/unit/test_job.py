@@ -10,55 +10,68 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.backoff import JOB, Ladder
-from holdfast.core.job import MOVES, Claim, Done, Event, Failed, Priority, Retry, Spec, State, also, move, verdict
+from holdfast.core.work.job import (
+    MOVES,
+    Claim,
+    Done,
+    JobEvent,
+    JobFailed,
+    JobRetry,
+    JobState,
+    Priority,
+    Spec,
+    also,
+    move,
+    verdict,
+)
 from holdfast.errors import IllegalMove
 
-EVENTS = get_args(Event)
+EVENTS = get_args(JobEvent)
 CLAIM = Claim(
     id="job_1", kind="k", subject="s", payload={}, attempt=1, max_attempts=3, fence=1,
     priority=Priority.NORMAL, budgets=(), recheck=False,
 )  # fmt: skip
-FAILURE = Failed(error="it broke", reason="BROKEN")
+FAILURE = JobFailed(error="it broke", reason="BROKEN")
 SECOND = timedelta(seconds=1)
 
 
 @pytest.mark.parametrize(("state", "event"), MOVES)
-def test_a_move_of_the_table_is_made(state: State, event: Event) -> None:
+def test_a_move_of_the_table_is_made(state: JobState, event: JobEvent) -> None:
     assert move(state, event) is MOVES[state, event]
 
 
-@pytest.mark.parametrize(("state", "event"), [pair for pair in product(State, EVENTS) if pair not in MOVES])
-def test_every_other_move_is_refused(state: State, event: Event) -> None:
+@pytest.mark.parametrize(("state", "event"), [pair for pair in product(JobState, EVENTS) if pair not in MOVES])
+def test_every_other_move_is_refused(state: JobState, event: JobEvent) -> None:
     with pytest.raises(IllegalMove, match=f"a job that is {state} cannot be '{event}'"):
         move(state, event)
 
 
 def test_every_event_moves_something_and_every_state_can_be_reached() -> None:
     assert {event for _, event in MOVES} == set(EVENTS)
-    assert {state for state, _ in MOVES} | set(MOVES.values()) == set(State)
+    assert {state for state, _ in MOVES} | set(MOVES.values()) == set(JobState)
 
 
 def test_nothing_leads_out_of_what_is_over() -> None:
-    assert {state for state, _ in MOVES}.isdisjoint({State.DONE, State.CANCELLED})
+    assert {state for state, _ in MOVES}.isdisjoint({JobState.DONE, JobState.CANCELLED})
 
 
 def test_only_a_person_brings_the_dead_back() -> None:
-    assert {event for state, event in MOVES if state is State.DEAD} == {"requeued", "cancelled"}
+    assert {event for state, event in MOVES if state is JobState.DEAD} == {"requeued", "cancelled"}
 
 
 def test_running_work_can_be_neither_cancelled_nor_timed_out() -> None:
     """A worker may be at it: it must end by itself, or fall silent."""
-    assert {(State.RUNNING, "cancelled"), (State.RUNNING, "expired")}.isdisjoint(MOVES)
+    assert {(JobState.RUNNING, "cancelled"), (JobState.RUNNING, "expired")}.isdisjoint(MOVES)
 
 
-@pytest.mark.parametrize("state", [State.READY, State.RUNNING, State.FAILED, State.DEAD])
-def test_from_every_state_of_the_queue_there_is_a_way_to_the_end(state: State) -> None:
+@pytest.mark.parametrize("state", [JobState.READY, JobState.RUNNING, JobState.FAILED, JobState.DEAD])
+def test_from_every_state_of_the_queue_there_is_a_way_to_the_end(state: JobState) -> None:
     seen, grown = {state}, True
     while grown:
         reached = {to for (origin, _), to in MOVES.items() if origin in seen}
         grown = not reached <= seen
         seen |= reached
-    assert State.DONE in seen
+    assert JobState.DONE in seen
 
 
 @pytest.mark.parametrize("wrong", [{"max_attempts": 0}, {"budgets": ("a\nb",)}, {"budgets": ("",)}])
@@ -76,8 +89,8 @@ def test_urgent_work_sorts_before_the_rest() -> None:
 
 def test_while_attempts_are_left_a_failure_waits_as_its_ladder_says() -> None:
     ladder = Ladder(first=10 * SECOND, factor=3, cap=timedelta(hours=1))
-    assert verdict(CLAIM, FAILURE, ladder) == Retry(event="failed", wait=10 * SECOND)
-    assert verdict(replace(CLAIM, attempt=2), FAILURE, ladder) == Retry(event="failed", wait=30 * SECOND)
+    assert verdict(CLAIM, FAILURE, ladder) == JobRetry(event="failed", wait=10 * SECOND)
+    assert verdict(replace(CLAIM, attempt=2), FAILURE, ladder) == JobRetry(event="failed", wait=30 * SECOND)
 
 
 @pytest.mark.parametrize("attempt", [3, 4])
@@ -86,7 +99,7 @@ def test_the_last_attempt_gives_up(attempt: int) -> None:
 
 
 def test_a_final_failure_gives_up_at_once() -> None:
-    assert verdict(CLAIM, replace(FAILURE, final=True, wait=timedelta(days=1))) == Retry(
+    assert verdict(CLAIM, replace(FAILURE, final=True, wait=timedelta(days=1))) == JobRetry(
         event="gave up", wait=timedelta(0)
     )
 

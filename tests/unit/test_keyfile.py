@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.keys import a_kek
 
-from holdfast import keyfile
+from holdfast import keyring
 from holdfast.errors import StoreRefused
 from holdfast.world import LocalFiles
 
@@ -23,12 +23,12 @@ PATH = Path("data/holdfast.key")
 @given(seeds=st.lists(st.integers(0, 99), unique=True, max_size=5))
 def test_what_was_written_is_read_again_in_the_same_order(seeds: list[int]):
     keks = [a_kek(seed) for seed in seeds]
-    assert keyfile.parse(keyfile.render(keks), PATH) == keks
+    assert keyring.parse_key_file(keyring.render_key_file(keks), PATH) == keks
 
 
 def test_the_first_line_is_the_version_and_each_key_has_a_line():
     kek = a_kek()
-    lines = [line for line in keyfile.render([kek]).decode().splitlines() if not line.startswith("#")]
+    lines = [line for line in keyring.render_key_file([kek]).decode().splitlines() if not line.startswith("#")]
     key = base64.b64encode(kek.key.reveal()).decode()
     assert lines == ["holdfast-keys 1", f"{kek.id} 2026-01-02T03:04:05+00:00 {key}"]
 
@@ -36,39 +36,39 @@ def test_the_first_line_is_the_version_and_each_key_has_a_line():
 def test_the_file_is_made_private_and_only_once(tmp_path: Path):
     path = tmp_path / "deep" / "holdfast.key"
     first, second = a_kek(1), a_kek(2)
-    assert keyfile.create(FILES, path, first) == [first]
-    assert keyfile.create(FILES, path, second) == [first], "the one that was quicker counts"
+    assert keyring.create_key_file(FILES, path, first) == [first]
+    assert keyring.create_key_file(FILES, path, second) == [first], "the one that was quicker counts"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    keyfile.rewrite(FILES, path, [second, first])
-    assert keyfile.read(FILES, path) == [second, first]
+    keyring.rewrite_key_file(FILES, path, [second, first])
+    assert keyring.read_key_file(FILES, path) == [second, first]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert os.listdir(path.parent) == ["holdfast.key"], "no copy of a key is left behind"
 
 
 def test_a_file_that_is_not_there_is_no_error(tmp_path: Path):
-    assert keyfile.read(FILES, tmp_path / "none") is None
+    assert keyring.read_key_file(FILES, tmp_path / "none") is None
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o620, 0o601, 0o666, 0o777])
 def test_a_file_that_others_can_reach_is_refused_with_the_remedy(tmp_path: Path, mode: int):
     path = tmp_path / "holdfast.key"
-    keyfile.create(FILES, path, a_kek())
+    keyring.create_key_file(FILES, path, a_kek())
     path.chmod(mode)
     with pytest.raises(StoreRefused, match=f"{path} is open to other users .*0{mode:o}") as refusal:
-        keyfile.read(FILES, path)
+        keyring.read_key_file(FILES, path)
     assert f"chmod 600 {path}" in refusal.value.hint
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
 def test_a_private_file_is_accepted(tmp_path: Path, mode: int):
     path = tmp_path / "holdfast.key"
-    keyfile.create(FILES, path, a_kek())
+    keyring.create_key_file(FILES, path, a_kek())
     path.chmod(mode)
-    assert keyfile.read(FILES, path) == [a_kek()]
+    assert keyring.read_key_file(FILES, path) == [a_kek()]
 
 
-GOOD = keyfile.render([a_kek(1), a_kek(2)])
+GOOD = keyring.render_key_file([a_kek(1), a_kek(2)])
 KEY_LINE = GOOD.splitlines()[-1]
 DAMAGES = {
     "empty": b"",
@@ -88,7 +88,7 @@ DAMAGES = {
 @pytest.mark.parametrize("content", DAMAGES.values(), ids=DAMAGES.keys())
 def test_a_damaged_file_is_refused_by_name_and_without_quoting_it(content: bytes):
     with pytest.raises(StoreRefused, match=r"data/holdfast\.key is damaged") as refusal:
-        keyfile.parse(content, PATH)
+        keyring.parse_key_file(content, PATH)
     shown = f"{refusal.value} {refusal.value.hint} {refusal.value.__cause__}"
     for kek in (a_kek(1), a_kek(2)):
         assert base64.b64encode(kek.key.reveal()).decode()[:8] not in shown
@@ -99,7 +99,7 @@ def test_a_damaged_file_is_refused_by_name_and_without_quoting_it(content: bytes
 def test_a_file_that_was_cut_off_never_yields_a_wrong_key(cut: int):
     """At a line's end it may look whole, with fewer keys; a key that is read is always a whole one."""
     try:
-        keks = keyfile.parse(GOOD[:cut], PATH)
+        keks = keyring.parse_key_file(GOOD[:cut], PATH)
     except StoreRefused:
         return
     assert keks == [a_kek(1), a_kek(2)][: len(keks)]
@@ -107,9 +107,9 @@ def test_a_file_that_was_cut_off_never_yields_a_wrong_key(cut: int):
 
 def test_a_folder_in_the_place_of_the_file_is_a_sentence(tmp_path: Path):
     with pytest.raises(StoreRefused, match="cannot be read: Is a directory"):
-        keyfile.read(FILES, tmp_path)
+        keyring.read_key_file(FILES, tmp_path)
     with pytest.raises(StoreRefused, match="cannot be written: Is a directory"):
-        keyfile.rewrite(FILES, tmp_path, [a_kek()])
+        keyring.rewrite_key_file(FILES, tmp_path, [a_kek()])
     (tmp_path / "plain").write_text("x")
     with pytest.raises(StoreRefused, match="Not a directory"):
-        keyfile.create(FILES, tmp_path / "plain" / "holdfast.key", a_kek())
+        keyring.create_key_file(FILES, tmp_path / "plain" / "holdfast.key", a_kek())

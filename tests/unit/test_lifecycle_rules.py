@@ -6,17 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import breaker, ca_limits, reasons
-from holdfast.core.acme import Identifier
-from holdfast.core.breaker import Breaker
-from holdfast.core.budget import Limit
-from holdfast.core.ca_limits import LETS_ENCRYPT, CaLimits, budgets_of_order, limits_of, refused_key
-from holdfast.core.certificate import Rule, Wanted, Window
-from holdfast.core.forecast import LETS_ENCRYPT_LIFE, Kept, renewals
-from holdfast.core.issuance import MOVES, OVER, Candidate, State, choose, move, patience
+from holdfast.core import reasons
+from holdfast.core.certificate import CertificateSpec, MaintenanceWindow, RenewalPolicy
+from holdfast.core.forecast import PlannedCertificate, renewals
+from holdfast.core.issuance import MOVES, OVER, Candidate, IssuanceState, choose, move, patience
+from holdfast.core.issuers import breaker, ca_limits
+from holdfast.core.issuers.breaker import Breaker
+from holdfast.core.issuers.budget import Limit
+from holdfast.core.issuers.ca_limits import CaLimits, budgets_of_order, refused_key, registered_domain
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import MEANINGS, Reason
-from holdfast.core.registered_domain import registered_domain
 from holdfast.errors import IllegalMove
+from holdfast.issuers.acme.settings import LETS_ENCRYPT, LETS_ENCRYPT_LIVES, PRIVATE, ZEROSSL
+from holdfast.operations.kinds import limits_by
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
@@ -30,29 +32,29 @@ def dns(*names: str) -> tuple[Identifier, ...]:
 
 
 def test_an_issuance_goes_from_a_wish_to_a_certificate() -> None:
-    state = State.AWAITING_APPROVAL
+    state = IssuanceState.AWAITING_APPROVAL
     for event in ("approved", "key stored", "order placed", "proofs asked", "proved", "csr handed in"):
         state = move(state, event)  # type: ignore[arg-type]
-    assert move(state, "certificate received") is State.ISSUED
+    assert move(state, "certificate received") is IssuanceState.ISSUED
 
 
 def test_what_is_over_stays_over() -> None:
     assert {state for state, _ in MOVES} & OVER == set()
     with pytest.raises(IllegalMove):
-        move(State.CANCELLED, "certificate received")
+        move(IssuanceState.CANCELLED, "certificate received")
 
 
 def test_nothing_is_ordered_before_its_key_is_stored() -> None:
-    before = {state for (state, event), after in MOVES.items() if after is State.ORDERED}
-    assert before == {State.KEY_STORED}
+    before = {state for (state, event), after in MOVES.items() if after is IssuanceState.ORDERED}
+    assert before == {IssuanceState.KEY_STORED}
     with pytest.raises(IllegalMove):
-        move(State.REQUESTED, "order placed")
+        move(IssuanceState.REQUESTED, "order placed")
 
 
 def test_everything_under_way_can_be_given_up_and_cancelled() -> None:
-    for state in set(State) - OVER:
-        assert move(state, "gave up") is State.FAILED
-        assert move(state, "cancelled") is State.CANCELLED
+    for state in set(IssuanceState) - OVER:
+        assert move(state, "gave up") is IssuanceState.FAILED
+        assert move(state, "cancelled") is IssuanceState.CANCELLED
 
 
 # ── Which CA ──
@@ -207,7 +209,7 @@ def test_a_renewal_there_pays_for_its_set_only_and_in_its_window_for_nothing() -
     assert sorted(key.split("/")[2] for key in renewal) == ["names", "requests"]
     in_window = budgets_of_order(LETS_ENCRYPT, "le", names, renewal=True, in_ari_window=True)
     assert list(in_window) == ["ca/le/requests"]
-    other = budgets_of_order(ca_limits.ZEROSSL, "z", names, renewal=True, in_ari_window=True)
+    other = budgets_of_order(ZEROSSL, "z", names, renewal=True, in_ari_window=True)
     assert "ca/z/orders" in other
 
 
@@ -228,18 +230,18 @@ def test_what_a_ca_counts_across_accounts_is_one_budget_for_all_of_its_rows() ->
 def test_short_profiles_have_fewer_names_and_settings_overrule_it() -> None:
     profiles = (None, "classic", "tlsserver", "shortlived")
     assert [LETS_ENCRYPT.names_in(each) for each in profiles] == [100, 100, 25, 25]
-    own = limits_of("acme", {"directory": "https://acme-v02.api.letsencrypt.org/", "limits": {"max_names": 40}})
+    own = limits_by("acme", {"directory": "https://acme-v02.api.letsencrypt.org/", "limits": {"max_names": 40}})
     assert [own.names_in(each) for each in profiles] == [40, 40, 40, 40]
 
 
 def test_limits_are_known_by_the_host_of_the_directory_and_settings_overrule_them() -> None:
-    assert limits_of("acme", {"directory": "https://acme-v02.api.letsencrypt.org/directory"}) is LETS_ENCRYPT
-    assert limits_of("acme", {"directory": "https://ca.internal/acme/directory"}) is ca_limits.UNKNOWN
-    assert limits_of("local", {}).requests is None
-    own = limits_of("acme", {"limits": {"orders": [10, 60], "per_set": None}})
+    assert limits_by("acme", {"directory": "https://acme-v02.api.letsencrypt.org/directory"}) is LETS_ENCRYPT
+    assert limits_by("acme", {"directory": "https://ca.internal/acme/directory"}) is PRIVATE
+    assert limits_by("local", {}).requests is None
+    own = limits_by("acme", {"limits": {"orders": [10, 60], "per_set": None}})
     assert (own.orders, own.per_set) == (Limit(burst=10, every=MINUTE), None)
     with pytest.raises(ValueError, match="a limit is"):
-        limits_of("acme", {"limits": {"orders": "many"}})
+        limits_by("acme", {"limits": {"orders": "many"}})
 
 
 @pytest.mark.parametrize(
@@ -322,24 +324,24 @@ def test_a_reason_that_nobody_knows_is_ours() -> None:
 
 
 def test_a_wish_that_changes_nothing_in_the_certificate_has_the_same_fingerprint() -> None:
-    wish = Wanted(name="w", identifiers=dns("a.com", "b.com"), issuers=("ca",))
-    same = Wanted(name="x", identifiers=dns("b.com", "a.com"), issuers=("ca",), owner="me", labels={"a": "b"})
+    wish = CertificateSpec(name="w", identifiers=dns("a.com", "b.com"), issuers=("ca",))
+    same = CertificateSpec(name="x", identifiers=dns("b.com", "a.com"), issuers=("ca",), owner="me", labels={"a": "b"})
     assert wish.fingerprint() == same.fingerprint()
-    other = Wanted(name="w", identifiers=dns("a.com", "b.com"), issuers=("ca",), key_kind="rsa-2048")
+    other = CertificateSpec(name="w", identifiers=dns("a.com", "b.com"), issuers=("ca",), key_kind="rsa-2048")
     assert wish.fingerprint() != other.fingerprint()
 
 
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Wanted(name="w", identifiers=(), issuers=("ca",)),
-        lambda: Wanted(name="w", identifiers=dns(*(f"{n}.com" for n in range(101))), issuers=("ca",)),
-        lambda: Wanted(name="w", identifiers=dns("a.com"), issuers=()),
-        lambda: Rule(fraction=0.99),
-        lambda: Rule(fraction=0.5, before=DAY),
-        lambda: Rule(before=timedelta(0)),
-        lambda: Window(days=frozenset()),
-        lambda: Window(opens=60, closes=60),
+        lambda: CertificateSpec(name="w", identifiers=(), issuers=("ca",)),
+        lambda: CertificateSpec(name="w", identifiers=dns(*(f"{n}.com" for n in range(101))), issuers=("ca",)),
+        lambda: CertificateSpec(name="w", identifiers=dns("a.com"), issuers=()),
+        lambda: RenewalPolicy(fraction=0.99),
+        lambda: RenewalPolicy(fraction=0.5, before=DAY),
+        lambda: RenewalPolicy(before=timedelta(0)),
+        lambda: MaintenanceWindow(days=frozenset()),
+        lambda: MaintenanceWindow(opens=60, closes=60),
     ],
 )
 def test_a_wish_that_makes_no_sense_cannot_be_made(make) -> None:  # type: ignore[no-untyped-def]
@@ -350,17 +352,17 @@ def test_a_wish_that_makes_no_sense_cannot_be_made(make) -> None:  # type: ignor
 @given(st.frozensets(st.integers(0, 6), min_size=1), st.integers(0, 1439), st.integers(1, 1440))
 def test_windows_and_rules_come_back_from_json(days: frozenset[int], opens: int, closes: int) -> None:
     if opens != closes:
-        window = Window(days=days, opens=opens, closes=closes)
-        assert Window.from_json(window.to_json()) == window
-    rule = Rule(before=timedelta(minutes=closes), ari=opens % 2 == 0)
-    assert Rule.from_json(rule.to_json()) == rule
+        window = MaintenanceWindow(days=days, opens=opens, closes=closes)
+        assert MaintenanceWindow.from_json(window.to_json()) == window
+    rule = RenewalPolicy(before=timedelta(minutes=closes), ari=opens % 2 == 0)
+    assert RenewalPolicy.from_json(rule.to_json()) == rule
 
 
 # ── Forecast ──
 
 
 def test_shorter_lives_to_come_are_counted_with() -> None:
-    kept = Kept(issuer="le", identifiers=dns("a.com"), next_at=NOW, life=90 * DAY)
+    kept = PlannedCertificate(issuer="le", identifiers=dns("a.com"), next_at=NOW, life=90 * DAY)
     plain = list(renewals(kept, NOW, NOW + 365 * DAY, ()))
-    shorter = list(renewals(kept, NOW, NOW + 365 * DAY, LETS_ENCRYPT_LIFE))
+    shorter = list(renewals(kept, NOW, NOW + 365 * DAY, LETS_ENCRYPT_LIVES))
     assert (len(plain), len(shorter)) == (7, 8)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from tests.unit.test_renewal import DAY, HOUR, T0, a_certificate, a_version
 
-from holdfast.core.certificate import Certificate, Version, Window, failed
+from holdfast.core.certificate import Certificate, MaintenanceWindow, Version, failed
 from holdfast.core.renewal import decide
 
 YEAR = 365 * DAY
@@ -25,7 +25,9 @@ def outages(dice: random.Random) -> list[tuple[float, float]]:
     return found
 
 
-def a_year(life: timedelta, number: int, seed: int, windows: tuple[Window, ...] = ()) -> tuple[int, Counter[int]]:
+def a_year(
+    life: timedelta, number: int, seed: int, windows: tuple[MaintenanceWindow, ...] = ()
+) -> tuple[int, Counter[int]]:
     """How many expired, and how many were renewed on each day."""
     dice, expired, days = random.Random(seed), 0, Counter[int]()
     away = outages(dice)
@@ -65,7 +67,7 @@ def test_nothing_expires_though_the_ca_is_away_for_hours_every_week(days: int, n
 
 
 def test_nothing_expires_because_of_a_maintenance_window() -> None:
-    minutes = Window(days=frozenset({2}), opens=0, closes=5)
+    minutes = MaintenanceWindow(days=frozenset({2}), opens=0, closes=5)
     expired, _ = a_year(6 * DAY, 20, seed=7, windows=(minutes,))
     assert expired == 0
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from tests.support.hostile_texts import HOSTILE
 from tests.support.messages import a_message
 
-from holdfast.core.notice import DIGEST_LINES
-from holdfast.notifiers.plain import for_slack, in_header, plain, unmarked, without_functions
-from holdfast.notifiers.rendering import render
+from holdfast.core.notifications.notification import DIGEST_LINES
+from holdfast.notifiers.rendering import for_slack, in_header, plain, render, unmarked, without_functions
 
 cases = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
 
@@ -103,7 +102,7 @@ def test_a_message_says_what_happened_to_what_why_what_next_and_where() -> None:
         "",
         "about    www.example.com",
         "what     issuance.failed",
-        "reason   CA_REFUSED (The CA refused)",
+        "reason   CA_REFUSED (The CA refused the order)",
         "CA       letsencrypt",
         "attempt  3",
         "since    2030-01-02T03:04:05Z",
@@ -164,7 +163,7 @@ def test_every_line_of_a_digest_is_kept() -> None:
 
 
 def test_odd_ids_are_known_by_their_hash() -> None:
-    assert (render(a_message()).id, render(a_message(key="issuer/own")).key) == ("notice_01", "issuer/own")
+    assert (render(a_message()).id, render(a_message(key="issuer/own")).key) == ("notification_01", "issuer/own")
     odd = [render(a_message(id=each, key=each)) for each in ("a b", "a\r\nb", "../b", "a%2fb", "")]
     assert all(each.id.isalnum() for each in odd)
     assert all(each.key.isalnum() for each in odd)

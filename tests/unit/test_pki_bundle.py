@@ -7,8 +7,8 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from tests.support.pki import a_key, a_leaf, intermediate
 from tests.support.secrets_planted import PKCS12_PASSPHRASE
 
-from holdfast.pki import bundle, chain
-from holdfast.pki.keys import KeyKind
+from holdfast.core.key_kind import KeyKind
+from holdfast.pki import chain
 from holdfast.pki.refused import ChainRefused
 from holdfast.secret import Secret
 
@@ -17,12 +17,12 @@ PASSPHRASE = Secret(PKCS12_PASSPHRASE)
 
 
 def test_a_chain_in_pem_is_read_again_in_its_order():
-    assert chain.parse_bundle(bundle.certificates_pem(CHAIN)) == CHAIN
+    assert chain.parse_bundle(chain.certificates_pem(CHAIN)) == CHAIN
 
 
 @pytest.mark.parametrize("compatible", [False, True])
 def test_a_pkcs12_file_holds_key_certificate_and_chain(compatible: bool):
-    content = bundle.to_pkcs12(a_key(), CHAIN, PASSPHRASE, name="www.example.internal", compatible=compatible)
+    content = chain.to_pkcs12(a_key(), CHAIN, PASSPHRASE, name="www.example.internal", compatible=compatible)
     found = pkcs12.load_pkcs12(content.reveal(), PASSPHRASE.reveal().encode())
     assert found.key is not None
     assert found.cert is not None
@@ -35,11 +35,11 @@ def test_a_pkcs12_file_holds_key_certificate_and_chain(compatible: bool):
 
 def test_a_pkcs12_file_without_a_passphrase_is_not_made():
     with pytest.raises(ValueError, match="passphrase"):
-        bundle.to_pkcs12(a_key(), CHAIN, Secret(""), name="x")
+        chain.to_pkcs12(a_key(), CHAIN, Secret(""), name="x")
 
 
 def test_a_pkcs12_file_for_another_key_is_not_made():
     with pytest.raises(ChainRefused):
-        bundle.to_pkcs12(a_key(KeyKind.EC_P256, 9), CHAIN, PASSPHRASE, name="x")
+        chain.to_pkcs12(a_key(KeyKind.EC_P256, 9), CHAIN, PASSPHRASE, name="x")
     with pytest.raises(ChainRefused):
-        bundle.to_pkcs12(a_key(), (), PASSPHRASE, name="x")
+        chain.to_pkcs12(a_key(), (), PASSPHRASE, name="x")

@@ -13,17 +13,16 @@ from tests.support.keys import Draws
 from tests.support.pki import DAY, NOW
 from tests.support.secrets_planted import CEREMONY_INTERMEDIATE, CEREMONY_ROOT
 
+from holdfast.core.key_kind import KeyKind
 from holdfast.errors import UserError
 from holdfast.pki import ceremony, chain, keys
-from holdfast.pki.ceremony import FilesExist, Passphrases, Plan
-from holdfast.pki.issuer import issuer_problem
-from holdfast.pki.keys import KeyKind
+from holdfast.pki.ceremony import CeremonyPlan, FilesExist, Passphrases, transcript
 from holdfast.pki.refused import PkiRefused
-from holdfast.pki.transcript import transcript
+from holdfast.pki.signing import issuer_problem
 from holdfast.secret import Secret
 
 PASSPHRASES = Passphrases(root=Secret(CEREMONY_ROOT), intermediate=Secret(CEREMONY_INTERMEDIATE))
-PLAN = Plan(name="Example", permit=(".example.internal", "10.0.0.0/8"))
+PLAN = CeremonyPlan(name="Example", permit=(".example.internal", "10.0.0.0/8"))
 
 
 @cache
@@ -111,7 +110,7 @@ def test_each_key_opens_with_its_own_passphrase_only():
 )
 def test_a_plan_that_makes_no_sense_is_refused_before_a_key_is_made(wrong: dict[str, object], code: str):
     with pytest.raises(UserError) as refused:
-        Plan(**{"name": "Example", **wrong})  # type: ignore[arg-type]
+        CeremonyPlan(**{"name": "Example", **wrong})  # type: ignore[arg-type]
     assert refused.value.code == code
 
 
@@ -185,7 +184,7 @@ def test_a_disk_that_is_full_is_told_and_leaves_no_transcript():
 @pytest.mark.parametrize("kind", [KeyKind.EC_P384, KeyKind.ED25519])
 def test_other_kinds_of_keys_will_do(kind: KeyKind):
     made = asyncio.run(
-        ceremony.perform(Plan(name="Other", key_kind=kind), PASSPHRASES, now=NOW, random=Draws(2))
+        ceremony.perform(CeremonyPlan(name="Other", key_kind=kind), PASSPHRASES, now=NOW, random=Draws(2))
     )  # fmt: skip
     assert keys.kind_of(made.intermediate.public_key()) is kind  # type: ignore[arg-type]
     assert chain.issued_by(made.intermediate, made.root)

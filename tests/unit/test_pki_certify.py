@@ -27,14 +27,21 @@ from tests.support.pki import (
     root,
 )
 
+from holdfast.core.key_kind import KeyKind
 from holdfast.pki import certify, keys
-from holdfast.pki.intent import Intent, new_serial
-from holdfast.pki.issuer import Issuer, issuer_problem, open_issuer
-from holdfast.pki.keys import KeyKind
-from holdfast.pki.profile import Profile, plan
-from holdfast.pki.refused import CsrRefused, IssuerRefused, PkiRefused, SignerRefused
-from holdfast.pki.signer import Algorithm, KeySigner, algorithm_of, open_signer, verifies
-from holdfast.pki.unsigned import finish, finish_aside
+from holdfast.pki.certify import finish, finish_aside
+from holdfast.pki.profile import Intent, Profile, new_serial, plan
+from holdfast.pki.refused import CsrRefused, MustNotSign, PkiRefused, SignerRefused
+from holdfast.pki.signing import (
+    Algorithm,
+    KeySigner,
+    SigningCertificate,
+    algorithm_of,
+    issuer_problem,
+    open_issuer,
+    open_signer,
+    verifies,
+)
 from holdfast.secret import Secret
 
 pytestmark = pytest.mark.anyio
@@ -182,7 +189,7 @@ def test_a_certificate_does_not_begin_before_its_issuer():
 
 def test_an_issuer_whose_time_is_over_signs_nothing():
     for when in (intermediate().not_valid_after_utc, intermediate().not_valid_before_utc - SECOND):
-        with pytest.raises(IssuerRefused) as refused:
+        with pytest.raises(MustNotSign) as refused:
             planned(now=when)
         assert refused.value.code == "issuer-not-valid"
 
@@ -248,11 +255,11 @@ def test_a_shard_is_fixed_by_the_serial_and_its_address_is_written_down():
 
 
 def test_an_issuer_without_a_crl_has_no_shards():
-    issuer = Issuer(id="ca1", certificate=intermediate())
+    issuer = SigningCertificate(id="ca1", certificate=intermediate())
     intent = plan(Profile(), a_request(), issuer, serial=5, now=NOW)
     assert (intent.crl_url, intent.crl_shard, intent.ca_issuers_url) == (None, None, None)
-    with pytest.raises(IssuerRefused):
-        Issuer(id="ca1", certificate=intermediate(), crl_url="http://example/one.crl", shards=2)
+    with pytest.raises(MustNotSign):
+        SigningCertificate(id="ca1", certificate=intermediate(), crl_url="http://example/one.crl", shards=2)
 
 
 @pytest.mark.parametrize(
@@ -358,10 +365,10 @@ def test_another_issuer_than_the_planned_one_does_not_sign():
         replace(an_issuer(), certificate=intermediate(number=103)),
     ]
     for other in others:
-        with pytest.raises(IssuerRefused) as refused:
+        with pytest.raises(MustNotSign) as refused:
             certify.sign(intent, other, a_signer())
         assert refused.value.code == "issuer-changed"
-    with pytest.raises(IssuerRefused):
+    with pytest.raises(MustNotSign):
         certify.sign(replace(intent, algorithm=Algorithm.RSA_SHA256), an_issuer(), a_signer())
 
 
@@ -422,8 +429,8 @@ def test_the_key_decides_how_it_signs(kind: KeyKind, algorithm: Algorithm, quick
 
 
 def test_a_self_signed_issuer_is_refused_unless_in_development():
-    issuer = Issuer(id="lab", certificate=root())
-    with pytest.raises(IssuerRefused, match="self-signed"):
+    issuer = SigningCertificate(id="lab", certificate=root())
+    with pytest.raises(MustNotSign, match="self-signed"):
         open_issuer(issuer, dev=False, now=NOW)
     assert open_issuer(issuer, dev=True, now=NOW) is issuer
     assert open_issuer(an_issuer(), dev=False, now=NOW) == an_issuer()
@@ -440,4 +447,4 @@ def test_a_self_signed_issuer_is_refused_unless_in_development():
 def test_a_certificate_that_must_not_sign_is_no_issuer(certificate, now: datetime, words: str):
     assert words in (issuer_problem(certificate(), dev=False, now=now) or "")
     with pytest.raises(PkiRefused, match=words):
-        open_issuer(Issuer(id="x", certificate=certificate()), dev=False, now=now)
+        open_issuer(SigningCertificate(id="x", certificate=certificate()), dev=False, now=now)

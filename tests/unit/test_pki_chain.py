@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from tests.support.pki import DAY, NOW, a_key, a_leaf, an_issuer, intermediate, root
 
-from holdfast.pki import bundle, chain, der, keys
-from holdfast.pki.issuer import is_self_signed
-from holdfast.pki.keys import KeyKind
+from holdfast.core.key_kind import KeyKind
+from holdfast.pki import chain, der, keys
 from holdfast.pki.refused import ChainRefused
+from holdfast.pki.signing import is_self_signed
 
 LEAF, MIDDLE, ROOT = a_leaf(), intermediate(), root()
 OTHER_MIDDLE, OTHER_ROOT = intermediate(number=202, root_number=201), root(number=201)
@@ -193,7 +193,7 @@ def test_only_a_root_is_self_signed():
 
 
 def test_a_file_is_read_in_its_own_order():
-    pem = b"subject=/CN=whatever\n" + bundle.certificates_pem([MIDDLE, LEAF])
+    pem = b"subject=/CN=whatever\n" + chain.certificates_pem([MIDDLE, LEAF])
     assert chain.parse_bundle(pem) == (MIDDLE, LEAF)
 
 
@@ -204,13 +204,13 @@ def test_a_file_is_read_in_its_own_order():
         (ROOT.public_bytes(Encoding.DER), "chain-empty"),
         (b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "chain-malformed"),
         (b"-----BEGIN CERTIFICATE-----\n", "chain-malformed"),
-        (bundle.certificates_pem([ROOT])[:-60], "chain-malformed"),
+        (chain.certificates_pem([ROOT])[:-60], "chain-malformed"),
         (b"-----BEGIN X509 CRL-----\nAAAA\n-----END X509 CRL-----\n", "chain-malformed"),
-        (bundle.certificates_pem([ROOT]) + keys.to_pem(a_key()).reveal(), "chain-has-key"),
-        (bundle.certificates_pem([ROOT] * 11), "chain-too-long"),
+        (chain.certificates_pem([ROOT]) + keys.to_pem(a_key()).reveal(), "chain-has-key"),
+        (chain.certificates_pem([ROOT] * 11), "chain-too-long"),
         (b"-----BEGIN CERTIFICATE-----" * 2000, "chain-too-long"),
         (b"x" * (chain.MAX_BUNDLE + 1), "chain-too-large"),
-        (bundle.certificates_pem([ROOT]) * 200, "chain-too-large"),
+        (chain.certificates_pem([ROOT]) * 200, "chain-too-large"),
     ],
 )
 def test_a_bad_file_is_refused_for_its_own_reason(content: bytes, code: str):
@@ -220,7 +220,7 @@ def test_a_bad_file_is_refused_for_its_own_reason(content: bytes, code: str):
 
 
 def test_ten_certificates_are_not_too_many():
-    assert len(chain.parse_bundle(bundle.certificates_pem([ROOT] * 10))) == 10
+    assert len(chain.parse_bundle(chain.certificates_pem([ROOT] * 10))) == 10
 
 
 def test_a_certificate_is_valid_up_to_its_last_second():

@@ -29,8 +29,8 @@ from tests.support.pki import (
     san,
 )
 
+from holdfast.core.key_kind import KeyKind
 from holdfast.pki import csr, der, keys
-from holdfast.pki.keys import KeyKind
 from holdfast.pki.refused import CsrRefused
 
 NAME = dns("a.example.com")
@@ -72,7 +72,7 @@ def test_what_we_build_we_understand(kind: KeyKind):
     key = a_key(kind)
     built = csr.build(["A.example.com", "*.b.example.com"], key, ips=["192.0.2.1", "2001:db8::1"], must_staple=True)
     request = csr.parse(built, ed25519_allowed=True, must_staple_allowed=True)
-    assert request == csr.Request(
+    assert request == csr.CertificateRequest(
         names=("a.example.com", "*.b.example.com"),
         ips=("192.0.2.1", "2001:db8::1"),
         spki=keys.spki(key.public_key()),

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.support import pki
 from tests.support.pki import DAY, NOW, a_key, a_leaf, a_signer, an_issuer, crafted, dns, intermediate, root, san
 
-from holdfast.pki import bundle, crl, keys
+from holdfast.core.key_kind import KeyKind
+from holdfast.core.revocation_reason import RevocationReason
+from holdfast.pki import chain, crl, keys
 from holdfast.pki.describe import describe
-from holdfast.pki.keys import KeyKind
 from holdfast.pki.refused import PkiRefused
 
 LEAF = a_leaf(ips=("192.0.2.1",), must_staple=True)
@@ -56,13 +57,13 @@ def test_time_is_told_from_the_readers_side():
 
 
 def test_a_chain_is_told_certificate_by_certificate():
-    text = describe(bundle.certificates_pem([LEAF, intermediate()]), now=NOW)
+    text = describe(chain.certificates_pem([LEAF, intermediate()]), now=NOW)
     assert [line for line in text.splitlines() if line.startswith("C")] == ["Certificate 1 of 2", "Certificate 2 of 2"]
 
 
 @pytest.mark.parametrize("count", [0, 3, 50])
 def test_a_crl_is_told_in_words(count: int):
-    revoked = [crl.Revoked(2**100 + n, NOW, crl.Reason.KEY_COMPROMISE) for n in range(count)]
+    revoked = [crl.Revoked(2**100 + n, NOW, RevocationReason.KEY_COMPROMISE) for n in range(count)]
     content = crl.sign(
         an_issuer(), a_signer(), number=7, this_update=NOW, next_update=NOW + DAY, revoked=revoked, shard=1
     )

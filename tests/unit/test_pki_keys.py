@@ -14,8 +14,9 @@ from tests.support.keys import Draws
 from tests.support.pki import SOUND, a_key, close_primes, next_factor, roca_modulus
 from tests.support.secrets_planted import KEY_PASSPHRASE
 
-from holdfast.pki import encrypted, keys, weak
-from holdfast.pki.keys import EVERYDAY, KeyKind
+from holdfast.core.key_kind import KeyKind
+from holdfast.pki import keys
+from holdfast.pki.keys import EVERYDAY
 from holdfast.pki.refused import KeyRefused
 from holdfast.secret import Secret
 
@@ -53,7 +54,7 @@ def test_a_key_survives_being_written(kind: KeyKind):
 
 def test_an_encrypted_key_opens_with_its_passphrase_and_no_other():
     key = a_key()
-    pem = encrypted.to_encrypted_pem(key, PASSPHRASE, Draws())
+    pem = keys.to_encrypted_pem(key, PASSPHRASE, Draws())
     assert pem.startswith(b"-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
     assert keys.from_pem(pem, PASSPHRASE).public_key() == key.public_key()
     for wrong, code in ((Secret("another"), "key-passphrase-wrong"), (None, "key-needs-passphrase")):
@@ -64,12 +65,12 @@ def test_an_encrypted_key_opens_with_its_passphrase_and_no_other():
 
 def test_the_cost_of_a_guess_is_the_one_that_was_decided():
     """As much as OWASP asks for, in as little memory as OpenSSL allows."""
-    assert encrypted.SCRYPT == {"n": 2**14, "r": 8, "p": 5}
+    assert keys.SCRYPT == {"n": 2**14, "r": 8, "p": 5}
 
 
 def test_an_empty_passphrase_is_none():
     with pytest.raises(ValueError, match="empty"):
-        encrypted.to_encrypted_pem(a_key(), Secret(""), Draws())
+        keys.to_encrypted_pem(a_key(), Secret(""), Draws())
 
 
 def test_a_written_key_is_a_secret():
@@ -185,7 +186,7 @@ def test_what_is_no_public_key_at_all_is_refused():
 
 
 def test_the_roca_test_uses_the_seventeen_primes_that_tell_something():
-    assert [p for p, _ in weak._roca_residues()] == [
+    assert [p for p, _ in keys._roca_residues()] == [
         11, 13, 17, 19, 37, 53, 61, 71, 73, 79, 97, 103, 107, 109, 127, 151, 157,
     ]  # fmt: skip
 
@@ -194,23 +195,23 @@ def test_ordinary_moduli_pass_for_neither_weakness():
     draw = random.Random(5)
     for _ in range(300):
         modulus = draw.getrandbits(2048) | 1 | 1 << 2047
-        assert not weak.is_roca(modulus)
-        assert not weak.has_close_primes(modulus)
+        assert not keys.is_roca(modulus)
+        assert not keys.has_close_primes(modulus)
 
 
 @pytest.mark.parametrize("distance", [2**10, 2**100, 2**250])
 def test_primes_in_each_others_reach_are_found(distance: int):
     p = next_factor(1 << 511)
-    assert weak.has_close_primes(p * next_factor(p + distance))
+    assert keys.has_close_primes(p * next_factor(p + distance))
 
 
 def test_a_square_is_found_at_once():
-    assert weak.has_close_primes(next_factor(1 << 511) ** 2, rounds=1)
+    assert keys.has_close_primes(next_factor(1 << 511) ** 2, rounds=1)
 
 
 def test_no_square_is_overlooked_by_the_quick_look():
-    assert all(weak._may_be_square(n * n) for n in range(1000))
-    assert not any(weak._may_be_square(n) and isqrt(n) ** 2 == n for n in (2, 3, 5, 6, 7, 8, 10))
+    assert all(keys._may_be_square(n * n) for n in range(1000))
+    assert not any(keys._may_be_square(n) and isqrt(n) ** 2 == n for n in (2, 3, 5, 6, 7, 8, 10))
 
 
 def test_ed25519_must_be_asked_for():

@@ -13,18 +13,22 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.support.pki import DAY, NOW, a_key, a_signer, an_intent, an_issuer, crl_findings, intermediate, root, signed
 
-from holdfast.pki import authority, certify, constraints, crl, keys, lint, linting
-from holdfast.pki.authority import Authority
-from holdfast.pki.issuer import Issuer
-from holdfast.pki.keys import KeyKind
+from holdfast.core.key_kind import KeyKind
+from holdfast.core.revocation_reason import RevocationReason
+from holdfast.pki import authority, certify, crl, keys, lint
+from holdfast.pki import names as pki_names
+from holdfast.pki.authority import CaCertificateFields
+from holdfast.pki.certify import unsigned
 from holdfast.pki.refused import NameRefused
-from holdfast.pki.unsigned import unsigned
+from holdfast.pki.signing import SigningCertificate
 
 ISSUER = an_issuer()
 Extensions = dict[type[x509.ExtensionType], tuple[x509.ExtensionType, bool]]
 
 
-def codes(certificate: x509.Certificate, issuer: Issuer = ISSUER, max_lifetime: timedelta = 398 * DAY) -> set[str]:
+def codes(
+    certificate: x509.Certificate, issuer: SigningCertificate = ISSUER, max_lifetime: timedelta = 398 * DAY
+) -> set[str]:
     found = lint.findings(certificate, an_intent(issuer), issuer, max_lifetime=max_lifetime)
     return {each.code for each in found}
 
@@ -180,20 +184,20 @@ def test_names_outside_the_issuers_constraints_are_found():
     ],
 )
 def test_a_kind_of_name_of_which_nothing_is_permitted_is_excluded(permit, name, ip):
-    made = constraints.permitting(permit)
-    assert constraints.outside(made, [name] if name else [], [ip] if ip else []) == []
+    made = pki_names.permitting(permit)
+    assert pki_names.outside(made, [name] if name else [], [ip] if ip else []) == []
     everything = ["a.example.com"], ["192.0.2.1", "2001:db9::1"]
-    assert len(constraints.outside(made, *everything)) == 3
+    assert len(pki_names.outside(made, *everything)) == 3
 
 
 def test_without_constraints_every_name_is_permitted():
-    assert constraints.permitting(()) is None
-    assert constraints.outside(None, ["a.example"], ["::1"]) == []
+    assert pki_names.permitting(()) is None
+    assert pki_names.outside(None, ["a.example"], ["::1"]) == []
 
 
 def test_an_excluded_subtree_wins_over_a_permitted_one():
     made = x509.NameConstraints([x509.DNSName("example")], [x509.DNSName("secret.example")])
-    assert constraints.outside(made, ["a.example", "secret.example", "*.secret.example"], []) == [
+    assert pki_names.outside(made, ["a.example", "secret.example", "*.secret.example"], []) == [
         "secret.example is excluded by the CA's name constraints",
         "*.secret.example is excluded by the CA's name constraints",
     ]
@@ -201,7 +205,7 @@ def test_an_excluded_subtree_wins_over_a_permitted_one():
 
 def test_a_wildcard_that_would_stand_for_an_excluded_name_is_excluded():
     made = x509.NameConstraints(None, [x509.DNSName("secret.example")])
-    assert constraints.outside(made, ["*.example", "*.other.example", "example", "a.example"], []) == [
+    assert pki_names.outside(made, ["*.example", "*.other.example", "example", "a.example"], []) == [
         "*.example is excluded by the CA's name constraints"
     ]
 
@@ -209,14 +213,14 @@ def test_a_wildcard_that_would_stand_for_an_excluded_name_is_excluded():
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "*.example", "exa mple", "", "10.0.0.0/99", "ü.example"])
 def test_what_is_no_subtree_is_refused(text: str):
     with pytest.raises(NameRefused):
-        constraints.permitting([text])
+        pki_names.permitting([text])
 
 
 # ── CAs ──
 
 
-def an_authority(**changes: object) -> Authority:
-    made = Authority(
+def an_authority(**changes: object) -> CaCertificateFields:
+    made = CaCertificateFields(
         organization="Example", common_name="Next", key=a_key(KeyKind.EC_P256, 7).public_key(), serial=2**150,
         not_before=NOW, not_after=NOW + 100 * DAY, path_length=0,
     )  # fmt: skip
@@ -273,15 +277,15 @@ def test_pkilint_finds_nothing_in_what_we_sign(kind: KeyKind):
         ),
     ):
         content = certify.prepare(intent, issuer)
-        assert linting.certificate_findings(content.preview.public_bytes(Encoding.DER)) == []
-        assert linting.certificate_findings(certify.sign(intent, issuer, a_signer(kind))) == []
+        assert lint.pkilint_findings(content.preview.public_bytes(Encoding.DER)) == []
+        assert lint.pkilint_findings(certify.sign(intent, issuer, a_signer(kind))) == []
     for authority_certificate in (root(kind), intermediate(kind), intermediate(kind, permit=("example", "10.0.0.0/8"))):
-        assert linting.certificate_findings(authority_certificate.public_bytes(Encoding.DER)) == []
+        assert lint.pkilint_findings(authority_certificate.public_bytes(Encoding.DER)) == []
 
 
 @pytest.mark.usefixtures("pkilint")
 def test_pkilint_finds_nothing_in_our_crls():
-    entries = [crl.Revoked(2**100 + at, NOW, reason) for at, reason in enumerate(crl.Reason)]
+    entries = [crl.Revoked(2**100 + at, NOW, reason) for at, reason in enumerate(RevocationReason)]
     for issuer, shard in ((ISSUER, 3), (replace(ISSUER, crl_url="http://ca.example/one.crl", shards=1), None)):
         for revoked in ([], entries):
             der = crl.sign(
@@ -293,5 +297,5 @@ def test_pkilint_finds_nothing_in_our_crls():
 @pytest.mark.usefixtures("pkilint")
 def test_pkilint_is_heard_when_it_finds_something():
     wrong = altered(put(x509.AuthorityKeyIdentifier(b"x" * 20, None, None), critical=True))
-    assert [each.code for each in linting.certificate_findings(wrong.public_bytes(Encoding.DER))] != []
-    assert linting.certificate_findings(b"\x30\x00") != []
+    assert [each.code for each in lint.pkilint_findings(wrong.public_bytes(Encoding.DER))] != []
+    assert lint.pkilint_findings(b"\x30\x00") != []

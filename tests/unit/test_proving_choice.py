@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast.core.acme import Identifier
-from holdfast.engine.proving import SolverRule, by_rules, choose
-from holdfast.issuers.base import Proof
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.engine.issuance.challenges import SolverRule, by_rules, choose
+from holdfast.issuers.base import ChallengeResponse
 
 
 @dataclass(frozen=True)
@@ -16,12 +16,12 @@ class Named:
     type: str
     side_by_side: bool = True
 
-    async def publish(self, proof: Proof) -> None: ...
+    async def publish(self, response: ChallengeResponse) -> None: ...
 
-    async def visible(self, proof: Proof) -> bool:
+    async def visible(self, response: ChallengeResponse) -> bool:
         return True
 
-    async def clean(self, proof: Proof) -> None: ...
+    async def clean(self, response: ChallengeResponse) -> None: ...
 
 
 HTTP, DNS, ALPN = Named("http-01"), Named("dns-01"), Named("tls-alpn-01")
@@ -32,9 +32,12 @@ RULES = (
 )
 
 
-def offers(name: str, *types: str) -> list[Proof]:
+def offers(name: str, *types: str) -> list[ChallengeResponse]:
     identifier = Identifier("ip" if name[0].isdigit() else "dns", name)
-    return [Proof(type=each, identifier=identifier, token=each, key_authorization=f"{each}.key") for each in types]
+    return [
+        ChallengeResponse(type=each, identifier=identifier, token=each, key_authorization=f"{each}.key")
+        for each in types
+    ]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +56,7 @@ def test_the_first_rule_that_fits_decides_and_not_the_order_of_the_ca(
 ) -> None:
     chosen = choose([offers(name, *offered)], by_rules(RULES))
     assert isinstance(chosen, list)
-    assert [(each.solver, each.proof.type) for each in chosen] == [(solver, solver.type)]
+    assert [(each.solver, each.response.type) for each in chosen] == [(solver, solver.type)]
 
 
 def test_a_name_with_no_proof_that_can_be_published_is_told() -> None:

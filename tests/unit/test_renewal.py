@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.acme import Identifier
 from holdfast.core.certificate import (
     Ari,
     Certificate,
+    CertificateSpec,
+    CertificateState,
     Failing,
-    Rule,
-    State,
+    MaintenanceWindow,
+    RenewalPolicy,
     Version,
     VersionState,
-    Wanted,
-    Window,
     failed,
 )
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import Reason
 from holdfast.core.renewal import (
     decide,
@@ -39,14 +39,14 @@ DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 
 def a_certificate(**changes: Any) -> Certificate:
     wishes = {name: changes.pop(name) for name in ("rule", "windows") if name in changes}
-    wanted = Wanted(name="www", identifiers=(Identifier("dns", "www.example.com"),), issuers=("ca",), **wishes)
+    spec = CertificateSpec(name="www", identifiers=(Identifier("dns", "www.example.com"),), issuers=("ca",), **wishes)
     base = Certificate(
         id="certificate_1",
-        wanted=wanted,
-        state=State.ACTIVE,
+        wanted=spec,
+        state=CertificateState.ACTIVE,
         generation=1,
         version=1,
-        fingerprint=wanted.fingerprint(),
+        fingerprint=spec.fingerprint(),
         changed_by="alice",
         created_at=T0,
         current_version="version_1",
@@ -100,13 +100,13 @@ def test_one_that_lives_less_than_ten_days_is_renewed_at_half_of_its_life() -> N
 @pytest.mark.parametrize(
     ("rule", "low", "high"),
     [
-        (Rule(fraction=0.5), 39, 45),
-        (Rule(before=30 * DAY), 54, 60),
-        (Rule(before=89 * DAY), 3, 9),  # never in the first tenth of its life
-        (Rule(before=900 * DAY), 3, 9),
+        (RenewalPolicy(fraction=0.5), 39, 45),
+        (RenewalPolicy(before=30 * DAY), 54, 60),
+        (RenewalPolicy(before=89 * DAY), 3, 9),  # never in the first tenth of its life
+        (RenewalPolicy(before=900 * DAY), 3, 9),
     ],
 )
-def test_a_rule_of_its_own_is_kept(rule: Rule, low: int, high: int) -> None:
+def test_a_rule_of_its_own_is_kept(rule: RenewalPolicy, low: int, high: int) -> None:
     decision = decide(a_certificate(rule=rule), a_version(), T0)
     assert T0 + low * DAY <= decision.at <= T0 + high * DAY  # type: ignore[operator]
 
@@ -130,7 +130,7 @@ def test_a_changed_input_makes_it_due_at_once() -> None:
 
 def test_with_a_twentieth_of_its_life_left_it_is_an_emergency() -> None:
     now = T0 + 90 * DAY * 0.96
-    decision = decide(a_certificate(rule=Rule(fraction=0.95)), a_version(), now)
+    decision = decide(a_certificate(rule=RenewalPolicy(fraction=0.95)), a_version(), now)
     assert (decision.cause, decision.urgent, decision.due(now)) == (Reason.EMERGENCY, True, True)
 
 
@@ -148,8 +148,10 @@ def test_a_wrong_certificate_is_never_left_where_there_is_no_other_ca_or_nothing
     assert not leaves_wrong(None, late, others=True)
 
 
-@pytest.mark.parametrize(("state", "reason"), [(State.PAUSED, Reason.PAUSED), (State.ARCHIVED, Reason.ARCHIVED)])
-def test_one_that_is_put_away_is_never_due(state: State, reason: Reason) -> None:
+@pytest.mark.parametrize(
+    ("state", "reason"), [(CertificateState.PAUSED, Reason.PAUSED), (CertificateState.ARCHIVED, Reason.ARCHIVED)]
+)
+def test_one_that_is_put_away_is_never_due(state: CertificateState, reason: Reason) -> None:
     decision = decide(a_certificate(state=state), a_version(), T0 + 100 * DAY)
     assert (decision.at, decision.cause) == (None, reason)
 
@@ -194,7 +196,7 @@ def test_ari_that_says_very_late_is_overruled_by_the_emergency() -> None:
 
 def test_ari_can_be_switched_off() -> None:
     ari = a_window(T0 + DAY, T0 + 2 * DAY)
-    decision = decide(a_certificate(ari=ari, rule=Rule(ari=False)), a_version(), T0)
+    decision = decide(a_certificate(ari=ari, rule=RenewalPolicy(ari=False)), a_version(), T0)
     assert decision.cause is Reason.DUE_LIFETIME
 
 
@@ -260,7 +262,7 @@ def test_a_name_that_a_person_must_unpause_is_tried_at_the_slowest_step_from_the
 
 # ── Maintenance windows ──
 
-SUNDAYS = Window(days=frozenset({6}), opens=22 * 60, closes=4 * 60)
+SUNDAYS = MaintenanceWindow(days=frozenset({6}), opens=22 * 60, closes=4 * 60)
 
 
 def test_it_waits_for_its_window() -> None:
@@ -277,14 +279,14 @@ def test_it_waits_for_its_window() -> None:
 
 def test_a_window_that_would_come_too_late_is_not_waited_for() -> None:
     version = a_version(6 * DAY)
-    never = Window(days=frozenset({5}), opens=0, closes=1)
+    never = MaintenanceWindow(days=frozenset({5}), opens=0, closes=1)
     decision = decide(a_certificate(windows=(never,)), version, T0 + 3 * DAY)
     assert decision.at == version.not_after - DAY
 
 
 @pytest.mark.parametrize("why", ["first", "revoked", "changed", "emergency"])
 def test_nothing_that_presses_waits_for_a_window(why: str) -> None:
-    never = Window(days=frozenset({5}), opens=0, closes=1)
+    never = MaintenanceWindow(days=frozenset({5}), opens=0, closes=1)
     now, certificate, version = T0 + DAY, a_certificate(windows=(never,)), a_version()
     if why == "first":
         assert decide(replace(certificate, current_version=None), None, now).due(now)
@@ -308,7 +310,7 @@ def situations(draw: st.DrawFn) -> tuple[Certificate, Version, datetime]:
     now = T0 + version.life * share
     try:
         windows = tuple(
-            Window(days=frozenset({draw(st.integers(0, 6))}), opens=draw(st.integers(0, 1439)), closes=close)
+            MaintenanceWindow(days=frozenset({draw(st.integers(0, 6))}), opens=draw(st.integers(0, 1439)), closes=close)
             for close in draw(st.lists(st.integers(1, 1440), max_size=2))
         )
     except ValueError:

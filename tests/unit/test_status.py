@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.test_renewal import DAY, HOUR, MINUTE, T0, a_certificate, a_version, failing, lives, situations
 
-from holdfast.core.acme import Identifier
-from holdfast.core.certificate import Ari, Certificate, State, Version, VersionState, failed
-from holdfast.core.issuance import Issuance
-from holdfast.core.issuance import State as Step
+from holdfast.core.certificate import Ari, Certificate, CertificateState, Version, VersionState, failed
+from holdfast.core.issuance import Issuance, IssuanceState
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.core.renewal import decide, safe_until
-from holdfast.core.status import HELD, Phase, Waiting, explain, status
+from holdfast.core.status import HELD, IssuanceJob, Phase, explain, status
 
 
 def an_issuance(**changes: Any) -> Issuance:
@@ -23,7 +22,7 @@ def an_issuance(**changes: Any) -> Issuance:
         id="issuance_1",
         certificate="certificate_1",
         generation=1,
-        state=Step.ORDERED,
+        state=IssuanceState.ORDERED,
         issuer="ca",
         cause="DUE_LIFETIME",
         identifiers=(Identifier("dns", "www.example.com"),),
@@ -55,21 +54,21 @@ def test_a_failing_one_says_why_how_often_and_when_again() -> None:
 @pytest.mark.parametrize(
     ("job", "reason"),
     [
-        (Waiting(due_at=T0, reason="BUDGET"), Reason.BUDGET),
-        (Waiting(due_at=T0, reason="NOT_BEFORE"), Reason.CA_RATE_LIMITED),
-        (Waiting(due_at=T0, dead=True, last_error="bug"), Reason.INTERNAL),
-        (Waiting(due_at=T0, running=True), Reason.UNDER_WAY),
+        (IssuanceJob(due_at=T0, reason="BUDGET"), Reason.BUDGET),
+        (IssuanceJob(due_at=T0, reason="NOT_BEFORE"), Reason.CA_RATE_LIMITED),
+        (IssuanceJob(due_at=T0, dead=True, last_error="bug"), Reason.INTERNAL),
+        (IssuanceJob(due_at=T0, running=True), Reason.UNDER_WAY),
     ],
 )
-def test_an_attempt_under_way_says_what_it_waits_for(job: Waiting, reason: Reason) -> None:
+def test_an_attempt_under_way_says_what_it_waits_for(job: IssuanceJob, reason: Reason) -> None:
     found = status(a_certificate(), a_version(), an_issuance(), job, T0 + 60 * DAY)
     assert (found.phase, found.reason_code) == (Phase.RENEWING, reason)
     assert found.next_attempt_at == (None if job.dead else T0)
 
 
 def test_an_attempt_that_waits_for_the_ca_says_so() -> None:
-    resting = an_issuance(state=Step.WAITING, reason="CA_STILL_PENDING")
-    found = status(a_certificate(), a_version(), resting, Waiting(due_at=T0 + 61 * DAY), T0 + 60 * DAY)
+    resting = an_issuance(state=IssuanceState.WAITING, reason="CA_STILL_PENDING")
+    found = status(a_certificate(), a_version(), resting, IssuanceJob(due_at=T0 + 61 * DAY), T0 + 60 * DAY)
     assert (found.reason_code, found.acts_next) == (Reason.CA_STILL_PENDING, "ca")
     assert found.next_attempt_at == T0 + 61 * DAY
     assert found.blocked_by == ("CA_STILL_PENDING",)
@@ -79,11 +78,11 @@ def test_an_attempt_that_waits_for_the_ca_says_so() -> None:
     ("certificate", "version", "issuance", "now", "phase"),
     [
         (a_certificate(current_version=None), None, an_issuance(cause="FIRST"), T0, Phase.PENDING),
-        (a_certificate(), a_version(), an_issuance(state=Step.AWAITING_APPROVAL), T0, Phase.AWAITING_APPROVAL),
-        (a_certificate(state=State.PAUSED), a_version(), None, T0, Phase.PAUSED),
-        (a_certificate(state=State.ARCHIVED), a_version(), None, T0 + 900 * DAY, Phase.ARCHIVED),
+        (a_certificate(), a_version(), an_issuance(state=IssuanceState.AWAITING_APPROVAL), T0, Phase.AWAITING_APPROVAL),
+        (a_certificate(state=CertificateState.PAUSED), a_version(), None, T0, Phase.PAUSED),
+        (a_certificate(state=CertificateState.ARCHIVED), a_version(), None, T0 + 900 * DAY, Phase.ARCHIVED),
         (a_certificate(), a_version(), None, T0 + 91 * DAY, Phase.EXPIRED),
-        (a_certificate(state=State.PAUSED), a_version(), None, T0 + 91 * DAY, Phase.EXPIRED),
+        (a_certificate(state=CertificateState.PAUSED), a_version(), None, T0 + 91 * DAY, Phase.EXPIRED),
         (a_certificate(), a_version(state=VersionState.REVOKED, revoked_at=T0), None, T0, Phase.REVOKED),
     ],
 )
@@ -139,9 +138,14 @@ def test_what_does_not_fail_or_has_no_end_yet_has_no_number_of_attempts() -> Non
 # ── explain ──
 
 
-@given(situations(), st.sampled_from([None, *HELD, Reason.BACKOFF]), st.integers(-60, 60), st.sampled_from(State))
+@given(
+    situations(),
+    st.sampled_from([None, *HELD, Reason.BACKOFF]),
+    st.integers(-60, 60),
+    st.sampled_from(CertificateState),
+)
 def test_what_an_explanation_calls_blocking_is_what_the_status_calls_so(
-    situation: Any, cause: Reason | None, minutes: int, state: State
+    situation: Any, cause: Reason | None, minutes: int, state: CertificateState
 ) -> None:
     certificate, version, now = situation
     waits = replace(certificate, state=state, next_cause=cause, next_action_at=now + minutes * MINUTE)
@@ -154,8 +158,8 @@ def test_what_an_explanation_calls_blocking_is_what_the_status_calls_so(
 @pytest.mark.parametrize(
     ("cause", "rule", "remedy"),
     [
-        (Reason.ISSUER_PAUSED, "ca", "holdfast ca resume ca"),
-        (Reason.UNKNOWN_ISSUER, "ca", "holdfast ca add KIND ca"),
+        (Reason.ISSUER_PAUSED, "ca", "holdfast issuer resume ca"),
+        (Reason.UNKNOWN_ISSUER, "ca", "holdfast issuer add KIND ca"),
         (Reason.CANCELLED, "cancelled", "holdfast renew www"),
     ],
 )
@@ -185,7 +189,7 @@ def test_it_can_be_asked_about_another_time() -> None:
 
 
 def test_an_attempt_under_way_is_part_of_it() -> None:
-    waiting = an_issuance(state=Step.AWAITING_APPROVAL)
+    waiting = an_issuance(state=IssuanceState.AWAITING_APPROVAL)
     found = explain(a_certificate(), a_version(), waiting, None, T0 + 61 * DAY)
     assert found.blocking == "AWAITING_APPROVAL"
     assert found.checks[-1].rule == "issuance"
@@ -215,9 +219,9 @@ def test_it_says_since_when_it_stands_so() -> None:
     assert status(a_certificate(failing=bad), version, None, None, T0 + 62 * DAY).since == T0 + 60 * DAY
     assert status(a_certificate(), version, None, None, T0 + 91 * DAY).since == version.not_after
     begun = an_issuance(started_at=T0 + 60 * DAY)
-    assert status(a_certificate(), version, begun, Waiting(due_at=T0), T0 + 61 * DAY).since == T0 + 60 * DAY
+    assert status(a_certificate(), version, begun, IssuanceJob(due_at=T0), T0 + 61 * DAY).since == T0 + 60 * DAY
     assert status(a_certificate(), None, None, None, T0 + DAY).since == a_certificate().created_at
-    assert status(a_certificate(state=State.PAUSED), version, None, None, T0 + DAY).since is None
+    assert status(a_certificate(state=CertificateState.PAUSED), version, None, None, T0 + DAY).since is None
 
 
 @given(situations())
@@ -229,14 +233,14 @@ def test_nothing_stands_so_since_a_time_to_come(situation: Any) -> None:
 
 def test_one_that_was_asked_for_with_others_waits_for_its_turn_and_says_so() -> None:
     turn, now = T0 + 10 * DAY, T0 + 9 * DAY
-    asked = an_issuance(state=Step.REQUESTED, cause="MANUAL", started_at=turn)
-    found = status(a_certificate(), a_version(), asked, Waiting(due_at=turn), now)
+    asked = an_issuance(state=IssuanceState.REQUESTED, cause="MANUAL", started_at=turn)
+    found = status(a_certificate(), a_version(), asked, IssuanceJob(due_at=turn), now)
     assert (found.phase, found.reason_code, found.next_attempt_at) == (Phase.WAITING, Reason.STAGGERED, turn)
     assert (found.blocked_by, found.since, found.last_attempt_at) == (("STAGGERED",), None, a_version().issued_at)
-    told = explain(a_certificate(), a_version(), asked, Waiting(due_at=turn), now)
+    told = explain(a_certificate(), a_version(), asked, IssuanceJob(due_at=turn), now)
     assert (told.blocking, "holdfast renew" in told.would_change_it) == ("STAGGERED", True)
     assert [each.rule for each in told.checks if each.blocks] == ["issuance"]
-    its_turn = status(a_certificate(), a_version(), asked, Waiting(due_at=turn), turn)
+    its_turn = status(a_certificate(), a_version(), asked, IssuanceJob(due_at=turn), turn)
     assert (its_turn.phase, its_turn.reason_code) == (Phase.RENEWING, Reason.UNDER_WAY)
 
 
@@ -258,7 +262,7 @@ def test_a_revoked_one_in_use_is_not_called_safe_and_what_was_only_asked_for_is_
     current, now = a_version(400 * DAY, **changes), THEN + 2 * HOUR
     found = status(a_certificate(), current, None, None, now)
     assert (found.reason_code, found.safe_until) == (code, since)
-    under_way = status(a_certificate(), current, an_issuance(), Waiting(due_at=now), now)
+    under_way = status(a_certificate(), current, an_issuance(), IssuanceJob(due_at=now), now)
     assert (under_way.reason_code, under_way.safe_until) == (Reason.UNDER_WAY, since)
     assert under_way.reason.startswith(f"{code.value}: ")
     troubled = status(a_certificate(failing=failing(2, now)), current, None, None, now + MINUTE)
@@ -268,7 +272,7 @@ def test_a_revoked_one_in_use_is_not_called_safe_and_what_was_only_asked_for_is_
 
 def test_an_explanation_does_not_call_revoked_what_the_ca_has_not_revoked_yet() -> None:
     for changes, saw in (
-        (ASKED, "asked for at 2026-12-01T00:00:00Z, not yet done by the CA"),
+        (ASKED, "requested at 2026-12-01T00:00:00Z, not yet confirmed by the CA"),
         (DONE, "2026-12-01T01:00:00Z"),
     ):
         checks = explain(a_certificate(), a_version(**changes), None, None, THEN).checks
@@ -284,5 +288,5 @@ def test_a_name_that_is_paused_at_the_ca_is_the_operator_s_and_its_link_is_shown
     assert link in (found.last_error or "")
     told = explain(certificate, a_version(), None, None, last + MINUTE)
     assert link in told.verdict
-    assert "npausing it at the CA" in told.would_change_it
+    assert "npause the name at the CA" in told.would_change_it
     assert "holdfast renew www" in told.would_change_it

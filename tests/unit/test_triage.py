@@ -9,9 +9,9 @@ import pytest
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers import digicert_order, entrust, globalsign, sectigo_order, triage, vault
+from holdfast.issuers import digicert_order, entrust, globalsign, sectigo, triage, vault
 from holdfast.issuers.base import Failed, Pending
-from holdfast.issuers.triage import Dialect, Finding, Meaning, Verdict
+from holdfast.issuers.triage import AnswerFinding, AnswerMeaning, AnswerVerdict, Dialect
 from holdfast.ports import Response
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
@@ -19,7 +19,7 @@ DIALECTS = {
     each.ca: each
     for each in (
         digicert_order.DIALECT,
-        sectigo_order.DIALECT,
+        sectigo.DIALECT,
         entrust.DIALECT,
         globalsign.DIALECT,
         vault.DIALECT,
@@ -33,7 +33,7 @@ def answer(status: int, body: Any = b"", **headers: str) -> Response:
     return Response(status=status, headers={k.replace("_", "-"): v for k, v in headers.items()}, body=content)
 
 
-def judged(dialect: Dialect, response: Response) -> Finding:
+def judged(dialect: Dialect, response: Response) -> AnswerFinding:
     found = triage.judge(dialect, response, what="an order", now=NOW)
     assert found is not None
     return found
@@ -49,12 +49,12 @@ def test_a_good_status_is_no_finding(dialect: Dialect) -> None:
 
 
 STATUSES = {
-    **dict.fromkeys((408, 425, 500, 502, 503, 504, 507, 599), (Verdict.TRANSIENT, Reason.CA_DOWN)),
-    429: (Verdict.TRANSIENT, Reason.CA_RATE_LIMITED),
-    **dict.fromkeys((401, 403), (Verdict.FAILED, Reason.ACCOUNT_REFUSED)),
-    **dict.fromkeys((400, 405, 409, 410, 411, 413, 415, 418, 422, 451), (Verdict.FAILED, Reason.CA_REFUSED)),
-    **dict.fromkeys((301, 302, 303, 307, 308), (Verdict.FAILED, Reason.DIRECTORY_UNSAFE)),
-    **dict.fromkeys((100, 0, 199), (Verdict.BROKEN, Reason.ANSWER_MALFORMED)),
+    **dict.fromkeys((408, 425, 500, 502, 503, 504, 507, 599), (AnswerVerdict.TRANSIENT, Reason.CA_DOWN)),
+    429: (AnswerVerdict.TRANSIENT, Reason.CA_RATE_LIMITED),
+    **dict.fromkeys((401, 403), (AnswerVerdict.FAILED, Reason.ACCOUNT_REFUSED)),
+    **dict.fromkeys((400, 405, 409, 410, 411, 413, 415, 418, 422, 451), (AnswerVerdict.FAILED, Reason.CA_REFUSED)),
+    **dict.fromkeys((301, 302, 303, 307, 308), (AnswerVerdict.FAILED, Reason.DIRECTORY_UNSAFE)),
+    **dict.fromkeys((100, 0, 199), (AnswerVerdict.BROKEN, Reason.ANSWER_MALFORMED)),
 }
 
 
@@ -68,14 +68,14 @@ def test_a_status_means_the_same_at_every_ca_whatever_the_body(dialect: Dialect,
 
 
 OWN = {
-    ("DigiCert", 406): (Verdict.TRANSIENT, Reason.CA_DOWN),
-    ("Entrust", 501): (Verdict.FAILED, Reason.CA_REFUSED),
-    ("GlobalSign", 402): (Verdict.TRANSIENT, Reason.CA_RATE_LIMITED),
-    ("Vault", 403): (Verdict.FAILED, Reason.ACCOUNT_REFUSED),
-    ("Vault", 404): (Verdict.FAILED, Reason.PROFILE_UNKNOWN),
-    ("Vault", 412): (Verdict.TRANSIENT, Reason.CA_DOWN),
-    ("Vault", 472): (Verdict.TRANSIENT, Reason.CA_DOWN),
-    ("Vault", 473): (Verdict.TRANSIENT, Reason.CA_DOWN),
+    ("DigiCert", 406): (AnswerVerdict.TRANSIENT, Reason.CA_DOWN),
+    ("Entrust", 501): (AnswerVerdict.FAILED, Reason.CA_REFUSED),
+    ("GlobalSign", 402): (AnswerVerdict.TRANSIENT, Reason.CA_RATE_LIMITED),
+    ("Vault", 403): (AnswerVerdict.FAILED, Reason.ACCOUNT_REFUSED),
+    ("Vault", 404): (AnswerVerdict.FAILED, Reason.PROFILE_UNKNOWN),
+    ("Vault", 412): (AnswerVerdict.TRANSIENT, Reason.CA_DOWN),
+    ("Vault", 472): (AnswerVerdict.TRANSIENT, Reason.CA_DOWN),
+    ("Vault", 473): (AnswerVerdict.TRANSIENT, Reason.CA_DOWN),
 }
 
 
@@ -92,7 +92,7 @@ def test_verdicts_become_what_the_engine_knows(dialect: Dialect) -> None:
     assert isinstance(judged(dialect, answer(400)).error(), Refused)
     broken = triage.broken(dialect, "an order")
     assert (broken.verdict, type(broken.error()), broken.reason) == (
-        Verdict.BROKEN, TryLater, Reason.ANSWER_MALFORMED,
+        AnswerVerdict.BROKEN, TryLater, Reason.ANSWER_MALFORMED,
     )  # fmt: skip
     with pytest.raises(TryLater):
         broken.look()
@@ -247,7 +247,7 @@ def test_a_refusal_that_a_setting_is_to_blame_for_names_it(ca: str, code: str | 
 
 
 def test_a_known_code_does_not_make_a_good_answer_bad() -> None:
-    assert triage.judge(sectigo_order.DIALECT, answer(200, {"code": -183}), what="it", now=NOW) is None
+    assert triage.judge(sectigo.DIALECT, answer(200, {"code": -183}), what="it", now=NOW) is None
 
 
 def test_errors_of_digicert_are_read_as_a_list_and_as_an_object() -> None:
@@ -268,7 +268,7 @@ ODD = (
 @every_ca
 def test_a_refusal_in_any_shape_is_still_a_refusal(dialect: Dialect) -> None:
     for body in ODD:
-        assert judged(dialect, answer(400, body)).verdict is Verdict.FAILED, body
+        assert judged(dialect, answer(400, body)).verdict is AnswerVerdict.FAILED, body
 
 
 @every_ca
@@ -281,6 +281,8 @@ def test_what_a_ca_says_is_made_fit_to_be_shown(dialect: Dialect) -> None:
 
 
 def test_a_meaning_without_a_reason_has_that_of_its_verdict() -> None:
-    dialect = Dialect(ca="Any", words={"a": Meaning(Verdict.BROKEN), "b": Meaning(Verdict.TRANSIENT)})
+    dialect = Dialect(
+        ca="Any", words={"a": AnswerMeaning(AnswerVerdict.BROKEN), "b": AnswerMeaning(AnswerVerdict.TRANSIENT)}
+    )
     assert triage.by_word(dialect, "A", what="it").reason is Reason.ANSWER_MALFORMED
     assert triage.by_word(dialect, "B", what="it").reason is Reason.CA_DOWN

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.turns import Turn, dealt
+from holdfast.core.work.cluster import Turn, dealt
 
 T0 = datetime(2027, 1, 1, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.ssrf import DENIED, LOOPBACK, NEVER, PRIVATE, PUBLIC, ends, wrapped
 
-from holdfast.validators.addresses import EVERYBODYS, Addresses
+from holdfast.validators.dialer import EVERYBODYS, Addresses
 
 EVERYTHING = ("0.0.0.0/0", "::/0")
 

@@ -9,9 +9,8 @@ from tests.support import pki
 from tests.support.challenge_server import NAME, PROOF, a_certificate, a_challenge, digest_of
 
 from holdfast.pki import der
-from holdfast.validators import extensions
-from holdfast.validators.extensions import Extension
-from holdfast.validators.tlsalpn01 import wrong
+from holdfast.validators import tlsalpn01
+from holdfast.validators.tlsalpn01 import Extension, wrong
 
 
 @pytest.mark.parametrize("certificate", [pki.root(), pki.intermediate()], ids=["root", "intermediate"])
@@ -20,22 +19,22 @@ def test_the_same_extensions_are_found_as_by_the_library(certificate: x509.Certi
         der.object_identifier(each.oid.dotted_string)[2:]: Extension(each.critical, each.value.public_bytes())
         for each in certificate.extensions
     }
-    assert extensions.read(certificate) == expected
+    assert tlsalpn01.read_extensions(certificate) == expected
     assert len(expected) > 2
 
 
 def test_a_certificate_without_extensions_has_none() -> None:
     certificate, _ = a_certificate(None, None)
-    assert extensions.read(certificate) == {}
+    assert tlsalpn01.read_extensions(certificate) == {}
 
 
 def test_an_extension_that_comes_twice_is_refused() -> None:
     more = [x509.UnrecognizedExtension(x509.ObjectIdentifier(f"1.2.3.{last}"), b"\x05\x00") for last in (4, 5)]
     single = a_certificate(None, None, more=more)[0].public_bytes(Encoding.DER)
-    assert len(extensions.read(x509.load_der_x509_certificate(single))) == 2
+    assert len(tlsalpn01.read_extensions(x509.load_der_x509_certificate(single))) == 2
     double = single.replace(der.object_identifier("1.2.3.5"), der.object_identifier("1.2.3.4"))
     with pytest.raises(ValueError, match="twice"):
-        extensions.read(x509.load_der_x509_certificate(double))
+        tlsalpn01.read_extensions(x509.load_der_x509_certificate(double))
 
 
 @given(st.data())

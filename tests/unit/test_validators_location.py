@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.ssrf import ODD_HOSTS
 
-from holdfast.validators.location import Place, Ports, follow
-from holdfast.validators.verdict import Failed
+from holdfast.validators.http01 import Location, Ports, follow
+from holdfast.validators.verdict import ChallengeFailed
 
 PORTS = Ports(80, 443)
-ORIGIN = Place(https=False, host="www.example.internal", port=80, target="/.well-known/acme-challenge/token")
+ORIGIN = Location(https=False, host="www.example.internal", port=80, target="/.well-known/acme-challenge/token")
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_a_redirect_leads_there(location: str, url: str) -> None:
     ],
 )
 def test_a_redirect_does_not_lead_there(location: str) -> None:
-    with pytest.raises(Failed) as caught:
+    with pytest.raises(ChallengeFailed) as caught:
         follow(ORIGIN, location.encode("utf-8"), PORTS)
     assert not caught.value.retryable
     assert caught.value.problem.type == "connection"
 
 
 def test_a_redirect_without_a_location_leads_nowhere() -> None:
-    with pytest.raises(Failed, match="without saying"):
+    with pytest.raises(ChallengeFailed, match="without saying"):
         follow(ORIGIN, None, PORTS)
 
 
@@ -84,7 +84,7 @@ def test_other_ports_are_used_if_they_are_the_configured_ones() -> None:
     assert (place.port, place.authority) == (5002, "other.example:5002")
     assert follow(ORIGIN, b"https://other.example/x", ports).port == 5001
     assert follow(ORIGIN, b"https://other.example:5001/x", ports).url == "https://other.example:5001/x"
-    with pytest.raises(Failed, match="port 443"):
+    with pytest.raises(ChallengeFailed, match="port 443"):
         follow(ORIGIN, b"https://other.example:443/x", ports)
 
 
@@ -99,7 +99,7 @@ def test_any_location_leads_to_a_fit_place_or_nowhere(location: bytes) -> None:
     for prefix in (b"", b"http://", b"https://a", b"//", b"http://["):
         try:
             place = follow(ORIGIN, prefix + location, PORTS)
-        except Failed:
+        except ChallengeFailed:
             continue
         assert place.port in PORTS
         assert all(0x21 <= ord(char) <= 0x7E for char in place.url)

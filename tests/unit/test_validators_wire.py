@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.validators import wire
-from holdfast.validators.wire import Answer, Kind, Malformed
+from holdfast.validators.wire import DnsAnswer, Malformed, RecordKind
 
 NAME = "www.example.internal"
 
 
-def a_response(kind: Kind, *rrsets: tuple[str, int, str, list[str]], name: str = NAME) -> bytes:
+def a_response(kind: RecordKind, *rrsets: tuple[str, int, str, list[str]], name: str = NAME) -> bytes:
     """A packet by dnspython, with these records in its answer: (owner, ttl, type, values)."""
     query = dns.message.from_wire(wire.query(7, wire.question(name, kind)))
     response = dns.message.make_response(query)
@@ -28,7 +28,7 @@ def a_response(kind: Kind, *rrsets: tuple[str, int, str, list[str]], name: str =
     return response.to_wire(max_size=65535)
 
 
-def read(packet: bytes, kind: Kind, name: str = NAME) -> Answer:
+def read(packet: bytes, kind: RecordKind, name: str = NAME) -> DnsAnswer:
     asked = wire.question(name, kind)
     assert wire.fits(packet, 7, asked)
     return wire.read(packet, asked)
@@ -37,8 +37,8 @@ def read(packet: bytes, kind: Kind, name: str = NAME) -> Answer:
 # ── questions ──
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_a_query_is_what_another_library_reads_as_one(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(RecordKind))
+def test_a_query_is_what_another_library_reads_as_one(kind: RecordKind) -> None:
     query = dns.message.from_wire(wire.query(0xBEEF, wire.question("a.example-1.internal", kind)))
     [question] = query.question
     assert (query.id, query.opcode(), query.flags) == (0xBEEF, 0, dns.flags.RD)
@@ -50,25 +50,27 @@ def test_a_query_is_what_another_library_reads_as_one(kind: Kind) -> None:
 @pytest.mark.parametrize("name", ["", ".", "a..b", "a.", ".a", f"{'a' * 64}.b", ".".join(["a" * 63] * 4), "bücher.de"])
 def test_a_name_that_cannot_be_asked_for_is_refused(name: str) -> None:
     with pytest.raises(Malformed):
-        wire.question(name, Kind.A)
+        wire.question(name, RecordKind.A)
 
 
 def test_the_longest_name_can_be_asked_for() -> None:
     name = ".".join(["a" * 63] * 3 + ["b" * 61])
     assert len(name) == 253
-    assert dns.message.from_wire(wire.query(1, wire.question(name, Kind.A))).question[0].name.to_text() == f"{name}."
+    assert (
+        dns.message.from_wire(wire.query(1, wire.question(name, RecordKind.A))).question[0].name.to_text() == f"{name}."
+    )
 
 
 @given(st.binary(min_size=64, max_size=64))
 def test_mixing_changes_the_case_of_letters_and_nothing_else(noise: bytes) -> None:
-    asked = wire.question("abc-z0.example.internal", Kind.CAA)
+    asked = wire.question("abc-z0.example.internal", RecordKind.CAA)
     spelled = wire.mixed(asked, noise)
     assert spelled.lower() == asked
     assert spelled[-4:] == asked[-4:]
 
 
 def test_mixing_uses_one_bit_for_each_letter() -> None:
-    asked = wire.question("ab.c", Kind.A)
+    asked = wire.question("ab.c", RecordKind.A)
     assert wire.mixed(asked, b"\xff" * 20)[:6] == b"\x02AB\x01C\x00"
     assert wire.mixed(asked, b"\xfe" * 20) == asked
 
@@ -77,12 +79,12 @@ def test_mixing_uses_one_bit_for_each_letter() -> None:
 
 
 def test_only_an_answer_to_this_very_question_fits() -> None:
-    asked = wire.question(NAME, Kind.A)
-    packet = a_response(Kind.A, (NAME, 60, "A", ["192.0.2.1"]))
+    asked = wire.question(NAME, RecordKind.A)
+    packet = a_response(RecordKind.A, (NAME, 60, "A", ["192.0.2.1"]))
     assert wire.fits(packet, 7, asked)
     assert not wire.fits(packet, 8, asked)
-    assert not wire.fits(packet, 7, wire.question(NAME, Kind.AAAA))
-    assert not wire.fits(packet, 7, wire.question("wwx.example.internal", Kind.A))
+    assert not wire.fits(packet, 7, wire.question(NAME, RecordKind.AAAA))
+    assert not wire.fits(packet, 7, wire.question("wwx.example.internal", RecordKind.A))
     assert not wire.fits(wire.query(7, asked), 7, asked)  # the query itself, sent back
     assert not wire.fits(packet[:4] + b"\0\0" + packet[6:], 7, asked)  # no question in it
     assert not wire.fits(packet[:2] + bytes([packet[2] | 0x28]) + packet[3:], 7, asked)  # another opcode
@@ -90,9 +92,9 @@ def test_only_an_answer_to_this_very_question_fits() -> None:
 
 
 def test_a_server_that_changes_the_case_fits_but_does_not_repeat() -> None:
-    asked = wire.question(NAME, Kind.A)
+    asked = wire.question(NAME, RecordKind.A)
     spelled = wire.mixed(asked, b"\x01" * 60)
-    packet = a_response(Kind.A)
+    packet = a_response(RecordKind.A)
     assert wire.fits(packet, 7, spelled)
     assert not wire.repeats(packet, spelled)
     assert wire.repeats(packet, asked)
@@ -102,27 +104,27 @@ def test_a_server_that_changes_the_case_fits_but_does_not_repeat() -> None:
 
 
 def test_addresses_are_read() -> None:
-    found = read(a_response(Kind.A, (NAME, 60, "A", ["192.0.2.1"]), (NAME, 60, "A", ["192.0.2.2"])), Kind.A)
-    assert found == Answer(0, data=(b"\xc0\x00\x02\x01", b"\xc0\x00\x02\x02"), ttl=60)
-    assert read(a_response(Kind.AAAA, (NAME, 9, "AAAA", ["2001:db8::1"])), Kind.AAAA).data[0][-1] == 1
+    found = read(a_response(RecordKind.A, (NAME, 60, "A", ["192.0.2.1"]), (NAME, 60, "A", ["192.0.2.2"])), RecordKind.A)
+    assert found == DnsAnswer(0, data=(b"\xc0\x00\x02\x01", b"\xc0\x00\x02\x02"), ttl=60)
+    assert read(a_response(RecordKind.AAAA, (NAME, 9, "AAAA", ["2001:db8::1"])), RecordKind.AAAA).data[0][-1] == 1
 
 
 def test_an_alias_is_followed_to_its_records_and_the_least_ttl_counts() -> None:
     packet = a_response(
-        Kind.A,
+        RecordKind.A,
         (NAME, 60, "CNAME", ["b.example."]),
         ("b.example", 5, "CNAME", ["C.Example."]),
         ("c.example", 60, "A", ["192.0.2.9"]),
         ("d.example", 60, "A", ["192.0.2.10"]),
     )
-    assert read(packet, Kind.A) == Answer(0, data=(b"\xc0\x00\x02\x09",), ttl=5)
+    assert read(packet, RecordKind.A) == DnsAnswer(0, data=(b"\xc0\x00\x02\x09",), ttl=5)
 
 
 @pytest.mark.parametrize("aliases", [0, 1, 7, 8])
 def test_eight_aliases_are_followed(aliases: int) -> None:
     names = [NAME, *(f"n{i}.example" for i in range(aliases))]
     chain = [(names[i], 60, "CNAME", [f"{names[i + 1]}."]) for i in range(aliases)]
-    assert len(read(a_response(Kind.A, *chain, (names[-1], 60, "A", ["192.0.2.1"])), Kind.A).data) == 1
+    assert len(read(a_response(RecordKind.A, *chain, (names[-1], 60, "A", ["192.0.2.1"])), RecordKind.A).data) == 1
 
 
 @pytest.mark.parametrize("aliases", [9, 20])
@@ -130,76 +132,76 @@ def test_more_aliases_than_eight_are_refused(aliases: int) -> None:
     names = [NAME, *(f"n{i}.example" for i in range(aliases))]
     chain = [(names[i], 60, "CNAME", [f"{names[i + 1]}."]) for i in range(aliases)]
     with pytest.raises(Malformed, match="aliases"):
-        read(a_response(Kind.A, *chain, (names[-1], 60, "A", ["192.0.2.1"])), Kind.A)
+        read(a_response(RecordKind.A, *chain, (names[-1], 60, "A", ["192.0.2.1"])), RecordKind.A)
 
 
 def test_aliases_in_a_circle_are_refused() -> None:
-    packet = a_response(Kind.A, (NAME, 1, "CNAME", ["b.example."]), ("b.example", 1, "CNAME", [f"{NAME}."]))
+    packet = a_response(RecordKind.A, (NAME, 1, "CNAME", ["b.example."]), ("b.example", 1, "CNAME", [f"{NAME}."]))
     with pytest.raises(Malformed, match="aliases"):
-        read(packet, Kind.A)
+        read(packet, RecordKind.A)
 
 
 @pytest.mark.parametrize("size", ["0003", "0005"])
 def test_an_alias_that_is_longer_or_shorter_than_it_says_is_refused(size: str) -> None:
-    asked = wire.question(NAME, Kind.A)
+    asked = wire.question(NAME, RecordKind.A)
     alias = bytes.fromhex(f"c00c 0005 0001 0000003c {size} 02 6161 00 00")
     packet = bytes.fromhex("0007 8000 0001 0001 0000 0000") + asked + alias
     with pytest.raises(Malformed, match="longer or shorter"):
-        read(packet, Kind.A)
+        read(packet, RecordKind.A)
 
 
 def test_two_aliases_of_one_name_are_refused() -> None:
-    packet = a_response(Kind.A, (NAME, 1, "CNAME", ["a.example."]), (NAME, 1, "CNAME", ["b.example."]))
+    packet = a_response(RecordKind.A, (NAME, 1, "CNAME", ["a.example."]), (NAME, 1, "CNAME", ["b.example."]))
     with pytest.raises(Malformed, match="two aliases"):
-        read(packet, Kind.A)
+        read(packet, RecordKind.A)
 
 
 def test_records_of_other_names_types_and_classes_are_nothing() -> None:
-    asked = wire.question(NAME, Kind.A)
+    asked = wire.question(NAME, RecordKind.A)
     chaos = b"\xc0\x0c" + b"\x00\x01\x00\x03\x00\x00\x00\x3c\x00\x04" + b"\x7f\0\0\1"
     packet = b"\x00\x07\x80\x00\x00\x01\x00\x01\x00\x00\x00\x00" + asked + chaos
-    assert read(packet, Kind.A).data == ()
-    assert read(a_response(Kind.A, ("other.example", 60, "A", ["192.0.2.1"])), Kind.A).data == ()
-    assert read(a_response(Kind.A, (NAME, 60, "TXT", ['"x"'])), Kind.A).data == ()
+    assert read(packet, RecordKind.A).data == ()
+    assert read(a_response(RecordKind.A, ("other.example", 60, "A", ["192.0.2.1"])), RecordKind.A).data == ()
+    assert read(a_response(RecordKind.A, (NAME, 60, "TXT", ['"x"'])), RecordKind.A).data == ()
 
 
 @pytest.mark.parametrize(("minimum", "ttl", "expected"), [(300, 60, 60), (10, 60, 10), (0, 60, 0)])
 def test_an_empty_answer_may_be_remembered_as_its_soa_says(minimum: int, ttl: int, expected: int) -> None:
-    message = dns.message.from_wire(a_response(Kind.CAA))
+    message = dns.message.from_wire(a_response(RecordKind.CAA))
     soa = f"ns.example. host.example. 1 2 3 4 {minimum}"
     message.authority.append(dns.rrset.from_text("example.internal.", ttl, "IN", "SOA", soa))
-    assert read(message.to_wire(), Kind.CAA) == Answer(0, ttl=expected)
-    assert read(a_response(Kind.CAA), Kind.CAA) == Answer(0, ttl=0)
+    assert read(message.to_wire(), RecordKind.CAA) == DnsAnswer(0, ttl=expected)
+    assert read(a_response(RecordKind.CAA), RecordKind.CAA) == DnsAnswer(0, ttl=0)
 
 
 @pytest.mark.parametrize("rcode", ["SERVFAIL", "NXDOMAIN", "REFUSED", "FORMERR", "NOTIMP"])
 def test_an_error_is_an_error_whatever_else_is_in_the_packet(rcode: str) -> None:
-    message = dns.message.from_wire(a_response(Kind.A, (NAME, 60, "A", ["192.0.2.1"])))
+    message = dns.message.from_wire(a_response(RecordKind.A, (NAME, 60, "A", ["192.0.2.1"])))
     message.set_rcode(dns.rcode.from_text(rcode))
-    found = read(message.to_wire(), Kind.A)
+    found = read(message.to_wire(), RecordKind.A)
     assert (found.rcode, found.data) == (int(dns.rcode.from_text(rcode)), ())
 
 
 def test_a_packet_that_was_cut_off_says_so() -> None:
-    packet = bytearray(a_response(Kind.A, (NAME, 60, "A", ["192.0.2.1"])))
+    packet = bytearray(a_response(RecordKind.A, (NAME, 60, "A", ["192.0.2.1"])))
     packet[2] |= 0x02
-    assert read(bytes(packet), Kind.A) == Answer(0, truncated=True)
+    assert read(bytes(packet), RecordKind.A) == DnsAnswer(0, truncated=True)
 
 
 def test_too_many_records_are_refused() -> None:
     many = [f"10.0.{i // 200}.{i % 200}" for i in range(257)]
     with pytest.raises(Malformed, match="too many"):
-        read(a_response(Kind.A, (NAME, 60, "A", many)), Kind.A)
-    assert len(read(a_response(Kind.A, (NAME, 60, "A", many[:256])), Kind.A).data) == 256
+        read(a_response(RecordKind.A, (NAME, 60, "A", many)), RecordKind.A)
+    assert len(read(a_response(RecordKind.A, (NAME, 60, "A", many[:256])), RecordKind.A).data) == 256
 
 
 def a_packet_with(owner: bytes) -> bytes:
-    asked = wire.question(NAME, Kind.A)
+    asked = wire.question(NAME, RecordKind.A)
     record = owner + b"\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04\x7f\0\0\1"
     return b"\x00\x07\x80\x00\x00\x01\x00\x01\x00\x00\x00\x00" + asked + record
 
 
-HERE = 12 + len(wire.question(NAME, Kind.A))
+HERE = 12 + len(wire.question(NAME, RecordKind.A))
 
 
 @pytest.mark.parametrize(
@@ -216,19 +218,19 @@ HERE = 12 + len(wire.question(NAME, Kind.A))
 )
 def test_a_name_that_turns_in_circles_or_never_ends_is_refused(owner: bytes) -> None:
     with pytest.raises(Malformed):
-        read(a_packet_with(owner), Kind.A)
+        read(a_packet_with(owner), RecordKind.A)
 
 
 def test_every_packet_that_ends_too_early_is_refused() -> None:
     packet = a_response(
-        Kind.TXT,
+        RecordKind.TXT,
         (NAME, 60, "CNAME", ["b.example."]),
         ("b.example", 60, "TXT", ['"one" "two"']),
     )
     whole = len(packet) - 11  # the OPT record at the end is never looked at
     for size in range(HERE, whole):
         with pytest.raises(Malformed):
-            read(packet[:size], Kind.TXT)
+            read(packet[:size], RecordKind.TXT)
 
 
 # ── data ──
@@ -261,18 +263,18 @@ records = st.one_of(
 )
 
 
-@given(owners, st.sampled_from(Kind), st.lists(records, max_size=8))
+@given(owners, st.sampled_from(RecordKind), st.lists(records, max_size=8))
 def test_what_another_library_writes_is_read_as_that_library_reads_it(
-    name: str, kind: Kind, parts: list[tuple[str, str, str]]
+    name: str, kind: RecordKind, parts: list[tuple[str, str, str]]
 ) -> None:
     packet = a_response(kind, *((owner, 60, type_, [value]) for owner, type_, value in parts), name=name)
     agree(packet, kind, name)
 
 
-@given(owners, st.sampled_from(Kind), st.lists(records, min_size=1, max_size=6), st.data())
+@given(owners, st.sampled_from(RecordKind), st.lists(records, min_size=1, max_size=6), st.data())
 @settings(max_examples=100)
 def test_a_damaged_packet_is_read_as_that_library_reads_it_or_refused(
-    name: str, kind: Kind, parts: list[tuple[str, str, str]], data: st.DataObject
+    name: str, kind: RecordKind, parts: list[tuple[str, str, str]], data: st.DataObject
 ) -> None:
     packet = bytearray(a_response(kind, *((owner, 60, type_, [value]) for owner, type_, value in parts), name=name))
     start = 12 + len(wire.question(name, kind))
@@ -281,7 +283,7 @@ def test_a_damaged_packet_is_read_as_that_library_reads_it_or_refused(
     agree(bytes(packet), kind, name)
 
 
-def agree(packet: bytes, kind: Kind, name: str) -> None:
+def agree(packet: bytes, kind: RecordKind, name: str) -> None:
     """Where both libraries can read a packet, they read the same; where ours cannot, it says so in its own words."""
     try:
         ours = read(packet, kind, name)
@@ -294,15 +296,15 @@ def agree(packet: bytes, kind: Kind, name: str) -> None:
     assert set(ours.data) == {rdata.to_wire() for rdata in theirs.answer or ()}
 
 
-@given(st.binary(max_size=400), st.sampled_from(Kind))
+@given(st.binary(max_size=400), st.sampled_from(RecordKind))
 @settings(max_examples=300)
-def test_no_packet_makes_anything_but_an_answer_or_a_refusal(rubbish: bytes, kind: Kind) -> None:
+def test_no_packet_makes_anything_but_an_answer_or_a_refusal(rubbish: bytes, kind: RecordKind) -> None:
     asked = wire.question(NAME, kind)
     for packet in (rubbish, b"\x00\x07\x80\x00\x00\x01" + rubbish[:6].ljust(6, b"\0") + asked + rubbish[6:]):
         wire.fits(packet, 7, asked)
         try:
             for data in wire.read(packet, asked).data:
-                wire.caa(data) if kind is Kind.CAA else wire.text(data)
+                wire.caa(data) if kind is RecordKind.CAA else wire.text(data)
         except Malformed:
             pass
 
@@ -310,8 +312,8 @@ def test_no_packet_makes_anything_but_an_answer_or_a_refusal(rubbish: bytes, kin
 def test_the_dearest_packet_is_still_cheap() -> None:
     """256 records whose names are all found by the longest way: bounded work, counted in bytes joined."""
     deep = b"".join(b"\x01a" for _ in range(120)) + b"\0"
-    asked = wire.question(NAME, Kind.A)
+    asked = wire.question(NAME, RecordKind.A)
     head = b"\x00\x07\x80\x00\x00\x01\x01\x00\x00\x00\x00\x00" + asked
     first = deep + b"\x00\x10\x00\x01\x00\x00\x00\x3c\x00\x00"
     again = bytes([0xC0 | len(head) >> 8, len(head) & 255]) + b"\x00\x10\x00\x01\x00\x00\x00\x3c\x00\x00"
-    assert read(head + first + again * 255, Kind.A).data == ()
+    assert read(head + first + again * 255, RecordKind.A).data == ()

@@ -1,4 +1,4 @@
-"""What goes back to a client: a status, headers, a body, and what is to be done once they are on their way."""
+"""Answers to ACME clients: a status, headers, a body, and a function to call once they are sent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import datetime
 from math import ceil
 from typing import Any, Final
 
-from holdfast.core.problem import Problem
+from holdfast.core.own_ca.problem import Problem
 
 Header = tuple[bytes, bytes]
 
@@ -21,16 +21,16 @@ _CHALLENGE: Final[Header] = (b"www-authenticate", b"JWS")  # RFC 9110 §15.5.2: 
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AcmeAnswer:
     status: int
     body: bytes = b""
     media: bytes = JSON
     headers: tuple[Header, ...] = ()
-    note: str = ""  # travels in the nonce of this answer, and comes back with whoever received it
+    note: str = ""  # travels in the nonce of this answer, and comes back with the client that received it
     sent: Callable[[], None] | None = None  # called when the last byte was handed to the connection
 
 
-class Refusal(Exception):
+class AcmeRefusal(Exception):
     """A problem that needs headers of its own, such as Allow."""
 
     def __init__(self, problem: Problem, *headers: Header) -> None:
@@ -39,11 +39,11 @@ class Refusal(Exception):
         self.headers = headers
 
 
-def json_answer(content: dict[str, Any], *headers: Header, status: int = 200) -> Answer:
-    return Answer(status, to_json(content), JSON, headers)
+def json_answer(content: dict[str, Any], *headers: Header, status: int = 200) -> AcmeAnswer:
+    return AcmeAnswer(status, to_json(content), JSON, headers)
 
 
-def problem_answer(problem: Problem, *headers: Header) -> Answer:
+def problem_answer(problem: Problem, *headers: Header) -> AcmeAnswer:
     extra = list(headers)
     if problem.retry_after is not None:
         extra.append(retry_after(problem.retry_after))
@@ -51,10 +51,10 @@ def problem_answer(problem: Problem, *headers: Header) -> Answer:
         extra.append(_CHALLENGE)
     if problem.type == "userActionRequired":  # §7.3.3
         extra.append(link(problem.instance, "terms-of-service"))
-    return Answer(problem.status, to_json(problem.to_json()), PROBLEM, tuple(extra))
+    return AcmeAnswer(problem.status, to_json(problem.to_json()), PROBLEM, tuple(extra))
 
 
-def to_json(content: dict[str, Any]) -> bytes:
+def to_json(content: dict[str, object]) -> bytes:
     return _ENCODER.encode(content).encode()
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from holdfast.acme import strict_json
-from holdfast.acme.answer import Answer, Header, json_answer, link, retry_after, rfc3339
-from holdfast.acme.call import Call, Face
-from holdfast.acme.place import Place
-from holdfast.core.problem import AcmeError
-from holdfast.operations import acme_certificates
+from holdfast.acme.answer import AcmeAnswer, Header, json_answer, link, retry_after, rfc3339
+from holdfast.acme.request import AcmeRequest, AcmeServices
+from holdfast.acme.resources import CaUrls
+from holdfast.core.own_ca.problem import AcmeError
+from holdfast.operations.acme import certificates
 from holdfast.pki import keys
 
 CHAIN: Final = "application/pem-certificate-chain"
@@ -21,38 +21,38 @@ SINGLE: Final = "application/pkix-cert"
 # ── Download ──
 
 
-async def certificate(face: Face, call: Call) -> Answer:
-    call.only_look()
-    place, certificate_id = call.place, call.args[0]
-    number = _chain_number(call)
-    found = await acme_certificates.download(face.desk, call.who, certificate_id)
+async def certificate(services: AcmeServices, request: AcmeRequest) -> AcmeAnswer:
+    request.only_look()
+    place, certificate_id = request.place, request.args[0]
+    number = _chain_number(request)
+    found = await certificates.download(services.acme_context, request.who, certificate_id)
     others = [n for n in range(len(place.ca.alternates) + 1) if n != number]
     headers = [link(place.certificate(certificate_id, n), "alternate") for n in others]
     media, body = CHAIN, _pem(found.der) + _chain(place, number)
-    if wants_single(call.accept):
+    if wants_single(request.accept):
         media, body = SINGLE, found.der
-        headers.append(link(face.desk.policy.issuer_url(place.ca.id), "up"))
-    return Answer(
+        headers.append(link(services.acme_context.policy.issuer_url(place.ca.id), "up"))
+    return AcmeAnswer(
         200,
         body,
         media.encode(),
         tuple(headers),
         note=certificate_id,
-        sent=partial(acme_certificates.fetched, face.desk, call.who.account, certificate_id),
+        sent=partial(certificates.fetched, services.acme_context, request.who.account, certificate_id),
     )
 
 
-def _chain_number(call: Call) -> int:
+def _chain_number(request: AcmeRequest) -> int:
     """0 is the chain that clients get first; alternates have a number of their own."""
-    if len(call.args) == 1:
+    if len(request.args) == 1:
         return 0
-    numbers = {str(n): n for n in range(1, len(call.place.ca.alternates) + 1)}
-    if call.args[1] not in numbers:
+    numbers = {str(n): n for n in range(1, len(request.place.ca.alternates) + 1)}
+    if request.args[1] not in numbers:
         raise AcmeError.malformed("There is no such chain.", status=404)
-    return numbers[call.args[1]]
+    return numbers[request.args[1]]
 
 
-def _chain(place: Place, number: int) -> bytes:
+def _chain(place: CaUrls, number: int) -> bytes:
     return place.ca.chain_pem if number == 0 else place.ca.alternates[number - 1]
 
 
@@ -64,7 +64,7 @@ def _pem(der: bytes) -> bytes:
 
 
 def wants_single(accept: str) -> bool:
-    """Whether a client prefers the certificate alone, in DER. Whatever else it asks for, it gets the chain."""
+    """Whether a client prefers the certificate alone, in DER. For any other media type, it gets the chain."""
     if SINGLE not in accept:
         return False
     weights = dict(map(_weight, accept.split(",")))
@@ -85,23 +85,23 @@ def _weight(offer: str) -> tuple[str, float]:
 # ── Revocation ──
 
 
-async def revoke_cert(face: Face, call: Call) -> Answer:
-    """For an account, or for the certificate's own key; who may, the operation knows."""
-    content = call.content
+async def revoke_cert(services: AcmeServices, request: AcmeRequest) -> AcmeAnswer:
+    """Signed by an account, or by the certificate's own key; the operation decides whether that one may revoke."""
+    content = request.content
     try:
         der = strict_json.decode(content.get("certificate"))
     except ValueError:
         raise AcmeError.malformed("certificate is not a text in base64url without padding.") from None
-    signed = call.signed
+    signed = request.signed
     who = None if signed is None else signed.who
-    spki = keys.spki(call.key.public) if who is None else None
-    await acme_certificates.revoke(
-        face.desk, call.place.ca, der, _reason(content.get("reason")), who=who, key_spki=spki
+    spki = keys.spki(request.key.public) if who is None else None
+    await certificates.revoke(
+        services.acme_context, request.place.ca, der, _reason(content.get("reason")), who=who, key_spki=spki
     )
-    return Answer(200)
+    return AcmeAnswer(200)
 
 
-def _reason(value: Any) -> int | None:
+def _reason(value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
@@ -112,8 +112,8 @@ def _reason(value: Any) -> int | None:
 # ── Renewal information ──
 
 
-async def renewal_info(face: Face, call: Call) -> Answer:
-    window = await acme_certificates.renewal_info(face.desk, call.place.ca, call.args[0])
+async def renewal_info(services: AcmeServices, request: AcmeRequest) -> AcmeAnswer:
+    window = await certificates.renewal_info(services.acme_context, request.place.ca, request.args[0])
     shown = {"suggestedWindow": {"start": rfc3339(window.start), "end": rfc3339(window.end)}}
-    wait: Header = retry_after(acme_certificates.RENEWAL_RETRY_AFTER)
+    wait: Header = retry_after(certificates.RENEWAL_RETRY_AFTER)
     return json_answer(shown, wait)

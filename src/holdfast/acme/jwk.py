@@ -1,4 +1,4 @@
-"""Account keys: JSON Web Keys (RFC 7517, 7518, 8037), their thumbprints (RFC 7638), and what they signed."""
+"""Account keys: JSON Web Keys (RFC 7517, 7518, 8037), their thumbprints (RFC 7638), and their signatures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 
 from holdfast.acme import strict_json
 from holdfast.core import base64url
-from holdfast.core.problem import AcmeError
+from holdfast.core.own_ca.problem import AcmeError
 from holdfast.pki.keys import RSA_BITS, PublicKey, check_key
 from holdfast.pki.refused import KeyRefused
 
-Algorithm = Literal["ES256", "ES384", "EdDSA", "RS256"]
-ALGORITHMS: Final[tuple[Algorithm, ...]] = ("ES256", "ES384", "EdDSA", "RS256")
+JwsAlgorithm = Literal["ES256", "ES384", "EdDSA", "RS256"]
+ALGORITHMS: Final[tuple[JwsAlgorithm, ...]] = ("ES256", "ES384", "EdDSA", "RS256")
 
 # The members that make a key what it is, in the order of RFC 7638 §3.3: over these the thumbprint is taken, and they
 # are all that is kept.
@@ -36,7 +36,7 @@ _KEPT: Final = 4096  # keys of the accounts that were active last, about 2 KiB e
 class _Curve:
     curve: ec.EllipticCurve
     size: int  # of a coordinate, and of half a signature, in octets
-    alg: Algorithm
+    alg: JwsAlgorithm
     ecdsa: ec.ECDSA
 
 
@@ -54,11 +54,11 @@ class AccountKey:
     """A public key that may sign requests. Two are equal if their thumbprints are."""
 
     thumbprint: str  # base64url of SHA-256 (RFC 7638)
-    alg: Algorithm = field(compare=False)  # the one algorithm that this key signs with
+    alg: JwsAlgorithm = field(compare=False)  # the one algorithm that this key signs with
     members: Mapping[str, str] = field(compare=False)  # the public JWK in its canonical form
     public: PublicKey = field(compare=False)
 
-    def is_jwk(self, jwk: Mapping[str, Any]) -> bool:
+    def is_jwk(self, jwk: Mapping[str, object]) -> bool:
         """Whether a JWK is this key: every member has one spelling, so comparing texts is enough."""
         return all(jwk.get(name) == value for name, value in self.members.items())
 
@@ -90,8 +90,8 @@ def _dss(signature: bytes, size: int) -> bytes:
 # ── Reading ──
 
 
-def parse(jwk: Mapping[str, Any]) -> AccountKey:
-    """The key that a client presents; badPublicKey says why we do not take it."""
+def parse(jwk: Mapping[str, object]) -> AccountKey:
+    """The key that a client presents; badPublicKey says why it is refused."""
     if not _PRIVATE.isdisjoint(jwk):
         raise AcmeError.bad_public_key("The JWK has private members: this key is no longer secret, so use another.")
     try:
@@ -120,7 +120,7 @@ def _canonical(members: Mapping[str, str]) -> str:
     return json.dumps(dict(members), separators=(",", ":"))
 
 
-def _read(jwk: Mapping[str, Any]) -> AccountKey:
+def _read(jwk: Mapping[str, object]) -> AccountKey:
     kty = jwk.get("kty")
     if not isinstance(kty, str) or kty not in _MEMBERS:
         raise ValueError("kty must be EC, OKP or RSA")
@@ -130,7 +130,7 @@ def _read(jwk: Mapping[str, Any]) -> AccountKey:
     return AccountKey(base64url.encode(digest), alg, members, public)
 
 
-def _text(jwk: Mapping[str, Any], name: str) -> str:
+def _text(jwk: Mapping[str, object], name: str) -> str:
     value = jwk.get(name)
     if not isinstance(value, str):
         raise ValueError(f"{name} is missing, or is not a text")
@@ -147,7 +147,7 @@ def _octets(members: Mapping[str, str], name: str, size: int | None = None) -> b
     return octets
 
 
-def _ec(members: Mapping[str, str]) -> tuple[Algorithm, PublicKey]:
+def _ec(members: Mapping[str, str]) -> tuple[JwsAlgorithm, PublicKey]:
     curve = _CURVES.get(members["crv"])
     if curve is None:
         raise ValueError("crv must be P-256 or P-384 for an EC key")
@@ -158,7 +158,7 @@ def _ec(members: Mapping[str, str]) -> tuple[Algorithm, PublicKey]:
         raise ValueError(f"x and y are not a point of {members['crv']}") from None
 
 
-def _rsa(members: Mapping[str, str]) -> tuple[Algorithm, PublicKey]:
+def _rsa(members: Mapping[str, str]) -> tuple[JwsAlgorithm, PublicKey]:
     n = _number(members, "n", RSA_BITS[1] // 8)
     e = _number(members, "e", _MAX_EXPONENT)
     return "RS256", rsa.RSAPublicNumbers(e, n).public_key()
@@ -184,12 +184,12 @@ _ROOT: Final = (
 _SMALL_ORDER: Final = frozenset({0, 1, _P - 1, _ROOT, _P - _ROOT})
 
 
-def _okp(members: Mapping[str, str]) -> tuple[Algorithm, PublicKey]:
+def _okp(members: Mapping[str, str]) -> tuple[JwsAlgorithm, PublicKey]:
     if members["crv"] != "Ed25519":
         raise ValueError("crv must be Ed25519 for an OKP key")
     x = _octets(members, "x", 32)
     if not _is_sound_point(x):
-        raise ValueError("x is not a point of Ed25519, or one with which anybody could sign")
+        raise ValueError("x is not a point of Ed25519, or a point with which anyone could sign")
     return "EdDSA", ed25519.Ed25519PublicKey.from_public_bytes(x)
 
 

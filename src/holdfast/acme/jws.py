@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from holdfast.acme import jwk as jwks
 from holdfast.acme import strict_json
 from holdfast.acme.jwk import ALGORITHMS, AccountKey
-from holdfast.core.problem import AcmeError
+from holdfast.core.own_ca.problem import AcmeError
 from holdfast.secret import Secret
 
 MAX_BODY: Final = strict_json.MAX_SIZE
@@ -28,7 +28,7 @@ _SOME_NONCE: Final = re.compile(rb'"nonce"\s*:\s*"([A-Za-z0-9_-]+)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unverified:
-    """What a JWS claims. Exactly one of `kid` and `jwk` is set."""
+    """The unverified content of a JWS. Exactly one of `kid` and `jwk` is set."""
 
     alg: str
     nonce: str  # empty in the inner JWS of keyChange and in an external account binding
@@ -50,7 +50,7 @@ class Unverified:
 
 
 def parse(body: bytes) -> Unverified:
-    """Read the body of a POST. AcmeError is all that it raises, whatever the bytes are."""
+    """Read the body of a POST. It raises AcmeError alone, for any bytes."""
     parts = _parts(strict_json.loads(body, limit=MAX_BODY), "the JWS")
     alg = _algorithm(parts, ALGORITHMS)
     if ("jwk" in parts.header) == ("kid" in parts.header):
@@ -61,7 +61,7 @@ def parse(body: bytes) -> Unverified:
 
 
 def check(unverified: Unverified, key: AccountKey) -> None:
-    """Believe it, or raise. The algorithm is the key's own: what the header says may agree, and decides nothing."""
+    """Verify the signature, or raise. The algorithm is the key's own: the header may agree, and decides nothing."""
     if unverified.alg != key.alg:
         raise AcmeError.bad_signature_algorithm(
             f"The JWS says {unverified.alg}, but this key signs with {key.alg}.", algorithms=(key.alg,)
@@ -70,7 +70,7 @@ def check(unverified: Unverified, key: AccountKey) -> None:
         raise AcmeError.malformed("The signature of the JWS is not one of this key over this content.")
 
 
-def payload_json(unverified: Unverified) -> dict[str, Any]:
+def payload_json(unverified: Unverified) -> dict[str, object]:
     """The payload of a request that must have one."""
     if unverified.is_post_as_get:
         raise AcmeError.malformed("The payload is empty, and a JSON object is needed here.")
@@ -148,7 +148,7 @@ def _parts(envelope: object, what: str) -> _Parts:
     """Take the flattened serialization apart.
 
     Members that we do not know are ignored (RFC 7515 §7.2.1). Those of the other serialization and the unprotected
-    header are known, and refused (RFC 8555 §6.2): what they say is not signed, or signed by somebody else.
+    header are known, and refused (RFC 8555 §6.2): their content is not signed, or signed by another party.
     """
     if not isinstance(envelope, dict):
         raise AcmeError.malformed(f"A flattened JWS is a JSON object, and {what} is not.")
@@ -177,7 +177,7 @@ def _claim(parts: _Parts, *, alg: str, kid: str | None, jwk: AccountKey | None, 
     )
 
 
-def _octets(envelope: Mapping[str, Any], name: str, what: str) -> bytes:
+def _octets(envelope: Mapping[str, object], name: str, what: str) -> bytes:
     if name not in envelope:
         raise AcmeError.malformed(f"{name} is missing in {what}.")
     try:
@@ -216,7 +216,7 @@ def _presented_key(parts: _Parts, alg: str) -> AccountKey:
 def _nonce(parts: _Parts) -> str:
     """Two errors, as §6.5 and §6.5.2 ask: no nonce is a bad nonce, and one that is not base64url is malformed.
 
-    Unused bits are left to whoever opens it: a nonce of ours with its last character changed is a bad one.
+    Unused bits are left to the code that opens the nonce: a nonce of ours with its last character changed is a bad one.
     """
     nonce = parts.header.get("nonce", "")
     if not isinstance(nonce, str) or not _BASE64URL.fullmatch(nonce) or len(nonce) % 4 == 1:

@@ -1,7 +1,7 @@
 """Replay-Nonce (RFC 8555 §6.5): nonces that prove themselves, so that only the redeemed ones need be remembered.
 
-A nonce says which key made it and when, and may carry a note; a MAC over all of it means that we made it. Whoever
-starts with an empty `Redeemed` must also start with a new key: else what was redeemed before could be used again.
+A nonce says which key made it and when, and may carry a note; a MAC over all of it means that we made it. A process
+that starts with an empty `Redeemed` must also start with a new key: else a nonce redeemed before could be used again.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from typing import Final
+from typing import Final, Protocol
 
 from holdfast.acme import strict_json
 from holdfast.core import base64url
-from holdfast.ports import Random
+from holdfast.operations.acme import context as acme_operations
+from holdfast.operations.acme.context import AcmeContext
+from holdfast.ports import Clock, Random
 
 VERSION: Final = 1
 MAX_NOTE: Final = 40
@@ -42,13 +44,13 @@ class NonceKey:
 
 @dataclass(frozen=True, slots=True)
 class Minted:
-    """A nonce that is ours and not too old. Whether it is used for the first time, `Redeemed` knows."""
+    """A nonce that is ours and not too old. `Redeemed` tells whether it is used for the first time."""
 
     note: str
     raw: bytes
 
 
-def mint(key: NonceKey, now: datetime, random: Random, note: str = "") -> str:
+def mint_nonce(key: NonceKey, now: datetime, random: Random, note: str = "") -> str:
     """A new nonce. The note is not hidden, and comes back only if the client received this nonce."""
     told = note.encode("ascii")
     if len(told) > MAX_NOTE:
@@ -57,8 +59,8 @@ def mint(key: NonceKey, now: datetime, random: Random, note: str = "") -> str:
     return base64url.encode(content + _mac(key, content))
 
 
-def open(text: str, keys: Mapping[int, NonceKey], now: datetime, life: timedelta) -> Minted | None:  # noqa: A001
-    """What a client sent back, if one of these keys made it within `life`; else None, and the answer is badNonce."""
+def open_nonce(text: str, keys: Mapping[int, NonceKey], now: datetime, life: timedelta) -> Minted | None:
+    """The nonce that a client sent, if one of these keys made it within `life`; else None: badNonce."""
     try:
         raw = strict_json.decode(text)
     except ValueError:
@@ -82,8 +84,8 @@ def _mac(key: NonceKey, content: bytes) -> bytes:
 class Redeemed:
     """Which nonces were used, for as long as they could be used again.
 
-    They are kept by the time they were made, and forgotten in lots. What is as old as a forgotten lot is refused,
-    whatever the clock says by then; so `now` should come from a clock that only grows (the time of the start, and the
+    They are kept by the time they were made, and forgotten in lots. A nonce as old as a forgotten lot is refused,
+    also if the clock was set back; so `now` should come from a clock that only grows (the time of the start, and the
     monotonic seconds since): after a jump ahead and back, every nonce would be refused until the clock caught up.
     """
 
@@ -99,7 +101,7 @@ class Redeemed:
         return self._size
 
     def redeem(self, raw: bytes, now: datetime) -> bool:
-        """True the first time, for a nonce that `open` has accepted; False ever after."""
+        """True the first time, for a nonce that `open_nonce` has accepted; False ever after."""
         self._forget(int(now.timestamp()))
         number = _HEAD.unpack_from(raw)[2] // self._width
         if number < self._first:
@@ -122,3 +124,124 @@ class Redeemed:
             self._first = first
             for number in [number for number in self._lots if number < first]:
                 self._size -= len(self._lots.pop(number))
+
+
+# ── Which nonces were used ──
+# Used nonces (RFC 8555 §6.5) are remembered by this process, or by all replicas together.
+
+
+LIFE: Final = timedelta(hours=1)
+KEPT_FOR: Final = 2 * LIFE  # a replica whose clock is late takes nonces for longer than they live
+LOOK_AGAIN_AFTER: Final = 0.2  # seconds; garbage must not make us ask the store each time
+
+
+class Nonces(Protocol):
+    async def mint(self, note: str = "") -> str:
+        """A new nonce, for one answer."""
+
+    async def redeem(self, text: str) -> Minted | None:
+        """The nonce that a client sent, if it is ours, not too old, and used for the first time."""
+
+    async def sweep(self) -> int:
+        """Forget redeemed nonces that are too old to be used again."""
+
+
+def nonces_for(acme_context: AcmeContext, clock: Clock, *, shared: bool) -> Nonces:
+    return SharedNonces(acme_context, clock) if shared else OwnNonces(clock, acme_context.random)
+
+
+class OwnNonces:
+    """All in memory, with a new key at each start: nonces redeemed before the start cannot be opened any more."""
+
+    def __init__(self, clock: Clock, random: Random) -> None:
+        self._clock, self._random = clock, random
+        self._key = NonceKey(int.from_bytes(random.token(4), "big"), random.token(32))
+        self._keys = {self._key.id: self._key}
+        self._redeemed = Redeemed(LIFE)
+        self._started_at, self._started = clock.now(), clock.monotonic()
+
+    async def mint(self, note: str = "") -> str:
+        return mint_nonce(self._key, self._now(), self._random, note)
+
+    async def redeem(self, text: str) -> Minted | None:
+        now = self._now()
+        minted = open_nonce(text, self._keys, now, LIFE)
+        return minted if minted is not None and self._redeemed.redeem(minted.raw, now) else None
+
+    async def sweep(self) -> int:
+        return 0  # it forgets while it redeems
+
+    def _now(self) -> datetime:
+        """A time that only grows: setting the clock must not void every nonce, nor bring old ones back."""
+        return self._started_at + timedelta(seconds=self._clock.monotonic() - self._started)
+
+
+class SharedNonces:
+    """Each replica takes the nonces of every other, once among all of them."""
+
+    def __init__(self, acme_context: AcmeContext, clock: Clock) -> None:
+        self._db, self._random, self._clock = acme_context.db, acme_context.random, clock
+        self._keys: dict[int, NonceKey] = {}
+        self._looked = float("-inf")
+
+    async def mint(self, note: str = "") -> str:
+        if not self._keys:
+            await self._look()
+        key = next(iter(self._keys.values()))
+        return mint_nonce(key, self._clock.now(), self._random, note)
+
+    async def redeem(self, text: str) -> Minted | None:
+        minted = self._open(text)
+        if minted is None and self._clock.monotonic() - self._looked > LOOK_AGAIN_AFTER:
+            await self._look()  # another replica may have made a key since
+            minted = self._open(text)
+        if minted is None:
+            return None
+        key: int = _HEAD.unpack_from(minted.raw)[1]
+        outcome = await acme_operations.redeem_nonce(self._db, key, minted.raw)
+        if outcome == "key lost":
+            await self._look()
+        return minted if outcome == "first" else None
+
+    async def sweep(self) -> int:
+        old = int((self._clock.now() - KEPT_FOR).timestamp())
+        gone = 0
+        for key in list(self._keys):
+            first, last = _HEAD.pack(VERSION, key, 0), _HEAD.pack(VERSION, key, old)
+            gone += await acme_operations.forget_nonces(self._db, first, last)
+        return gone
+
+    def _open(self, text: str) -> Minted | None:
+        return open_nonce(text, self._keys, self._clock.now(), LIFE)
+
+    async def _look(self) -> None:
+        self._looked = self._clock.monotonic()
+        found = await acme_operations.nonce_keys(self._db, self._random)
+        self._keys = {key: NonceKey(key, secret) for key, secret in found.items()}
+
+
+# ── Refusing nonces on purpose ──
+# Refuses good nonces on purpose, to try clients out: a share of requests at their first try, and never twice in a row.
+#
+# Several clients try again only once: the test shows whether they do, not how often.
+
+
+MAX_REFUSED: Final = 10_000  # requests remembered as refused; beyond that, nothing is refused
+
+
+class NonceChaos:
+    def __init__(self, percent: int) -> None:
+        self._percent = percent
+        self._refused: set[tuple[str, str]] = set()
+
+    def refuses(self, key: str, url: str, random: Random) -> bool:
+        """Whether this request of this key is to be refused now."""
+        if not self._percent:
+            return False
+        if (key, url) in self._refused:
+            self._refused.discard((key, url))
+            return False
+        if len(self._refused) >= MAX_REFUSED or random.uniform(0, 100) >= self._percent:
+            return False
+        self._refused.add((key, url))
+        return True

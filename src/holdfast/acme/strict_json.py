@@ -1,4 +1,4 @@
-"""What clients send, read strictly: JSON (RFC 8259, RFC 7493) and base64url (RFC 7515 §2); all else is malformed."""
+"""Strict parsers for input of clients: JSON (RFC 8259, RFC 7493) and base64url (RFC 7515 §2); all else is malformed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from binascii import a2b_base64
 from collections.abc import Iterator
 from math import isfinite
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
-from holdfast.core.problem import AcmeError
+from holdfast.core.own_ca.problem import AcmeError
 
 MAX_SIZE: Final = 64 * 1024
 MAX_DEPTH: Final = 16
@@ -19,7 +19,7 @@ MAX_INTEGER: Final = 2**53 - 1  # beyond this, readers of JSON disagree about th
 # ── JSON ──
 
 
-def loads(data: bytes, what: str = "The body", *, limit: int = MAX_SIZE) -> Any:
+def loads(data: bytes, what: str = "The body", *, limit: int = MAX_SIZE) -> object:
     """The value of a JSON text. `what` begins the sentence that a client reads if it is not one."""
     if len(data) > limit:
         raise AcmeError.malformed(f"{what} is larger than {limit} bytes.", status=413)
@@ -36,7 +36,7 @@ def loads(data: bytes, what: str = "The body", *, limit: int = MAX_SIZE) -> Any:
     return value
 
 
-def loads_object(data: bytes, what: str = "The body", *, limit: int = MAX_SIZE) -> dict[str, Any]:
+def loads_object(data: bytes, what: str = "The body", *, limit: int = MAX_SIZE) -> dict[str, object]:
     value = loads(data, what, limit=limit)
     if not isinstance(value, dict):
         raise AcmeError.malformed(f"{what} is not a JSON object.")
@@ -50,7 +50,7 @@ _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def too_deep(data: bytes) -> bool:
-    """Each round takes the innermost brackets away: what is left after the last is too deep, or has no partner."""
+    """Each round takes the innermost brackets away: brackets left at the end are too deep, or have no partner."""
     if data.count(b"{") + data.count(b"[") <= MAX_DEPTH:
         return False  # nearly every request
     left = _TEXT.sub(b"", data).translate(_BRACKETS, _NO_BRACKETS)
@@ -59,7 +59,7 @@ def too_deep(data: bytes) -> bool:
     return left != b""
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):  # json would keep the last, another reader the first
         raise ValueError("a member appears twice")
@@ -88,7 +88,7 @@ _DECODER: Final = json.JSONDecoder(
 _BAD_TEXT: Final = re.compile("[\0\ud800-\udfff]")  # PostgreSQL stores neither, and no field of ACME has a use for them
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _texts(value: object) -> Iterator[str]:
     match value:
         case str():
             yield value

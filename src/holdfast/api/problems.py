@@ -1,24 +1,27 @@
-"""Errors become answers in one place: problem+json (RFC 9457) with a code, whether to try again, the request's id."""
+"""Errors become answers here: problem+json (RFC 9457) with a code, whether to try again, and mistakes by field."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from math import ceil
 from typing import Any, Final
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Match
 
-from holdfast.api import mistakes
 from holdfast.api.codes import doc
-from holdfast.errors import OutcomeUnknown, StoreError, UserError
-from holdfast.operations.certificates import Stale
+from holdfast.errors import OutcomeUnknown, StoreError, TryLater, UserError
+from holdfast.operations.certificates.lifecycle import Stale
 from holdfast.telemetry import Log
+
+JsonObject = dict[str, Any]
 
 MEDIA_TYPE: Final = "application/problem+json"
 METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
@@ -57,14 +60,8 @@ _PLAINLY: Final = {
     404: "There is no such address here; none ends with a slash.",
     405: "This address is there, and cannot be asked that way.",
 }
-# What any route may answer, for the OpenAPI document.
-RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
-    status: {
-        "description": TITLES[status],
-        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-    }
-    for status in (400, 401, 403, 404, 405, 409, 412, 413, 415, 422, 428, 429, 500, 503)
-}
+# What any route may answer.
+STATUSES: Final = (400, 401, 403, 404, 405, 409, 412, 413, 415, 422, 428, 429, 500, 503)
 
 
 def problem(
@@ -102,7 +99,7 @@ def _now(request: Request) -> datetime:
     return now
 
 
-def install(app: FastAPI, log: Log) -> None:
+def install(app: Starlette, log: Log) -> None:
     async def of_user(request: Request, error: Exception) -> Response:
         if not isinstance(error, UserError):
             raise error
@@ -121,15 +118,19 @@ def install(app: FastAPI, log: Log) -> None:
         detail = f"The store cannot answer now: {error}."
         return problem(request, 503, code, detail, hint=hint if unknown else "Try again.", after=SOON)
 
+    async def of_remote(request: Request, error: Exception) -> Response:
+        detail = f"{str(error).removesuffix('.')}."
+        return problem(request, 503, "try-later", detail, hint="Try again, or look at that remote.", after=SOON)
+
     async def of_shape(request: Request, error: Exception) -> Response:
-        found = error.errors() if isinstance(error, RequestValidationError) else []
+        found: Sequence[Any] = error.errors if isinstance(error, InvalidInput) else []
         if any(each["loc"] == ("body",) for each in found) and not _says_json(request):
             detail = "The body is to be JSON, and its Content-Type does not say so."
             return problem(request, 415, "unsupported-media-type", detail, hint="Send Content-Type: application/json.")
         errors = [Mistake(pointer=_pointer(_loc(each)), detail=_words(each)) for each in found[:20]]
-        told = " ".join(f"{mistakes.place(each.pointer)}: {each.detail}" for each in errors[:3])
+        told = " ".join(f"{place(each.pointer)}: {each.detail}" for each in errors[:3])
         detail = told or "The request cannot be read."
-        return problem(request, 422, "invalid-request", detail, hint=mistakes.HINT, errors=errors)
+        return problem(request, 422, "invalid-request", detail, hint=HINT, errors=errors)
 
     async def of_http(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
@@ -148,7 +149,8 @@ def install(app: FastAPI, log: Log) -> None:
     app.add_exception_handler(Stale, stale)
     app.add_exception_handler(UserError, of_user)
     app.add_exception_handler(StoreError, of_store)
-    app.add_exception_handler(RequestValidationError, of_shape)
+    app.add_exception_handler(TryLater, of_remote)
+    app.add_exception_handler(InvalidInput, of_shape)
     app.add_exception_handler(HTTPException, of_http)
     app.add_exception_handler(Exception, of_us)
 
@@ -166,16 +168,16 @@ def _loc(error: Mapping[str, Any]) -> Any:
 def _words(error: Mapping[str, Any]) -> str:
     given = error.get("input")
     if isinstance(given, float) and given != given:  # NaN is within no bounds, and they are not what is wrong
-        return mistakes.words("finite_number", {})
-    return mistakes.words(str(error["type"]), error.get("ctx") or {})
+        return words("finite_number", {})
+    return words(str(error["type"]), error.get("ctx") or {})
 
 
-def _methods(app: FastAPI, request: Request) -> set[str]:
+def _methods(app: Starlette, request: Request) -> set[str]:
     """Of all routes with this path: the router names only those of the first."""
     return {method for method in METHODS if _would_answer(app, {**request.scope, "method": method})}
 
 
-def _would_answer(app: FastAPI, scope: dict[str, Any]) -> bool:
+def _would_answer(app: Starlette, scope: JsonObject) -> bool:
     return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
 
 
@@ -183,3 +185,117 @@ def _pointer(place: Any) -> str:
     """What the caller calls things is in it, too: on a terminal or in a log it must not be more than text."""
     path = "/" + "/".join(str(each).replace("~", "~0").replace("/", "~1") for each in place)
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in path)
+
+
+class InvalidInput(Exception):
+    """An input with mistakes, each as pydantic writes them: type, loc, ctx, input."""
+
+    def __init__(self, errors: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.errors = list(errors)
+
+
+def unknown_parameter(name: str, known: Sequence[str]) -> JsonObject:
+    """A filter that is misspelt would select everything: it is refused, and the nearest name is suggested."""
+    near = get_close_matches(name[:100], sorted(known), n=1, cutoff=0.0)
+    return {"type": "unknown_parameter", "loc": ("query", name[:100]), "ctx": {"near": near[0] if near else ""}}
+
+
+HINT: Final = "Correct it and send it again; docs/reference/api.md has every field with its bounds."
+
+# Each pattern of the shapes, in words; a test sees to it that none is left out.
+PATTERNS: Final[Mapping[str, str]] = {
+    r"^[^\x00-\x1f\x7f]{1,253}$": "It has 1 to 253 characters, without control characters.",
+    r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$": (
+        "A label's name has 1 to 63 letters, digits and . _ / -, and begins with a letter or a digit: team, app/tier."
+    ),
+    r"^[A-Za-z0-9._:/@+-]{0,63}$": "A label's value has at most 63 letters, digits and . _ : / @ + -, and no spaces.",
+    r"^[A-Za-z0-9._:/@+-]{0,100}$": "An owner has at most 100 letters, digits and . _ : / @ + -, and no spaces.",
+    r"^[^\x00-\x08\x0b-\x1f\x7f]{0,500}$": "It has at most 500 characters, without control characters.",
+    r"^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$": (
+        "It has 1 to 63 lower-case letters, digits and inner hyphens: corp-ca, on-call."
+    ),
+    r"^[A-Za-z0-9_.@+-]{1,80}$": "It has 1 to 80 letters, digits and _ . @ + -, and no spaces.",
+    r"^[!-~]{1,255}$": "It has 1 to 255 printable ASCII characters, and no spaces.",
+}
+
+_Words = Callable[[Mapping[str, Any]], str]
+
+
+def _fixed(text: str) -> _Words:
+    return lambda ctx: text
+
+
+def _many(ctx: Mapping[str, Any]) -> str:
+    return f"There are {_number(ctx) or 'more'}, and at most {ctx['max_length']} are allowed."
+
+
+def _few(ctx: Mapping[str, Any]) -> str:
+    return f"There are {_number(ctx) or 'fewer'}, and at least {ctx['min_length']} must be given."
+
+
+def _number(ctx: Mapping[str, Any]) -> str:
+    """Of a table it is not told."""
+    found = ctx.get("actual_length")
+    return "" if found is None else str(found)
+
+
+def _listed(expected: str) -> str:
+    """Values alone: pydantic names members of an enumeration as <Role.ADMIN: 'admin'>."""
+    return re.sub(r"<[^:>]+: ('[^']*')>", r"\1", expected).replace(" or ", ", ")
+
+
+def _unknown(near: str) -> str:
+    return f"There is no such parameter here; the nearest is {near}." if near else "There are no parameters here."
+
+
+_KINDS: Final[Mapping[str, _Words]] = {
+    "missing": _fixed("It must be given."),
+    "extra_forbidden": _fixed("There is no such field: it may be misspelt."),
+    "unknown_parameter": lambda ctx: _unknown(str(ctx.get("near", ""))),
+    "json_invalid": lambda ctx: f"The body is not JSON: {ctx.get('error', 'it ends too early')}.",
+    "string_pattern_mismatch": lambda ctx: PATTERNS.get(str(ctx.get("pattern")), "It has characters that cannot be."),
+    "string_too_long": lambda ctx: f"It is longer than the {ctx['max_length']} characters that are allowed.",
+    "string_too_short": lambda ctx: f"It is shorter than the {ctx['min_length']} characters that it needs.",
+    "too_long": _many,
+    "too_short": _few,
+    "greater_than_equal": lambda ctx: f"It is at least {ctx['ge']:g}.",
+    "greater_than": lambda ctx: f"It is more than {ctx['gt']:g}.",
+    "less_than_equal": lambda ctx: f"It is at most {ctx['le']:g}.",
+    "less_than": lambda ctx: f"It is less than {ctx['lt']:g}.",
+    "finite_number": _fixed("It is a number, and not infinite."),
+    "literal_error": lambda ctx: f"It is one of {_listed(ctx['expected'])}.",
+    "enum": lambda ctx: f"It is one of {_listed(ctx['expected'])}.",
+    "value_error": lambda ctx: f"{_sentence(str(ctx.get('error', 'it cannot be used')))}",
+    "int_from_float": _fixed("It is a whole number."),
+    "none_required": _fixed("It is left out, or null."),
+}
+# The first words of the others, by what they begin with.
+_TYPES: Final[Mapping[str, str]] = {
+    "string": "It is a text.",
+    "int": "It is a whole number.",
+    "float": "It is a number.",
+    "bool": "It is true or false.",
+    "list": "It is a list.",
+    "dict": "It is a table of names and values.",
+    "model": "It is a table of fields.",
+    "datetime": "It is a time, written as 2030-01-31T12:00:00Z.",
+}
+
+
+def words(kind: str, context: Mapping[str, Any]) -> str:
+    """A sentence about one mistake, as pydantic names it."""
+    if kind in _KINDS:
+        return _KINDS[kind](context)
+    return _TYPES.get(kind.split("_")[0], "It has another form than is needed here.")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def place(pointer: str) -> str:
+    """As people say it: the field, without the part of the request that it is in."""
+    parts = pointer.strip("/").split("/")
+    inner = parts[1:] if parts[0] in ("body", "query", "path", "header") else parts
+    return ".".join(inner).replace("~1", "/").replace("~0", "~") or "The request"

@@ -1,33 +1,29 @@
-"""What commands about certificates begin with; light, so that their help pages are quick."""
+"""Connect a command to the server; this module is light, so that help pages are quick."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from holdfast.cli.config import settings
-from holdfast.config import SERVER_VARIABLE
+from holdfast.cli.everywhere import chosen
+from holdfast.cli.installation.config import settings
 
 if TYPE_CHECKING:
     from holdfast.cli.client import Client
     from holdfast.ports import Clock
 
-ServerOption = Annotated[
-    str | None,
-    typer.Option("--server", envvar=SERVER_VARIABLE, show_envvar=True, help="Address of a server elsewhere."),
-]
-
 
 @contextmanager
-def connected(config: Path | None, server: str | None) -> Iterator[Client]:
-    """A line to the server that is named, or else to the one of this machine."""
+def connected(*, offline: bool = False) -> Iterator[Client]:
+    """Connect to the server that --server names, or to the one of this machine.
+
+    `offline`: the operation works on the store, too, while no server runs on this machine.
+    """
     from holdfast.cli import client
 
-    with client.elsewhere(server) if server else client.here(settings(config)) as line:
+    here, server = client.here_or_store if offline else client.here, chosen().server
+    with client.elsewhere(server) if server else here(settings()) as line:
         yield line
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 from collections.abc import AsyncIterator, Generator, Iterator, Mapping
@@ -12,8 +13,7 @@ from urllib.parse import quote
 
 import httpx2
 
-from holdfast.cli import contexts
-from holdfast.cli.reaching import user_name
+from holdfast.cli.installation import contexts
 from holdfast.config import CONTEXT_VARIABLE, SERVER_VARIABLE, SOCKET_NAME, TOKEN_VARIABLE, Settings
 from holdfast.errors import Usage, UserError
 
@@ -25,7 +25,7 @@ _FACTS: Final = (("request", "request_id"), ("retry at", "retry_at"), ("see", "d
 
 
 class Told(UserError):
-    """What the server answered; it is shown as the server wrote it."""
+    """An error of the server, in its own words."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         super().__init__(f"{problem.get('detail') or problem.get('title') or 'The server refused.'}")
@@ -58,24 +58,24 @@ class Client:
         self.local = local
 
     def get(self, path: str, **query: Any) -> Any:
-        return self._ask("GET", path, query=query)
+        return self.ask("GET", path, query=query)
 
     def when_over(self, path: str, within: float) -> Any:
         """An operation, once it is over or so many seconds have passed."""
         seconds = max(1, min(int(within), int(PATIENCE / 2)))
-        return self._ask("GET", path, headers={"Prefer": f"wait={seconds}"})
+        return self.ask("GET", path, headers={"Prefer": f"wait={seconds}"})
 
     def post(self, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None, **query: Any) -> Any:
-        return self._ask("POST", path, body, headers, query)
+        return self.ask("POST", path, body, headers, query)
 
     def patch(self, path: str, body: Any, *, headers: Mapping[str, str] | None = None, **query: Any) -> Any:
-        return self._ask("PATCH", path, body, headers, query)
+        return self.ask("PATCH", path, body, headers, query)
 
     def put(self, path: str, body: Any, *, headers: Mapping[str, str] | None = None, **query: Any) -> Any:
-        return self._ask("PUT", path, body, headers, query)
+        return self.ask("PUT", path, body, headers, query)
 
     def delete(self, path: str, *, headers: Mapping[str, str] | None = None, **query: Any) -> Any:
-        return self._ask("DELETE", path, headers=headers, query=query)
+        return self.ask("DELETE", path, headers=headers, query=query)
 
     def maybe(self, path: str, **query: Any) -> Any | None:
         """None where one may not look, or an older server has no such thing."""
@@ -96,7 +96,7 @@ class Client:
                 return found[:most]
             query["cursor"] = page["next"]
 
-    def _ask(
+    def ask(
         self,
         method: str,
         path: str,
@@ -106,7 +106,9 @@ class Client:
     ) -> Any:
         given = {name: value for name, value in (query or {}).items() if value not in (None, False, [])}
         with self._unreachable():
-            answer = self._http.request(method, f"/api/v1{quote(path)}", json=body, headers=headers, params=given)
+            answer = self._http.request(
+                method, f"/api/v1{quote(path, safe='/%')}", json=body, headers=headers, params=given
+            )
         return _read(answer)
 
     def lines(self, path: str, **query: Any) -> Generator[str]:
@@ -119,7 +121,7 @@ class Client:
             yield from answer.iter_lines()
 
     def events(self, *, after: int | None, subject: str | None, quiet_for: float | None = None) -> Generator[Any]:
-        """What happens, as it happens; ends after so many seconds in which nothing did."""
+        """Follow events. Ends after this many seconds without one."""
         query = {name: value for name, value in (("after", after), ("subject", subject)) if value is not None}
         with self._unreachable():
             try:
@@ -129,8 +131,7 @@ class Client:
                     raise
 
     def _stream(self, query: Mapping[str, Any], timeout: httpx2.Timeout) -> Generator[Any]:
-        headers = {"Accept": "text/event-stream"}
-        with self._http.stream("GET", "/api/v1/events", params=query, headers=headers, timeout=timeout) as answer:
+        with self._http.stream("GET", "/api/v1/events/stream", params=query, timeout=timeout) as answer:
             if answer.status_code != 200:
                 answer.read()
                 _read(answer)
@@ -147,7 +148,7 @@ class Client:
                 raise _no_local_server() from error
             raise NoServer(f"The server cannot be reached: {error}.", "Check its address and the network.") from error
         except (httpx2.InvalidURL, UnicodeEncodeError) as error:
-            raise Usage("What was given is too long, or is no text: nothing has such a name.") from error
+            raise Usage("An argument is too long, or is not valid text.") from error
         except httpx2.HTTPError as error:
             raise NoServer(f"The line to the server broke: {error}.", "Look whether it was done; try again.") from error
 
@@ -186,14 +187,14 @@ def token_for(server: str) -> str:
 
 
 def remembered() -> Mapping[str, str]:
-    """The context in force: a server and a token that `holdfast login` wrote down; nothing if nobody did."""
+    """The context in force: the server and token that `holdfast login` saved; empty without a login."""
     return contexts.in_force(os.environ.get(CONTEXT_VARIABLE))
 
 
 def away(chosen: Settings) -> str:
-    """For commands that can look at a store without its server: the server elsewhere that they are to ask, if any.
+    """For commands that can work on a store without its server: the server elsewhere that they are to ask, if any.
 
-    A store that is here is looked at, unless a context is named: it may be one that was restored, and runs no server.
+    A store that is here is worked on, unless a context is named: it may be one that was restored, and runs no server.
     """
     if os.environ.get(CONTEXT_VARIABLE):
         return remembered().get("server", "")
@@ -202,7 +203,7 @@ def away(chosen: Settings) -> str:
 
 
 def named_elsewhere(chosen: Settings) -> str:
-    """What says that commands are meant for a server elsewhere, by the rule of here(); empty if nothing does."""
+    """What makes commands go to a server elsewhere, by the rule of here(); empty if they stay here."""
     if os.environ.get(SERVER_VARIABLE):
         return SERVER_VARIABLE
     if os.environ.get(CONTEXT_VARIABLE):
@@ -234,6 +235,59 @@ def here(chosen: Settings) -> Iterator[Client]:
 
 
 @contextmanager
+def here_or_store(chosen: Settings) -> Iterator[Client]:
+    """As here(), for operations that work without a server: if none runs, the store answers in this process."""
+    if there := away(chosen):
+        with elsewhere(there) as client:
+            yield client
+        return
+    with _or_store(chosen) as transport, _local_http(transport) as http:
+        yield Client(http, local=True)
+
+
+@contextmanager
+def _or_store(chosen: Settings) -> Iterator[httpx2.BaseTransport]:
+    path = chosen.store.data_dir / SOCKET_NAME
+    if not path.exists():
+        yield _Store(chosen)
+        return
+    with _folder(path) as handle:
+        yield _SocketOrStore(httpx2.HTTPTransport(uds=f"{handle}/{path.name}", verify=_NO_TLS), _Store(chosen))
+
+
+class _Store(httpx2.BaseTransport):
+    """Loads the API only when it is asked."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self._chosen = chosen
+        self._opened: httpx2.BaseTransport | None = None
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self._opened is None:
+            from holdfast.cli.offline import StoreTransport
+
+            self._opened = StoreTransport(self._chosen)
+        return self._opened.handle_request(request)
+
+
+class _SocketOrStore(httpx2.BaseTransport):
+    """A socket may have been left behind by a server that is gone."""
+
+    def __init__(self, socket: httpx2.BaseTransport, store: httpx2.BaseTransport) -> None:
+        self._socket, self._store = socket, store
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.read()
+        try:
+            return self._socket.handle_request(request)
+        except httpx2.ConnectError:
+            return self._store.handle_request(request)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@contextmanager
 def local(chosen: Settings) -> Iterator[Client]:
     """The server of this data folder, and no other."""
     path = chosen.store.data_dir / SOCKET_NAME
@@ -241,10 +295,14 @@ def local(chosen: Settings) -> Iterator[Client]:
         raise _no_local_server()
     with _folder(path) as handle:
         transport = httpx2.HTTPTransport(uds=f"{handle}/{path.name}", verify=_NO_TLS)
-        with httpx2.Client(
-            transport=transport, base_url="http://local", headers=_as_me(), timeout=PATIENCE, trust_env=False
-        ) as http:
+        with _local_http(transport) as http:
             yield Client(http, local=True)
+
+
+def _local_http(transport: httpx2.BaseTransport) -> httpx2.Client:
+    return httpx2.Client(
+        transport=transport, base_url="http://local", headers=_as_me(), timeout=PATIENCE, trust_env=False
+    )
 
 
 @asynccontextmanager
@@ -267,12 +325,19 @@ def _folder(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
+def user_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid-{os.getuid()}"
+
+
 def token_set() -> str:
     return os.environ.get(TOKEN_VARIABLE, "")
 
 
 def _as_me() -> dict[str, str]:
-    """Who asks: whoever a token stands for that was set, else the user of this machine."""
+    """Who asks: the principal of the token that is set, or else the user of this machine."""
     token = token_set()
     return {"Authorization": f"Bearer {token}"} if token else {"X-Holdfast-User": user_name()}
 

@@ -53,7 +53,7 @@ def completion(shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(m
 
 @app.command("__complete", hidden=True)
 def complete(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-    """What may stand in place of the last of these words."""
+    """Print the words that can replace the last of these words."""
     for each in found(words or [""]):
         print(each)
 
@@ -62,13 +62,10 @@ def found(words: Sequence[str]) -> list[str]:
     from holdfast.cli import main
 
     *before, prefix = words
-    if not [word for word in before if not word.startswith("-")]:
-        return _fitting(prefix, [*main.COMMANDS, "version"])
-    name = next(word for word in before if not word.startswith("-"))
-    command = main.load(name) if name in main.COMMANDS else None
-    if command is None:
-        return []
-    return _of(command, before[before.index(name) + 1 :], prefix)
+    name = next((word for word in before if word in main.COMMANDS), None)  # after options of the whole program
+    if name is None:
+        return [] if before and not before[0].startswith("-") else _fitting(prefix, [*main.COMMANDS, "version"])
+    return _of(main.load(name), before[before.index(name) + 1 :], prefix)
 
 
 def _of(command: Command, before: Sequence[str], prefix: str) -> list[str]:
@@ -93,7 +90,7 @@ def _choices(option: Any) -> Iterable[str]:
 
 
 def _metavar(argument: Any) -> str:
-    """The word that says what it is: [REPLICA] and [NOTICE]... are one that may be left out, or several."""
+    """The word that says what it is: [REPLICA] and [NOTIFICATION]... are one that may be left out, or several."""
     return str(argument.metavar or "").strip("[].")
 
 
@@ -101,11 +98,12 @@ def _metavar(argument: Any) -> str:
 _LISTED: Final = {
     "CERT": ("/certificates", "name"),
     "CERT|JOB": ("/certificates", "name"),
-    "CA": ("/issuers", "name"),
+    "CA": ("/cas", "ca"),
+    "ISSUER": ("/issuers", "name"),
     "--ca": ("/issuers", "name"),
     "--owner": ("/certificates", "owner"),
     "APPROVAL": ("/approvals", "id"),
-    "NOTICE": ("/notifications", "id"),
+    "NOTIFICATION": ("/notifications", "id"),
     "CHANNEL": ("/channels", "name"),
     "JOB": ("/jobs", "id"),
     "TOKEN": ("/tokens", "id"),
@@ -114,7 +112,7 @@ _LISTED: Final = {
 
 
 def _live(wanted: Iterable[str], prefix: str) -> list[str]:
-    """The names that there are of what the command takes; none if nobody can be asked."""
+    """The existing names that fit the argument; none if the server does not answer."""
     listed = next((_LISTED[each] for each in wanted if each in _LISTED), None)
     try:
         return [] if listed is None else _fitting(prefix, _names(*listed, prefix))
@@ -124,11 +122,11 @@ def _live(wanted: Iterable[str], prefix: str) -> list[str]:
 
 def _names(path: str, field: str, prefix: str) -> set[str]:
     from holdfast.cli import client
-    from holdfast.cli.config import settings
+    from holdfast.cli.installation.config import settings
 
     query: dict[str, Any] = {} if path in ("/cluster", "/channels") else {"limit": NAMES}
     query |= {"q": prefix} if (path, field) == ("/certificates", "name") and prefix else {}
-    with client.here(settings(None)) as line:
+    with client.here(settings()) as line:
         found = line.get(path, **query)
     rows = found if isinstance(found, list) else found.get("items", found.get("replicas"))
     return {str(row[field]) for row in rows if row[field]}

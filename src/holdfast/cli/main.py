@@ -1,70 +1,137 @@
 """The `holdfast` command: knows every subcommand's name and line, and imports only the one that is asked for.
 
-To add a command, write `cli/<name>.py` with a Typer `app`, and add a row to COMMANDS. An app with a name is a
-group (`typer.Typer(name="audit")` gives `holdfast audit verify`); an app without one puts its own command at
-the top level (`@app.command("serve")` gives `holdfast serve`). Raise UserError for whatever a person can fix.
+A declared operation is a command already (see derived.py). To write a command by hand, add a Typer `app` to a module
+and a row to COMMANDS. An app with a name is a group (`typer.Typer(name="audit")` gives `holdfast audit verify`); an app
+without one puts its command at the top level (`@app.command("serve")` gives `holdfast serve`). The options that all
+commands share are in everywhere.py. Raise UserError for a problem that the user can solve.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_group
+from typer.main import get_command, get_group
 
 from holdfast import __version__
+from holdfast.cli import derived, everywhere
 from holdfast.cli.quick import QUICK, hasten
 from holdfast.errors import SettingRefused, StoreError, StoreRefused, StoreUnfit, Usage, UserError
 
 if TYPE_CHECKING:
-    from typer._click import Command, Context
+    from typer._click import Command, Context, HelpFormatter
 
-COMMANDS: Final = {  # name: (module with its app, the line that --help shows)
-    "dev": ("holdfast.cli.dev", "Run everything on this machine, and get a first certificate."),
-    "serve": ("holdfast.cli.serve", "Run a replica until it is told to stop."),
-    "issue": ("holdfast.cli.issue", "Ask for a certificate, which is kept renewed from then on."),
-    "change": ("holdfast.cli.change", "Change what a certificate is: names, CA, key, owner, labels."),
-    "ls": ("holdfast.cli.ls", "List certificates."),
-    "get": ("holdfast.cli.ls", "Show one certificate in full."),
-    "status": ("holdfast.cli.ls", "Say how a certificate stands, or all of them."),
-    "explain": ("holdfast.cli.ls", "Say why a certificate is, or is not, renewed."),
-    "renew": ("holdfast.cli.issue", "Renew a certificate now."),
-    "wait": ("holdfast.cli.issue", "Wait until a certificate is issued."),
-    "revoke": ("holdfast.cli.issue", "Revoke a certificate, and replace it."),
-    "pause": ("holdfast.cli.issue", "Do nothing about a certificate until it is resumed."),
-    "resume": ("holdfast.cli.issue", "Look after a paused certificate again."),
-    "archive": ("holdfast.cli.issue", "Stop keeping a certificate, for good."),
-    "fetch": ("holdfast.cli.fetch", "Fetch a certificate, its chain and its key as files."),
-    "retry": ("holdfast.cli.issue", "Run a job now: one that waits, or one that was given up."),
-    "cancel": ("holdfast.cli.issue", "Stop what is under way for a certificate, or a job."),
-    "simulate": ("holdfast.cli.simulate", "Forecast the months to come against what CAs allow."),
-    "events": ("holdfast.cli.events", "Show what happened, or follow what happens."),
-    "approvals": ("holdfast.cli.approvals", "Approve or deny what waits for a second person."),
-    "issuer": ("holdfast.cli.issuer", "The same as ca, for the CAs that certificates come from."),
-    "notify": ("holdfast.cli.notify", "See what people are told, requeue it, and add channels for it."),
-    "token": ("holdfast.cli.token", "Let people and programs in, and shut them out."),
-    "plan": ("holdfast.cli.plan", "Show what a document of certificates would change."),
-    "apply": ("holdfast.cli.plan", "Make the certificates what a document says."),
-    "export": ("holdfast.cli.plan", "Print the certificates as such a document."),
-    "import": ("holdfast.cli.importing", "Adopt what certbot, acme.sh or lego keep, or PEM files."),
-    "login": ("holdfast.cli.login", "Remember a server elsewhere, and a token for it."),
-    "logout": ("holdfast.cli.login", "Forget them."),
-    "context": ("holdfast.cli.login", "Choose between the servers that you are logged in to."),
-    "audit": ("holdfast.cli.audit", "See who changed what; check that no audit row was altered."),
-    "config": ("holdfast.cli.config", "Show the settings in force, and where each came from."),
-    "key": ("holdfast.cli.key", "Show or rotate the key that encrypts the store's secrets."),
-    "ca": ("holdfast.cli.ca", "Add and test CAs elsewhere; make and change our own."),
-    "pki": ("holdfast.cli.pki", "Make a private CA, or read a certificate."),
-    "jobs": ("holdfast.cli.jobs", "Show what is queued, what runs, and what was given up."),
-    "challenge": ("holdfast.cli.challenge", "See from here what a CA would see of a name."),
-    "cluster": ("holdfast.cli.cluster", "Show the replicas, their leases and their loops."),
-    "doctor": ("holdfast.cli.doctor", "Look for what is wrong, and say how to put it right."),
-    "completion": ("holdfast.cli.completion", "Print the script that completes words in a shell."),
-    "help": ("holdfast.cli.topics", "Explain exit codes, output and contexts."),
-    "mcp": ("holdfast.cli.mcp", "Serve tools to an assistant (Model Context Protocol)."),
+COMMANDS: Final = {  # name: (module with its app; empty: derived alone, the line that --help shows)
+    "issue": ("holdfast.cli.certificates.issue", "Ask for a certificate; it is renewed from then on."),
+    "change": ("holdfast.cli.certificates.issue", "Change names, issuers, key, owner or labels of a certificate."),
+    "ls": ("holdfast.cli.certificates.ls", "List certificates."),
+    "get": ("holdfast.cli.certificates.ls", "Show one certificate in full."),
+    "status": ("holdfast.cli.certificates.ls", "Show the state of one certificate, or of all."),
+    "explain": ("holdfast.cli.certificates.ls", "Explain why a certificate is renewed, or why not yet."),
+    "renew": ("holdfast.cli.certificates.issue", "Renew a certificate now."),
+    "wait": ("holdfast.cli.certificates.issue", "Wait until a certificate is issued."),
+    "revoke": ("holdfast.cli.certificates.issue", "Revoke a certificate, and replace it."),
+    "pause": ("holdfast.cli.certificates.issue", "Pause a certificate: it is not renewed until it is resumed."),
+    "resume": ("holdfast.cli.certificates.issue", "Resume a paused certificate."),
+    "archive": ("holdfast.cli.certificates.issue", "Stop renewing a certificate, for good."),
+    "versions": ("", "List the versions of a certificate."),
+    "fetch": ("holdfast.cli.certificates.fetch", "Write a certificate, its chain and its key into files."),
+    "issuances": ("", "List and show issuances: each attempt to obtain a certificate."),
+    "approvals": ("holdfast.cli.installation.approvals", "Approve or reject issuances that need a second person."),
+    "plan": ("holdfast.cli.certificates.plan", "Show what a document of certificates would change."),
+    "apply": ("holdfast.cli.certificates.plan", "Change certificates to what a document says."),
+    "export": ("holdfast.cli.certificates.plan", "Print the certificates as such a document."),
+    "import": ("holdfast.cli.certificates.imports", "Adopt certificates from certbot, acme.sh, lego or PEM files."),
+    "issuer": ("holdfast.cli.issuers", "Add, test and change issuers: where certificates come from."),
+    "ca": ("holdfast.cli.own_ca.ca", "Create and change our own CAs; manage their ACME clients."),
+    "pki": ("holdfast.cli.own_ca.pki", "Make the root of a private CA offline, or read a certificate."),
+    "challenge": ("holdfast.cli.installation.challenge", "Test from this machine what a CA would see of a name."),
+    "simulate": (
+        "holdfast.cli.certificates.simulate",
+        "Forecast the orders of the next months, and the limits of CAs.",
+    ),
+    "notify": ("holdfast.cli.notifications", "List and resend notifications; add and test channels."),
+    "events": ("holdfast.cli.installation.events", "Show past events, or follow new ones."),
+    "serve": ("holdfast.cli.installation.serve", "Run a server: the engine, the API, the ACME server."),
+    "dev": ("holdfast.cli.installation.serve", "Run a server on this machine, and get a first certificate."),
+    "doctor": ("holdfast.cli.installation.doctor", "Find problems, and say how to solve them."),
+    "cluster": ("holdfast.cli.installation.cluster", "Show the replicas, their leases and loops; drain a replica."),
+    "jobs": ("", "List and show jobs: waiting, running and dead."),
+    "retry": ("holdfast.cli.certificates.issue", "Run a job now: one that waits, or a dead one."),
+    "cancel": ("holdfast.cli.certificates.issue", "Cancel the issuance of a certificate, or a job."),
+    "stats": ("", "Count certificates, expiries, outcomes and issuances."),
+    "audit": ("holdfast.cli.installation.audit", "List who changed what; verify that the audit log is intact."),
+    "token": ("", "Create, list and revoke tokens of the API."),
+    "key": ("holdfast.cli.installation.key", "Show or rotate the key that encrypts secrets in the store."),
+    "config": ("holdfast.cli.installation.config", "Show the settings, and where each came from."),
+    "mcp": ("holdfast.cli.installation.mcp", "Serve tools to an assistant (Model Context Protocol)."),
+    "login": ("holdfast.cli.installation.login", "Log in to a server elsewhere."),
+    "logout": ("holdfast.cli.installation.login", "Log out: forget a server and its token."),
+    "context": ("holdfast.cli.installation.login", "Choose between the servers that you are logged in to."),
+    "completion": ("holdfast.cli.completion", "Print the completion script of a shell."),
+    "help": ("holdfast.cli.topics", "Explain exit codes, output, contexts, reasons and errors."),
+}
+SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {  # of the help page
+    "Certificates": (
+        "issue",
+        "change",
+        "ls",
+        "get",
+        "status",
+        "explain",
+        "renew",
+        "wait",
+        "revoke",
+        "pause",
+        "resume",
+        "archive",
+        "versions",
+        "fetch",
+        "issuances",
+        "approvals",
+        "plan",
+        "apply",
+        "export",
+        "import",
+    ),
+    "Issuers and our own CAs": (
+        "issuer",
+        "ca",
+        "pki",
+        "challenge",
+        "simulate",
+    ),
+    "Notifications and events": (
+        "notify",
+        "events",
+    ),
+    "Operation": (
+        "serve",
+        "dev",
+        "doctor",
+        "cluster",
+        "jobs",
+        "retry",
+        "cancel",
+        "stats",
+        "audit",
+        "token",
+        "key",
+        "config",
+        "mcp",
+    ),
+    "This machine": (
+        "login",
+        "logout",
+        "context",
+        "completion",
+        "help",
+        "version",
+    ),
 }
 HIDDEN: Final = {"__complete": ("holdfast.cli.completion", "What shells ask.")}
 # 0 done or nothing to do; 1 failed; 2 usage; 3 still in progress at timeout; 4 authentication; 5 conflict or
@@ -81,12 +148,44 @@ class LazyGroup(TyperGroup):
             command = load(name)
         return name, command, rest
 
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        """Commands below a heading each."""
+        width = max(map(len, self.commands))
+        for heading, names in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), self.commands[name].get_short_help_str(200)) for name in names])
+
 
 def load(name: str) -> Command:
-    """The real command of this name."""
+    """The real command of this name: what is written by hand, what is derived, and the options that all have."""
+    written, line = (COMMANDS | HIDDEN)[name]
     loaded = typer.Typer(rich_markup_mode=None)
-    loaded.add_typer(import_module((COMMANDS | HIDDEN)[name][0]).app)
-    return hasten(get_group(loaded).commands[name])
+    alone = derived.commands().get((name,))
+    if written:
+        loaded.add_typer(import_module(written).app)
+    elif alone:
+        loaded.command(name)(derived.command_of(alone[0]))
+        loaded.callback()(_group)
+    else:
+        loaded.add_typer(typer.Typer(name=name, help=line))
+    for each in [*loaded.registered_groups]:
+        if each.typer_instance is not None and (each.typer_instance.info.name == name):
+            derived.fill(each.typer_instance, (name,))
+    command = get_group(loaded).commands[name]
+    _complete(command, (name,))
+    return hasten(command)
+
+
+def _group() -> None:
+    """Makes a group of a program with one command."""
+
+
+def _complete(command: Command, path: tuple[str, ...]) -> None:
+    inner: dict[str, Command] = getattr(command, "commands", {})
+    for name, each in inner.items():
+        _complete(each, (*path, name))
+    if not inner or getattr(command, "invoke_without_command", False):
+        everywhere.with_options(command, derived.options_of(path))
 
 
 # Rich help and rich tracebacks would cost more than everything else at start; the latter also print locals.
@@ -116,14 +215,15 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def everywhere(
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Data and errors only, no talk.")] = False,
-    no_input: Annotated[bool, typer.Option("--no-input", help="Never ask back: what would need it fails.")] = False,
+@everywhere.taking_options
+def whole(
     shown: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    **shared: Any,
 ) -> None:
     """Keep every certificate issued, renewed, deployed and watched."""
+    everywhere.remember(shared)
 
 
 @app.command(context_settings={**QUICK})
@@ -133,9 +233,9 @@ def version(
     """Print the version of this program."""
     print(__version__)
     if with_server:
-        from holdfast.cli.skew import show
+        from holdfast.cli.installation.cluster import show_versions
 
-        raise typer.Exit(show())
+        raise typer.Exit(show_versions())
 
 
 def exit_code(error: UserError) -> int:
@@ -145,10 +245,10 @@ def exit_code(error: UserError) -> int:
 def main() -> None:
     try:
         try:
-            app(prog_name="holdfast")
+            hasten(get_command(app))(prog_name="holdfast")
         finally:
             sys.stdout.flush()  # whether it can be written is known only then
-    except BrokenPipeError:  # whoever read it has seen enough; the end as Click has it
+    except BrokenPipeError:  # the reader closed the pipe; end as Click does
         from holdfast.cli.terminal import let_go
 
         let_go(sys.stdout)

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 from holdfast.config import Settings
 from holdfast.errors import StoreError, StoreRefused, StoreUnfit
+from holdfast.from_settings import open_store
 from holdfast.ports import no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database
-from holdfast.stores import open_store
 from holdfast.world import SystemClock
 
 

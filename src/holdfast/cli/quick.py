@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin
 
 if TYPE_CHECKING:
     from typer._click import Command
 
-# Even a --help that nobody gave would be converted: with this default it is a bool, which needs nobody.
+# Typer converts even an absent --help. With this default it is a bool already.
 QUICK: Final = {"default_map": {"help": False}}
 _WHOLE: Final = re.compile(r"[+-]?\d{1,15}", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?", re.ASCII)
@@ -73,13 +74,18 @@ def _one(value: Any, kind: Any, info: Any) -> Any:
         return value
     if kind is Path and isinstance(value, str | Path):
         return Path(value)
-    if get_origin(kind) is Literal and info.case_sensitive and value in get_args(kind):
-        return value
+    words = get_args(kind) if get_origin(kind) is Literal else kind if _is_list(kind) else ()
+    if info.case_sensitive and isinstance(value, str) and value in tuple(words):
+        return next(each for each in words if each == value)  # the member itself, if it is of a closed list
     if kind is int:
         return _within(value, int, _WHOLE, info)
     if kind is float:
         return _within(value, float, _NUMBER, info)
     raise NotPlain
+
+
+def _is_list(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, StrEnum)
 
 
 def _within(value: Any, kind: type[int] | type[float], form: re.Pattern[str], info: Any) -> int | float:

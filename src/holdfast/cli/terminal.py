@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final, Literal, NamedTuple, TextIO
+from typing import Annotated, Any, Final, NamedTuple, TextIO
 
 import typer
-from typer._click.globals import get_current_context
 
+from holdfast.cli.everywhere import chosen
 from holdfast.errors import Usage
 
-Format = Literal["table", "wide", "json", "yaml", "jsonl", "name"]
-FormatOption = Annotated[Format, typer.Option("--output", "-o", help="How to write it.")]
-ColumnsOption = Annotated[
-    str | None, typer.Option("--columns", metavar="A,B", help="Only these columns of the table, in this order.")
-]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many; all, if left out.")]
 Row = Mapping[str, Any]
 BAR: Final = 30  # characters
@@ -44,34 +40,26 @@ class NoColumn(Usage):
 
 
 def let_go(stream: TextIO) -> None:
-    """What is left in it goes nowhere: whoever read it is gone, and its flush at the end would fail again."""
+    """Drop the rest of the output: the reader is gone, and the flush at exit would fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def emit(
-    rows: Sequence[Row],
-    columns: Sequence[Column],
-    output: Format,
-    *,
-    name: str = "name",
-    empty: str = "",
-    only: str | None = None,
-) -> None:
-    """Many things. Where there are none, people are told so on stderr, and programs get an empty list."""
-    shown = _chosen(columns, output, only)
+def emit(rows: Sequence[Row], columns: Sequence[Column], *, name: str = "name", empty: str = "") -> None:
+    """Write rows as --output asks. For an empty table, `empty` is said on stderr; programs get an empty list."""
+    output, shown = chosen().output, _shown(columns)
     if output == "jsonl":
         for row in rows:
-            as_data(row, output)
+            as_data(row)
     elif output == "name":
         for row in rows:
             print(tame(row[name]))
-    elif not as_data(list(rows), output):
+    elif not as_data(list(rows)):
         print(as_table(tame(list(rows)), shown)) if rows else say(empty or "There is nothing.")
 
 
-def as_data(value: Any, output: Format) -> bool:
-    """Write it for programs, if that is what was asked for; whether it was."""
-    match output:
+def as_data(value: Any) -> bool:
+    """Write it as JSON or YAML, if --output asks for that; returns whether it did."""
+    match chosen().output:
         case "json":
             print(harmless(json.dumps(value, indent=2, ensure_ascii=False)))
         case "jsonl":
@@ -83,9 +71,10 @@ def as_data(value: Any, output: Format) -> bool:
     return True
 
 
-def _chosen(columns: Sequence[Column], output: Format, only: str | None) -> list[Column]:
+def _shown(columns: Sequence[Column]) -> list[Column]:
+    only = chosen().columns
     if only is None:
-        return [column for column in columns if output == "wide" or not column.wide]
+        return [column for column in columns if chosen().output == "wide" or not column.wide]
     known = {column.title.lower().replace(" ", "_"): column for column in columns}
     try:
         return [known[each.strip().lower().replace(" ", "_")] for each in only.split(",")]
@@ -95,10 +84,10 @@ def _chosen(columns: Sequence[Column], output: Format, only: str | None) -> list
         raise wrong from None
 
 
-def emit_one(row: Row, output: Format, *, text: Callable[[Row], str], name: str = "name") -> None:
-    if output == "name":
+def emit_one(row: Row, *, text: Callable[[Row], str], name: str = "name") -> None:
+    if chosen().output == "name":
         print(tame(row[name]))
-    elif not as_data(row, output):
+    elif not as_data(row):
         print(text(tame(row)))
 
 
@@ -206,13 +195,12 @@ def say(text: str) -> None:
 
 
 def asked(option: str) -> bool:
-    """Whether an option of the whole program was given: quiet, no_input."""
-    context = get_current_context(silent=True)
-    return context is not None and bool(context.find_root().params.get(option))
+    """Whether --quiet or --no-input was given."""
+    return bool(getattr(chosen(), option))
 
 
 def live() -> bool:
-    """Whether a line may be written over: somebody watches, and wants to be told."""
+    """Whether a line may be written over: on a terminal, without --quiet."""
     return sys.stderr.isatty() and not asked("quiet") and os.environ.get("TERM") != "dumb"
 
 
@@ -226,7 +214,7 @@ def say_over(text: str) -> None:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar for long work, where somebody watches: tell what is given how many more are done."""
+    """A bar for long work on a terminal. Call the function that it yields with the number of new results."""
     done = 0
 
     def step(more: int) -> None:
@@ -243,12 +231,12 @@ def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
             print(file=sys.stderr)
 
 
-def asked_for(question: str, *, yes: bool, word: str) -> bool:
+def asked_for(question: str, *, word: str) -> bool:
     """Type the word to confirm it on a terminal; --yes anywhere else."""
-    if yes:
+    if chosen().yes:
         return True
     if not sys.stdin.isatty() or asked("no_input"):
-        say(f"{question}\nThis needs --yes where nobody can be asked.")
+        say(f"{question}\nThis needs --yes, because no question can be asked here.")
         return False
     question = tame_lines(question)
     try:
@@ -286,3 +274,61 @@ def duration(span: timedelta) -> str:
             rest = seconds % size // small_size
             return f"{seconds // size} {unit} {rest} {small_unit}" if rest else f"{seconds // size} {unit}"
     return f"{seconds} s"
+
+
+# ── Rows of any shape ──
+
+
+_EXACT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")  # as it is stored, to the microsecond
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]], *, empty: str) -> None:
+    """Write rows as --output asks. The first value of a row is its name."""
+    output = chosen().output
+    if output == "jsonl":
+        for row in rows:
+            as_data(row)
+    elif output == "name":
+        for row in rows:
+            print(tame(next(iter(row.values()))))
+    elif not as_data(list(rows)):
+        print(table(rows)) if rows else say(empty)
+
+
+def show_one(row: Mapping[str, Any]) -> None:
+    if chosen().output == "name":
+        print(tame(next(iter(row.values()))))
+    elif not as_data(row):
+        _show_facts(row)
+
+
+def _show_facts(row: Mapping[str, Any]) -> None:
+    flat = {name: value for name, value in row.items() if not isinstance(value, Mapping)}
+    flat |= {key: value for nested in row.values() if isinstance(nested, Mapping) for key, value in nested.items()}
+    width = max(map(len, flat))
+    for name, value in flat.items():
+        print(f"{cell(name).replace('_', ' ').ljust(width)}  {cell(value)}".rstrip())
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    cells = [[name.upper().replace("_", " ") for name in rows[0]]]
+    cells += [[cell(value) for value in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in cells)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def cell(value: Any) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case list() if value and all(isinstance(each, Mapping) for each in value):
+            return "; ".join(", ".join(f"{name}={cell(inner)}" for name, inner in each.items()) for each in value)
+        case str() if _EXACT.fullmatch(value):
+            return exact(value)
+        case list():
+            return ", ".join(tame(str(each)) for each in value) or "-"
+        case _:
+            return str(tame(str(value)))

@@ -20,10 +20,10 @@ Exit codes, the same for every command:
   2    wrong usage, or a setting that cannot be used
   3    still in progress when --timeout ended
   4    not authenticated, or not allowed
-  5    conflict, or stale: somebody else changed it
+  5    conflict, or stale: it was changed meanwhile
   6    not found
   10   findings or changes: plan, status --check, doctor, audit verify
-  130  left by Ctrl-C; what was begun goes on""",
+  130  interrupted by Ctrl-C; work that was begun goes on""",
     "output": """\
 Data goes to stdout, talk to stderr; --quiet silences the talk, and never an error.
 

@@ -11,7 +11,6 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import Final
 
@@ -128,7 +127,7 @@ PASSING_TRIES: Final = 5
 # ── Issuance: 1, 2, 4, 8, 16, 32, 32 … h from the last failure ────────────────────────────────────────────
 
 # No jitter: the instant is shown to people and must be the one they would work out. Certificates that failed
-# together are kept apart by the turns of their budget (core/budget.py), which also sees all replicas.
+# together are kept apart by the turns of their budget (core/issuers/budget.py), which also sees all replicas.
 ISSUANCE: Final = Ladder(first=_HOUR, factor=2, cap=32 * _HOUR)
 
 
@@ -189,14 +188,14 @@ def issuance_next_at(
 
 # ── Notification: 1, 2, 4, 8 min, then dead ───────────────────────────────────────────────────────────────
 
-NOTICE: Final = Ladder(first=_MINUTE, factor=2, cap=_HOUR)
-NOTICE_MAX_ATTEMPTS: Final = 5
+NOTIFICATION: Final = Ladder(first=_MINUTE, factor=2, cap=_HOUR)
+NOTIFICATION_MAX_ATTEMPTS: Final = 5
 CHANNEL_DOWN_AFTER: Final = 72 * _HOUR  # waiting this long on an open breaker is death, too
 
 
-def notice_wait(attempts: int) -> timedelta | None:
-    """The wait after this many failed attempts to deliver; None: that was the last, the notice is dead."""
-    return NOTICE.rung(attempts) if attempts < NOTICE_MAX_ATTEMPTS else None
+def notification_wait(attempts: int) -> timedelta | None:
+    """The wait after this many failed attempts to deliver; None: that was the last, the notification is dead."""
+    return NOTIFICATION.rung(attempts) if attempts < NOTIFICATION_MAX_ATTEMPTS else None
 
 
 # ── Retry-After (RFC 9110 §10.2.3) ────────────────────────────────────────────────────────────────────────
@@ -223,6 +222,8 @@ def retry_after(
         asked = timedelta(seconds=max(0, min(int(text), math.ceil(high.total_seconds()))))
     else:
         try:
+            from email.utils import parsedate_to_datetime  # slow to load, and commands load the ladders
+
             date = parsedate_to_datetime(text)
         except (ValueError, OverflowError):
             return None

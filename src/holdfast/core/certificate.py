@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from holdfast.core.acme import Identifier
+from holdfast.core.key_kind import KeyKind
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.errors import IllegalMove
 
 MAX_NAMES: Final = 100
+DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")  # as people write them; Monday is 0
 
 
-class State(StrEnum):
+class CertificateState(StrEnum):
     ACTIVE = "active"
-    PAUSED = "paused"  # nothing is done, by somebody's wish
+    PAUSED = "paused"  # not renewed, because a person paused it
     ARCHIVED = "archived"  # for good; what it holds is kept
 
 
@@ -29,15 +31,15 @@ class VersionState(StrEnum):
     IMPORTED = "imported"  # in use like an active one, and not issued through us
 
 
-MOVES: Final[Mapping[tuple[State, str], State]] = {
-    (State.ACTIVE, "paused"): State.PAUSED,
-    (State.PAUSED, "resumed"): State.ACTIVE,
-    (State.ACTIVE, "archived"): State.ARCHIVED,
-    (State.PAUSED, "archived"): State.ARCHIVED,
+MOVES: Final[Mapping[tuple[CertificateState, str], CertificateState]] = {
+    (CertificateState.ACTIVE, "paused"): CertificateState.PAUSED,
+    (CertificateState.PAUSED, "resumed"): CertificateState.ACTIVE,
+    (CertificateState.ACTIVE, "archived"): CertificateState.ARCHIVED,
+    (CertificateState.PAUSED, "archived"): CertificateState.ARCHIVED,
 }
 
 
-def move(state: State, event: str) -> State:
+def move(state: CertificateState, event: str) -> CertificateState:
     try:
         return MOVES[state, event]
     except KeyError:
@@ -48,7 +50,7 @@ def move(state: State, event: str) -> State:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class RenewalPolicy:
     """When to renew, where the CA does not say: after a share of its life, or so long before its end."""
 
     fraction: float | None = None  # None: 2/3, and 1/2 for those that live less than 10 days
@@ -63,12 +65,12 @@ class Rule:
         if self.fraction is not None and self.before is not None:
             raise ValueError("either a fraction or 'before', not both")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         before = None if self.before is None else self.before.total_seconds()
         return {"fraction": self.fraction, "before_s": before, "ari": self.ari}
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Rule:
+    def from_json(cls, raw: Mapping[str, Any]) -> RenewalPolicy:
         before = raw.get("before_s")
         return cls(
             fraction=raw.get("fraction"),
@@ -78,7 +80,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class MaintenanceWindow:
     """A maintenance window, in UTC: on these days from one minute of the day to another, over midnight if it must."""
 
     days: frozenset[int] = frozenset(range(7))  # Monday is 0: the day on which it opens
@@ -95,28 +97,28 @@ class Window:
     def length(self) -> timedelta:
         return timedelta(minutes=(self.closes - self.opens) % (24 * 60) or 24 * 60)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         return {"days": sorted(self.days), "opens": self.opens, "closes": self.closes}
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Window:
+    def from_json(cls, raw: Mapping[str, Any]) -> MaintenanceWindow:
         return cls(days=frozenset(raw["days"]), opens=raw["opens"], closes=raw["closes"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class CertificateSpec:
     """What its owner asks for. Changing any of the inputs is a new generation."""
 
     name: str
     identifiers: tuple[Identifier, ...]
     issuers: tuple[str, ...]  # the first is asked first
-    key_kind: str = "ec-p256"
+    key_kind: str = KeyKind.EC_P256.value
     profile: str | None = None
     preferred_chain: str | None = None
     lifetime: timedelta | None = None
     reuse_key: bool = False
-    rule: Rule = field(default_factory=Rule)
-    windows: tuple[Window, ...] = ()
+    rule: RenewalPolicy = field(default_factory=RenewalPolicy)
+    windows: tuple[MaintenanceWindow, ...] = ()
     owner: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     approval_required: bool = False
@@ -129,13 +131,206 @@ class Wanted:
 
     def fingerprint(self) -> str:
         """Equal as long as the same certificate would be issued: a new one is a new generation, failures forgotten."""
-        life = None if self.lifetime is None else self.lifetime.total_seconds()
-        inputs = [
-            sorted((each.type, each.value) for each in self.identifiers),
-            list(self.issuers),
-            [self.key_kind, self.profile, self.preferred_chain, life],
-        ]
-        return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:32]
+        inputs = {each.key: _plain(getattr(self, each.attribute)) for each in FIELDS if each.new_version}
+        return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, tuple) and value and isinstance(value[0], Identifier):
+        return sorted((each.type, each.value) for each in value)  # the same names in another order are the same
+    return value
+
+
+# ── Its fields, as every face knows them ──
+
+
+class FieldKind(StrEnum):
+    """What kind of value a field has: each face reads and shows all fields of a kind alike."""
+
+    TEXT = "text"
+    NAMES = "names"  # DNS names and addresses
+    ISSUERS = "issuers"  # by their names here, each once
+    CHOICE = "choice"  # one of a closed list
+    FLAG = "flag"
+    DURATION = "duration"
+    RENEWAL = "renewal"
+    WINDOWS = "windows"
+    LABELS = "labels"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldOption:
+    """An option of a command that says something about a field. `commands` are those that have it."""
+
+    flag: str  # as typed; "--yes/--no" for both words of a flag
+    help: str
+    metavar: str = ""
+    repeated: bool = False
+    commands: tuple[str, ...] = ("issue", "change")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """One thing that an owner may ask for. Type and default are those of the attribute of Wanted."""
+
+    key: str  # its name in documents, plans, the API and the audit log
+    kind: FieldKind
+    attribute: str = ""  # what Wanted calls it, and its column; the key, if nothing is said
+    help: str = ""  # for editors and for OpenAPI
+    options: tuple[FieldOption, ...] = ()
+    new_version: bool = False  # with another value it is another certificate: a new version is issued
+    defaults: bool = True  # a document may say what holds where an entry says nothing
+    pattern: str = ""  # of a text in a document
+    problem: str = ""  # the error about a text that does not match
+    lenient: str = ""  # of a text in the API; the pattern, if nothing is said
+    most: int = 0  # entries of a list
+    members: tuple[str, ...] = ()  # of a choice
+    between: tuple[timedelta, timedelta] | None = None  # of a duration
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "attribute", self.attribute or self.key)
+        object.__setattr__(self, "lenient", self.lenient or self.pattern)
+
+    @property
+    def wire(self) -> str:
+        """Its name in the API, where durations are seconds."""
+        return f"{self.key}_s" if self.kind is FieldKind.DURATION else self.key
+
+
+_WORD: Final = r"[^\x00-\x20\x7f]{1,253}"
+_LINE: Final = r"[^\x00-\x1f\x7f]{1,253}"
+FIELDS: Final = (
+    Field(
+        key="name",
+        kind=FieldKind.TEXT,
+        help="Its own name here; the first of its names if left out.",
+        options=(FieldOption("--rename", "What it is called here.", "NAME", commands=("change",)),),
+        defaults=False,
+        pattern=_WORD,
+        lenient=_LINE,
+        problem="A certificate's own name has 1 to 253 characters and no spaces.",
+    ),
+    Field(
+        key="names",
+        kind=FieldKind.NAMES,
+        attribute="identifiers",
+        help="DNS names and addresses that it is for.",
+        options=(
+            FieldOption("--add-name", "For this name, too.", "NAME", repeated=True, commands=("change",)),
+            FieldOption("--remove-name", "Not for this name any more.", "NAME", repeated=True, commands=("change",)),
+        ),
+        new_version=True,
+        defaults=False,
+        most=MAX_NAMES,
+    ),
+    Field(
+        key="issuers",
+        kind=FieldKind.ISSUERS,
+        help="CAs by their names here; the first is asked first.",
+        options=(FieldOption("--ca", "A CA; may be repeated, the first is asked first.", repeated=True),),
+        new_version=True,
+        most=10,
+    ),
+    Field(
+        key="key",
+        kind=FieldKind.CHOICE,
+        attribute="key_kind",
+        help="The kind of its key.",
+        options=(FieldOption("--key", "Kind of its key; ec-p256 if nothing is said."),),
+        new_version=True,
+        members=tuple(each.value for each in KeyKind),
+    ),
+    Field(
+        key="profile",
+        kind=FieldKind.TEXT,
+        help="A profile of the CA, by its name.",
+        options=(FieldOption("--profile", "Profile of the CA; '' for none."),),
+        new_version=True,
+        pattern=_LINE,
+        problem="A profile of the CA, by its name.",
+    ),
+    Field(
+        key="preferred_chain",
+        kind=FieldKind.TEXT,
+        help="The common name of the root to prefer.",
+        options=(FieldOption("--preferred-chain", "Of several chains, that of this root; '' for any.", "ISSUER"),),
+        new_version=True,
+        pattern=_LINE,
+        problem="The common name of a root.",
+    ),
+    Field(
+        key="lifetime",
+        kind=FieldKind.DURATION,
+        help="How long it is to live.",
+        options=(FieldOption("--lifetime", "Ask for one such as 45d; '': the CA decides.", "SPAN"),),
+        new_version=True,
+        between=(timedelta(minutes=5), timedelta(seconds=10**10)),
+        problem="A certificate lives from 5 minutes to three centuries.",
+    ),
+    Field(
+        key="reuse_key",
+        kind=FieldKind.FLAG,
+        help="Renew with the same key.",
+        options=(FieldOption("--reuse-key/--new-key", "Renew with the same key."),),
+    ),
+    Field(
+        key="renewal",
+        kind=FieldKind.RENEWAL,
+        attribute="rule",
+        help="When it is renewed, where the CA does not say.",
+        options=(
+            FieldOption("--renew-after", "Renew after this share of its life.", "SHARE"),
+            FieldOption("--renew-before", "Or so long before its end, such as 30d.", "SPAN"),
+            FieldOption("--ari/--no-ari", "Let the CA say when to renew (RFC 9773)."),
+        ),
+    ),
+    Field(
+        key="windows",
+        kind=FieldKind.WINDOWS,
+        help="Maintenance windows, in UTC.",
+        options=(
+            FieldOption(
+                "--window",
+                "Renew only then, in UTC: 'sat,sun 02:00-05:00'; may be repeated; '': at any time. "
+                "Never lets it expire.",
+                "[DAYS ]HH:MM-HH:MM",
+                repeated=True,
+            ),
+        ),
+        most=50,
+    ),
+    Field(
+        key="owner",
+        kind=FieldKind.TEXT,
+        help="Whose it is.",
+        options=(FieldOption("--owner", "Whose it is."),),
+        pattern=r"[A-Za-z0-9._:/@+-]{0,100}",
+        problem="An owner is made of at most 100 letters, digits and . _ : / @ + -",
+    ),
+    Field(
+        key="labels",
+        kind=FieldKind.LABELS,
+        help="Names and texts by which it is found.",
+        options=(
+            FieldOption("--label", "Add it, or give it this value.", "NAME=VALUE", repeated=True),
+            FieldOption("--remove-label", "Take this label off.", "NAME", repeated=True, commands=("change",)),
+        ),
+        defaults=False,
+        most=32,
+    ),
+    Field(
+        key="approval_required",
+        kind=FieldKind.FLAG,
+        help="A second person must approve each attempt.",
+        options=(FieldOption("--approval/--no-approval", "A second person must approve each attempt."),),
+    ),
+)
+DEFAULTS: Final[Mapping[str, Any]] = {
+    each.name: each.default for each in fields(CertificateSpec) if each.default is not MISSING
+}
+OPTIONS: Final[Mapping[str, FieldOption]] = {option.flag: option for each in FIELDS for option in each.options}
 
 
 def in_common_with(theirs: Iterable[Identifier]) -> Callable[[Iterable[Identifier]], str | None]:
@@ -224,8 +419,8 @@ class Failing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     id: str
-    wanted: Wanted
-    state: State
+    wanted: CertificateSpec
+    state: CertificateState
     generation: int
     version: int  # of the row: a change compares it
     fingerprint: str

@@ -1,47 +1,26 @@
-"""When certificates will be renewed, as far as it can be known: what a forecast counts."""
+"""Renewals in the months to come, issuer by issuer: how many orders, and which of them exceed a limit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from itertools import cycle, islice, pairwise
 from typing import Final
-from urllib.parse import urlsplit
 
-from holdfast.core.acme import Identifier
-from holdfast.core.certificate import Window
+from holdfast.core.certificate import MaintenanceWindow
+from holdfast.core.issuers.budget import Limit
+from holdfast.core.issuers.ca_limits import CaLimits, Lives, registered_domain
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.renewal import WINDOWS_END, default_fraction, first_opening
 
 WEEK: Final = timedelta(days=7)
 SHORTEST: Final = timedelta(hours=1)  # between two renewals: a bad number must not make this run for ever
 
-# How long publicly trusted certificates may live (CA/B ballot SC-081), from when on.
-PUBLIC_LIFE: Final = (
-    (datetime(2026, 3, 15, tzinfo=UTC), timedelta(days=200)),
-    (datetime(2027, 3, 15, tzinfo=UTC), timedelta(days=100)),
-    (datetime(2029, 3, 15, tzinfo=UTC), timedelta(days=47)),
-)
-# What Let's Encrypt's default profile gives.
-LETS_ENCRYPT_LIFE: Final = (
-    (datetime(2020, 1, 1, tzinfo=UTC), timedelta(days=90)),
-    (datetime(2027, 2, 10, tzinfo=UTC), timedelta(days=64)),
-    (datetime(2028, 2, 16, tzinfo=UTC), timedelta(days=45)),
-)
-Lives = Sequence[tuple[datetime, timedelta]]
-PUBLIC_KINDS: Final = frozenset({"digicert", "sectigo", "entrust", "globalsign"})
-PUBLIC_HOSTS: Final = (
-    "letsencrypt.org",
-    "pki.goog",
-    "zerossl.com",
-    "digicert.com",
-    "sectigo.com",
-    "ssl.com",
-    "buypass.com",
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class PlannedCertificate:
     """A certificate, as far as its future matters."""
 
     issuer: str
@@ -50,20 +29,11 @@ class Kept:
     life: timedelta
     fraction: float | None = None
     before: timedelta | None = None  # its end, instead of a fraction
-    windows: tuple[Window, ...] = ()
+    windows: tuple[MaintenanceWindow, ...] = ()
     assumed: bool = False  # there is none such: only its domain is like that of others, its names are its own
 
 
-def lives_at(kind: str, directory: str) -> Lives:
-    """What bounds a certificate's life at this CA: nothing that is known, unless the public trusts it."""
-    host = "." + (urlsplit(directory).hostname or "")
-    if host.endswith(".letsencrypt.org"):
-        return LETS_ENCRYPT_LIFE
-    public = kind in PUBLIC_KINDS or any(host.endswith(f".{each}") for each in PUBLIC_HOSTS)
-    return PUBLIC_LIFE if public else ()
-
-
-def renewals(kept: Kept, now: datetime, end: datetime, lives: Lives) -> Iterable[datetime]:
+def renewals(kept: PlannedCertificate, now: datetime, end: datetime, lives: Lives) -> Iterable[datetime]:
     """When this one will be renewed, as far as it can be known."""
     at = max(kept.next_at, now)
     while at < end:
@@ -74,13 +44,13 @@ def renewals(kept: Kept, now: datetime, end: datetime, lives: Lives) -> Iterable
         at += max(_kept_for(kept, life), SHORTEST)
 
 
-def _in_window(kept: Kept, at: datetime, life: timedelta) -> datetime:
+def _in_window(kept: PlannedCertificate, at: datetime, life: timedelta) -> datetime:
     """Moved into its next change window, unless waiting for that would be unsafe."""
     opens = first_opening(kept.windows, at) if kept.windows else at
     return max(at, min(opens, at + life * (1 - WINDOWS_END) - _kept_for(kept, life)))
 
 
-def _kept_for(kept: Kept, life: timedelta) -> timedelta:
+def _kept_for(kept: PlannedCertificate, life: timedelta) -> timedelta:
     """How long one is in use before the next is asked for, as core/renewal.py has it."""
     if kept.before is not None:
         return max(life - kept.before, life / 10)
@@ -89,3 +59,189 @@ def _kept_for(kept: Kept, life: timedelta) -> timedelta:
 
 def _longest(lives: Lives, at: datetime) -> list[timedelta]:
     return [life for since, life in lives if since <= at][-1:]
+
+
+HOUR: Final = timedelta(hours=1)
+_EPOCH: Final = datetime(1970, 1, 5, tzinfo=UTC)  # a Monday
+COMMON_LIFE: Final = timedelta(days=90)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """Changes that a forecast assumes."""
+
+    life: timedelta | None = None  # no certificate lives longer
+    more: int = 0  # so many certificates more, like those that there are
+    issuer: str | None = None  # only this CA is looked at; those in `more` come from it
+    orders: Limit | None = None  # what that CA allows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastProblem:
+    """A limit that will not be kept: nothing breaks, but certificates wait, and some may wait too long."""
+
+    kind: str  # hour, week, domain, names
+    what: str
+    starts: datetime
+    needed: int
+    allowed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Month:
+    issuer: str
+    starts: datetime
+    orders: int
+    names: int  # that are proved
+    busiest_day: datetime | None
+    busiest_day_orders: int
+    busiest_hour_orders: int
+    used_percent: int | None  # of what the CA allows, where it is tightest; None: no limit is known
+    problem: ForecastProblem | None
+
+    @property
+    def fits(self) -> bool:
+        return self.problem is None
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Of one CA."""
+
+    orders: Counter[int] = field(default_factory=Counter)  # by month
+    names: Counter[int] = field(default_factory=Counter)
+    hours: Counter[datetime] = field(default_factory=Counter)
+    weeks: Counter[datetime] = field(default_factory=Counter)
+    domains: Counter[tuple[datetime, str]] = field(default_factory=Counter)  # by week
+    sets: Counter[tuple[datetime, str]] = field(default_factory=Counter)  # of names, by week: what comes again in it
+
+
+def by_month(
+    fleet: Iterable[PlannedCertificate], limits: Mapping[str, CaLimits], now: datetime, *, months: int
+) -> list[Month]:
+    """One for each CA and calendar month, this month first."""
+    starts = [_first_of(now, n) for n in range(months + 1)]
+    counts: dict[str, _Counts] = {}
+    fleet = list(fleet)
+    alike = Counter((kept.issuer, _set(kept)) for kept in fleet if not kept.assumed)
+    for kept in fleet:
+        found = counts.setdefault(kept.issuer, _Counts())
+        domains = {registered_domain(each.base) for each in kept.identifiers}
+        times = list(renewals(kept, now, starts[-1], limits[kept.issuer].lives if kept.issuer in limits else ()))
+        for at in times:
+            _count(found, at, now, domains, len(kept.identifiers))
+        if not kept.assumed and (alike[kept.issuer, _set(kept)] > 1 or _comes_again(times)):
+            found.sets.update((_week(at), _set(kept)) for at in times)
+    return [
+        _month(name, counts[name], limits.get(name), n, starts) for name in sorted(counts) for n in range(months)
+    ]  # fmt: skip
+
+
+def _first_of(now: datetime, months: int) -> datetime:
+    year, month = divmod(now.year * 12 + now.month - 1 + months, 12)
+    return datetime(year, month + 1, 1, tzinfo=UTC)
+
+
+def _set(kept: PlannedCertificate) -> str:
+    return ", ".join(sorted(each.value for each in kept.identifiers))
+
+
+def _comes_again(times: Sequence[datetime]) -> bool:
+    """Within a week: all others are left out of the count of sets, as there are as many as certificates."""
+    return any(after - before < WEEK for before, after in pairwise(times))
+
+
+def _week(at: datetime) -> datetime:
+    return _EPOCH + (at - _EPOCH) // WEEK * WEEK
+
+
+def _count(counts: _Counts, at: datetime, now: datetime, domains: set[str], names: int) -> None:
+    month = (at.year - now.year) * 12 + at.month - now.month
+    week = _week(at)
+    counts.orders[month] += 1
+    counts.names[month] += names
+    counts.hours[at.replace(minute=0, second=0, microsecond=0)] += 1
+    counts.weeks[week] += 1
+    counts.domains.update((week, domain) for domain in domains)
+
+
+def _month(name: str, counts: _Counts, limits: CaLimits | None, number: int, starts: Sequence[datetime]) -> Month:
+    begins, ends = starts[number], starts[number + 1]
+    days: Counter[datetime] = Counter()
+    hours = {at: n for at, n in counts.hours.items() if begins <= at < ends}
+    for at, n in hours.items():
+        days[at.replace(hour=0)] += n
+    day = min(days, key=lambda each: (-days[each], each), default=None)
+    spans = list(_spans(counts, hours, limits, begins, ends))
+    over = [each for each in spans if each.needed > each.allowed]
+    return Month(
+        issuer=name,
+        starts=begins,
+        orders=counts.orders[number],
+        names=counts.names[number],
+        busiest_day=day,
+        busiest_day_orders=0 if day is None else days[day],
+        busiest_hour_orders=max(hours.values(), default=0),
+        used_percent=max((100 * each.needed // each.allowed for each in spans), default=None),
+        problem=min(over, key=lambda each: (each.starts, each.kind), default=None),
+    )
+
+
+def _spans(
+    counts: _Counts, hours: Mapping[datetime, int], limits: CaLimits | None, begins: datetime, ends: datetime
+) -> Iterable[ForecastProblem]:
+    """Orders needed and allowed in each hour and week: an hour by the burst, a week by the refill."""
+    orders = None if limits is None else limits.orders
+    domain = None if limits is None else limits.per_domain
+    same = None if limits is None else limits.per_set
+    if orders is not None:
+        within = orders.burst + HOUR // orders.every
+        yield from (
+            ForecastProblem(kind="hour", what="orders", starts=at, needed=n, allowed=within) for at, n in hours.items()
+        )
+        yield from (
+            ForecastProblem(kind="week", what="orders", starts=at, needed=n, allowed=_a_week(orders))
+            for at, n in counts.weeks.items()
+            if begins <= at < ends
+        )
+    if domain is not None:
+        yield from (
+            ForecastProblem(kind="domain", what=what, starts=at, needed=n, allowed=_a_week(domain))
+            for (at, what), n in counts.domains.items()
+            if begins <= at < ends
+        )
+    if same is not None:
+        yield from (
+            ForecastProblem(kind="names", what=what, starts=at, needed=n, allowed=_a_week(same))
+            for (at, what), n in counts.sets.items()
+            if begins <= at < ends and n > 1
+        )
+
+
+def _a_week(limit: Limit) -> int:
+    return max(limit.burst, WEEK // limit.every)
+
+
+# ── What if ──
+
+
+def supposed(fleet: Sequence[PlannedCertificate], what_if: WhatIf, now: datetime) -> list[PlannedCertificate]:
+    """The fleet as it would be."""
+    chosen = [kept for kept in fleet if what_if.issuer in (None, kept.issuer)]
+    chosen += _more(chosen or list(fleet), what_if, now)
+    if what_if.life is None:
+        return chosen
+    life = what_if.life
+    return [replace(kept, life=min(kept.life, life)) for kept in chosen]
+
+
+def _more(fleet: Sequence[PlannedCertificate], what_if: WhatIf, now: datetime) -> list[PlannedCertificate]:
+    """Like those there are, in turn, and spread over a life: a thousand are not requested in one minute."""
+    unknown = PlannedCertificate(
+        issuer=what_if.issuer or "own", identifiers=(Identifier("dns", "example.com"),), next_at=now, life=COMMON_LIFE
+    )
+    models = islice(cycle(fleet or [unknown]), what_if.more)
+    return [
+        replace(kept, issuer=what_if.issuer or kept.issuer, next_at=now + kept.life * (n / what_if.more), assumed=True)
+        for n, kept in enumerate(models)
+    ]

@@ -11,8 +11,8 @@ Sort = Literal["name", "expires"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Which certificates. Labels and owners of whoever asks come on top of those that are asked for."""
+class InventoryFilter:
+    """Which certificates. The principal's own labels and owners narrow those that are asked for."""
 
     text: str | None = None  # in its name, or in one of those it is for
     state: str | None = None  # None: all but archived ones
@@ -36,7 +36,7 @@ class AuditFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Summary:
+class InventorySummary:
     """The inventory in numbers."""
 
     at: datetime
@@ -49,7 +49,7 @@ class Summary:
     expired: int
     expiring: Mapping[str, int]  # within so many days
     jobs: Mapping[str, int]
-    notifications_dead: int | None  # None: whoever asks does not see them all
+    notifications_dead: int | None  # None: the principal may not see them all
 
 
 EXPIRING_WITHIN: Final = (1, 7, 14, 30, 90)  # days
@@ -94,7 +94,7 @@ def grid_around(now: datetime, bucket: Bucket, number: int, *, back: bool) -> Gr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class ExpiryCount:
     """How many certificates end in a span, and how many renewals are planned in it."""
 
     at: datetime
@@ -103,7 +103,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
+class OutcomeCounts:
     """Attempts that ended in a span."""
 
     at: datetime
@@ -114,7 +114,7 @@ class Outcomes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rate:
+class IssuerRate:
     """Certificates that one CA issued in a span, and how long that took on average and at most."""
 
     at: datetime

@@ -8,15 +8,15 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from holdfast.core.acme import Identifier
 from holdfast.core.certificate import Certificate, Version
+from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.renewal import PATIENT_SHARE, good_until
 from holdfast.errors import IllegalMove
 
 FALLBACK_AFTER: Final = 3  # failures in a row at one CA, before the next one is asked
 
 
-class State(StrEnum):
+class IssuanceState(StrEnum):
     AWAITING_APPROVAL = "awaiting_approval"
     REQUESTED = "requested"
     KEY_STORED = "key_stored"  # key sealed and CSR made: nothing has left yet
@@ -33,40 +33,40 @@ class State(StrEnum):
         return self in OVER
 
 
-OVER: Final = frozenset({State.ISSUED, State.FAILED, State.CANCELLED})
-UNDER_WAY: Final = tuple(state for state in State if state not in OVER)
+OVER: Final = frozenset({IssuanceState.ISSUED, IssuanceState.FAILED, IssuanceState.CANCELLED})
+UNDER_WAY: Final = tuple(state for state in IssuanceState if state not in OVER)
 NOT_HANDED_IN: Final = frozenset(
-    {State.KEY_STORED, State.ORDERED, State.PROVING}
+    {IssuanceState.KEY_STORED, IssuanceState.ORDERED, IssuanceState.PROVING}
 )  # the CA has no CSR, unless with the order
 
-Event = Literal[
+IssuanceEvent = Literal[
     "approved", "key stored", "order placed", "proofs asked", "proved", "csr handed in", "certificate received",
     "gave up", "cancelled",
 ]  # fmt: skip
 
-MOVES: Final[Mapping[tuple[State, Event], State]] = {
-    (State.AWAITING_APPROVAL, "approved"): State.REQUESTED,
-    (State.REQUESTED, "key stored"): State.KEY_STORED,
-    (State.KEY_STORED, "order placed"): State.ORDERED,
-    (State.KEY_STORED, "csr handed in"): State.WAITING,  # with the order
-    (State.ORDERED, "proofs asked"): State.PROVING,
-    (State.PROVING, "proofs asked"): State.PROVING,  # a CA may want another kind of proof for a name
-    (State.ORDERED, "proved"): State.FINALIZING,
-    (State.PROVING, "proved"): State.FINALIZING,
-    (State.FINALIZING, "proved"): State.FINALIZING,  # whoever resumes it hands the CSR in again
-    (State.WAITING, "proved"): State.FINALIZING,  # the CA had not heard of the CSR after all
-    (State.ORDERED, "csr handed in"): State.WAITING,
-    (State.PROVING, "csr handed in"): State.WAITING,
-    (State.FINALIZING, "csr handed in"): State.WAITING,
-    (State.WAITING, "csr handed in"): State.WAITING,
-    **{(state, "certificate received"): State.ISSUED
-       for state in (State.ORDERED, State.PROVING, State.FINALIZING, State.WAITING)},
-    **{(state, "gave up"): State.FAILED for state in UNDER_WAY},
-    **{(state, "cancelled"): State.CANCELLED for state in UNDER_WAY},
+MOVES: Final[Mapping[tuple[IssuanceState, IssuanceEvent], IssuanceState]] = {
+    (IssuanceState.AWAITING_APPROVAL, "approved"): IssuanceState.REQUESTED,
+    (IssuanceState.REQUESTED, "key stored"): IssuanceState.KEY_STORED,
+    (IssuanceState.KEY_STORED, "order placed"): IssuanceState.ORDERED,
+    (IssuanceState.KEY_STORED, "csr handed in"): IssuanceState.WAITING,  # with the order
+    (IssuanceState.ORDERED, "proofs asked"): IssuanceState.PROVING,
+    (IssuanceState.PROVING, "proofs asked"): IssuanceState.PROVING,  # a CA may want another kind of proof for a name
+    (IssuanceState.ORDERED, "proved"): IssuanceState.FINALIZING,
+    (IssuanceState.PROVING, "proved"): IssuanceState.FINALIZING,
+    (IssuanceState.FINALIZING, "proved"): IssuanceState.FINALIZING,  # a worker that resumes it hands the CSR in again
+    (IssuanceState.WAITING, "proved"): IssuanceState.FINALIZING,  # the CA had not heard of the CSR after all
+    (IssuanceState.ORDERED, "csr handed in"): IssuanceState.WAITING,
+    (IssuanceState.PROVING, "csr handed in"): IssuanceState.WAITING,
+    (IssuanceState.FINALIZING, "csr handed in"): IssuanceState.WAITING,
+    (IssuanceState.WAITING, "csr handed in"): IssuanceState.WAITING,
+    **{(state, "certificate received"): IssuanceState.ISSUED
+       for state in (IssuanceState.ORDERED, IssuanceState.PROVING, IssuanceState.FINALIZING, IssuanceState.WAITING)},
+    **{(state, "gave up"): IssuanceState.FAILED for state in UNDER_WAY},
+    **{(state, "cancelled"): IssuanceState.CANCELLED for state in UNDER_WAY},
 }  # fmt: skip
 
 
-def move(state: State, event: Event) -> State:
+def move(state: IssuanceState, event: IssuanceEvent) -> IssuanceState:
     """The state after an event; no other function says one."""
     try:
         return MOVES[state, event]
@@ -82,7 +82,7 @@ class Issuance:
     id: str
     certificate: str
     generation: int
-    state: State
+    state: IssuanceState
     version: int = 1  # of the row: every step compares it
     issuer: str
     cause: str
@@ -118,7 +118,7 @@ class Candidate:
     known: bool = True
     paused: bool = False
     down: bool = False  # its breaker is open
-    doubtful: bool = False  # it was down, and nobody knows yet whether it still is
+    doubtful: bool = False  # it was down, and it is not known yet whether it still is
     held_until: datetime | None = None  # it named a time before which it wants to hear nothing
     turn_at: datetime | None = None  # when its budgets would let another order go
 
@@ -162,7 +162,7 @@ def sooner(others: Sequence[Candidate], *, left: timedelta | None, wait: timedel
 
 PATIENCE: Final = timedelta(hours=1)
 PATIENCE_AT_LAST: Final = timedelta(minutes=1)
-PATIENCE_AT_FIRST: Final = timedelta(minutes=10)  # there is no certificate yet, and somebody waits for it
+PATIENCE_AT_FIRST: Final = timedelta(minutes=10)  # there is no certificate yet, and a person waits for it
 
 
 def patience(left: timedelta | None) -> timedelta:
@@ -179,7 +179,7 @@ def patience_in_line(left: timedelta | None) -> timedelta:
 
 
 def left_of(current: Version | None, now: datetime) -> timedelta | None:
-    """What is left of the time in which an attempt can still be made; None if there is no certificate yet."""
+    """The time that is left for another attempt; None if there is no certificate yet."""
     return None if current is None else good_until(current) - now
 
 

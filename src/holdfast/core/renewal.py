@@ -12,7 +12,8 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from holdfast.core.backoff import issuance_ladder, issuance_next_at, issuance_wait, spread
-from holdfast.core.certificate import Ari, Certificate, Failing, State, Version, Window
+from holdfast.core.certificate import Ari, Certificate, CertificateState, Failing, MaintenanceWindow, Version
+from holdfast.core.durations import rounded
 from holdfast.core.reasons import Reason
 
 FRACTION: Final = 2 / 3  # of its life, after which a certificate is renewed
@@ -28,8 +29,8 @@ LOOP_GUARD: Final = timedelta(hours=24)  # between two renewals that a CA asks f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One rule: what it looked at, what it found, and whether it is the one that holds things up."""
+class RenewalCheck:
+    """One rule: what it looked at, what it found, and whether it decides when the renewal begins."""
 
     rule: str
     saw: str
@@ -37,7 +38,7 @@ class Check:
     blocks: bool = False
 
 
-class Note(NamedTuple):
+class CheckNote(NamedTuple):
     """A check that was made. Its words are asked for by `explain` alone, and lists decide about every row."""
 
     rule: str
@@ -45,21 +46,22 @@ class Note(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """Act when `at` has come; None: not before somebody changes something."""
+class RenewalDecision:
+    """Act when `at` has come; None: not before a person changes something."""
 
     at: datetime | None
     cause: Reason  # what makes it due
     waits_for: Reason | None = None  # what decides about `at`, if it is not the cause itself
     urgent: bool = False
-    blocker: str = ""  # the rule that holds things up
-    notes: tuple[Note, ...] = field(default=(), compare=False)
+    blocker: str = ""  # the rule that decides about `at`
+    notes: tuple[CheckNote, ...] = field(default=(), compare=False)
 
     @property
-    def checks(self) -> tuple[Check, ...]:
+    def checks(self) -> tuple[RenewalCheck, ...]:
         found = ((note.rule, *note.words()) for note in self.notes)
         return tuple(
-            Check(rule=rule, saw=saw, verdict=verdict, blocks=rule == self.blocker) for rule, saw, verdict in found
+            RenewalCheck(rule=rule, saw=saw, verdict=verdict, blocks=rule == self.blocker)
+            for rule, saw, verdict in found
         )
 
     def due(self, now: datetime) -> bool:
@@ -74,13 +76,13 @@ class _Due:
     any_time: bool = False  # maintenance windows do not hold it
 
 
-def decide(certificate: Certificate, current: Version | None, now: datetime) -> Decision:
-    """Say when to get a new certificate next, and why then. A wish to renew now is not asked here: it is just done."""
-    if certificate.state is not State.ACTIVE:
-        reason = Reason.PAUSED if certificate.state is State.PAUSED else Reason.ARCHIVED
-        note = Note("state", lambda: (certificate.state, "nothing is done"))
-        return Decision(at=None, cause=reason, waits_for=reason, blocker="state", notes=(note,))
-    notes = [Note("state", lambda: ("active", "go on"))]
+def decide(certificate: Certificate, current: Version | None, now: datetime) -> RenewalDecision:
+    """Say when to renew next, and why then. A renewal that a person asks for is not decided here: it begins at once."""
+    if certificate.state is not CertificateState.ACTIVE:
+        reason = Reason.PAUSED if certificate.state is CertificateState.PAUSED else Reason.ARCHIVED
+        note = CheckNote("state", lambda: (certificate.state, "not renewed"))
+        return RenewalDecision(at=None, cause=reason, waits_for=reason, blocker="state", notes=(note,))
+    notes = [CheckNote("state", lambda: ("active", "renewals go on"))]
     due = _due(certificate, current, now, notes)
     at, by = due.at, notes[-1].rule
     waits_for: Reason | None = None
@@ -93,7 +95,9 @@ def decide(certificate: Certificate, current: Version | None, now: datetime) -> 
         if opens > max(at, now):
             at, waits_for = opens, Reason.WINDOW
     blocker = (_BLOCKERS[waits_for] if waits_for else by) if at > now else ""
-    return Decision(at=at, cause=due.cause, waits_for=waits_for, urgent=due.urgent, blocker=blocker, notes=tuple(notes))
+    return RenewalDecision(
+        at=at, cause=due.cause, waits_for=waits_for, urgent=due.urgent, blocker=blocker, notes=tuple(notes)
+    )
 
 
 _BLOCKERS: Final = {Reason.BACKOFF: "back-off", Reason.WINDOW: "windows"}
@@ -102,29 +106,29 @@ _BLOCKERS: Final = {Reason.BACKOFF: "back-off", Reason.WINDOW: "windows"}
 # ── Why it is due ──
 
 
-def _due(certificate: Certificate, current: Version | None, now: datetime, notes: list[Note]) -> _Due:
+def _due(certificate: Certificate, current: Version | None, now: datetime, notes: list[CheckNote]) -> _Due:
     if current is None:
-        notes.append(Note("certificate", lambda: ("none yet", "due at once")))
+        notes.append(CheckNote("certificate", lambda: ("none yet", "due at once")))
         return _Due(certificate.created_at, Reason.FIRST, any_time=True)
     if current.revoked:
         at = current.revoked_at or current.revoke_asked_at or now
-        notes.append(Note("revoked", lambda: (_revocation_shown(current, at), "due at once, urgent")))
+        notes.append(CheckNote("revoked", lambda: (_revocation_shown(current, at), "due at once, urgent")))
         return _Due(at, Reason.REVOKED, urgent=True, any_time=True)
     if current.generation < certificate.generation:
-        saw = f"version is of generation {current.generation}, wanted is {certificate.generation}"
-        notes.append(Note("inputs", lambda: (saw, "due at once")))
+        saw = f"issued for generation {current.generation}, the specification is at generation {certificate.generation}"
+        notes.append(CheckNote("inputs", lambda: (saw, "due at once")))
         return _Due(now, Reason.INPUT_CHANGED, any_time=True)
     emergency = emergency_at(current)
     planned = _by_ari(certificate, current, now, notes) or _by_lifetime(certificate, current, notes)
     if max(planned.at, now) >= emergency:
         verdict = "due at once, urgent" if now >= emergency else "due then, urgent"
-        notes.append(Note("emergency", lambda: (f"a twentieth is left at {_shown(emergency)}", verdict)))
+        notes.append(CheckNote("emergency", lambda: (f"5 % of its lifetime are left at {_shown(emergency)}", verdict)))
         return _Due(min(planned.at, emergency), Reason.EMERGENCY, urgent=True, any_time=True)
     return planned
 
 
 def _revocation_shown(current: Version, at: datetime) -> str:
-    return _shown(at) if current.revocation_done else f"asked for at {_shown(at)}, not yet done by the CA"
+    return _shown(at) if current.revocation_done else f"requested at {_shown(at)}, not yet confirmed by the CA"
 
 
 def emergency_at(current: Version) -> datetime:
@@ -150,9 +154,9 @@ def patience_at_the_end(current: Version, now: datetime) -> timedelta:
     return (current.not_after - now) * PATIENT_SHARE if now >= emergency_at(current) else timedelta.max
 
 
-def _by_lifetime(certificate: Certificate, current: Version, notes: list[Note]) -> _Due:
+def _by_lifetime(certificate: Certificate, current: Version, notes: list[CheckNote]) -> _Due:
     at = lifetime_due(certificate, current)
-    notes.append(Note("lifetime", lambda: (_rule_shown(certificate, current), f"due at {_shown(at)}")))
+    notes.append(CheckNote("lifetime", lambda: (_rule_shown(certificate, current), f"due at {_shown(at)}")))
     return _Due(at, Reason.DUE_LIFETIME)
 
 
@@ -172,31 +176,41 @@ def default_fraction(life: timedelta) -> float:
 
 def _rule_shown(certificate: Certificate, current: Version) -> str:
     rule = certificate.wanted.rule
+    jitter = rounded(current.life * SPREAD * spread(current.id))
     if rule.before is not None:
-        return f"{rule.before} before {_shown(current.not_after)}"
-    return f"{rule.fraction or default_fraction(current.life):.0%} of {current.life}, spread earlier by its id"
+        return f"renewal {rounded(rule.before)} before {_shown(current.not_after)}, minus {jitter} jitter"
+    share = rule.fraction or default_fraction(current.life)
+    return f"renewal at {share * 100:.0f} % of {rounded(current.life)}, minus {jitter} jitter"
 
 
 # ── ARI (RFC 9773) ──
 
 
 def pick(start: datetime, end: datetime, version: str) -> datetime:
-    """One instant in [start, end), the same for whoever asks; another one only if the window moves."""
+    """One instant in [start, end), the same on every replica; another one only if the window moves."""
     return start + (end - start) * spread(f"{version}:{start.timestamp()}:{end.timestamp()}")
 
 
-def _by_ari(certificate: Certificate, current: Version, now: datetime, notes: list[Note]) -> _Due | None:
+def _by_ari(certificate: Certificate, current: Version, now: datetime, notes: list[CheckNote]) -> _Due | None:
     ari = certificate.ari
     if ari is None or not certificate.wanted.rule.ari:
-        notes.append(Note("ari", lambda: ("no window" if ari is None else "switched off", "not used")))
+        notes.append(CheckNote("ari", lambda: ("no renewal window" if ari is None else "switched off", "not used")))
         return None
     early = ari_is_early(certificate, ari, current)
     free_from = _guarded_until(certificate, current) if early else None
     if free_from is not None and free_from > ari.pick:
-        notes.append(Note("ari", lambda: (_window_shown(ari), f"early again so soon: not before {_shown(free_from)}")))
+        notes.append(
+            CheckNote(
+                "ari",
+                lambda: (
+                    _window_shown(ari),
+                    f"hurried twice: not before {_shown(free_from)}",
+                ),
+            )
+        )
         return _Due(min(free_from, lifetime_due(certificate, current)), Reason.DUE_ARI, urgent=True)
     urgent = ", urgent" if early else ""
-    notes.append(Note("ari", lambda: (_window_shown(ari), f"due at {_shown(ari.pick)}{urgent}")))
+    notes.append(CheckNote("ari", lambda: (_window_shown(ari), f"due at {_shown(ari.pick)}{urgent}")))
     return _Due(ari.pick, Reason.DUE_ARI, urgent=early and ari.pick <= now, any_time=early)
 
 
@@ -226,16 +240,16 @@ def time_left(failing: Failing, current: Version | None) -> timedelta | None:
     return None if current is None else current.not_after - (failing.first_at or failing.last_at)
 
 
-def _after_failure(failing: Failing, current: Version | None, notes: list[Note]) -> datetime:
+def _after_failure(failing: Failing, current: Version | None, notes: list[CheckNote]) -> datetime:
     left, over = time_left(failing, current), None if current is None else failing.last_at - current.not_after
     again = issuance_next_at(failing.last_at, _rung(failing), left_at_first_failure=left, over_for=over)
     wait = issuance_wait(_rung(failing), left_at_first_failure=left, over_for=over)
-    saw = f"failure {failing.attempts or 'of an unknown number'} at {_shown(failing.last_at)}: {failing.reason}"
+    saw = f"failure number {failing.attempts or 'unknown'} at {_shown(failing.last_at)}: {failing.reason}"
     last_chance = None if current is None else safe_until(current)
     if last_chance is not None and failing.last_at < last_chance < again:
-        notes.append(Note("back-off", lambda: (saw, f"at {_shown(last_chance)}, the last safe moment")))
+        notes.append(CheckNote("back-off", lambda: (saw, f"retry at {_shown(last_chance)}, the last safe moment")))
         return last_chance
-    notes.append(Note("back-off", lambda: (saw, f"{wait} after it: {_shown(again)}")))
+    notes.append(CheckNote("back-off", lambda: (saw, f"retry after {wait}: {_shown(again)}")))
     return again
 
 
@@ -274,28 +288,32 @@ def last_moment(begins: datetime, ends: datetime) -> datetime:
     return ends - min(ATTEMPT_FOR, (ends - begins) * EMERGENCY)
 
 
-def _in_window(windows: Sequence[Window], at: datetime, current: Version, notes: list[Note]) -> datetime:
+def _in_window(
+    windows: Sequence[MaintenanceWindow], at: datetime, current: Version, notes: list[CheckNote]
+) -> datetime:
     """The first moment from `at` on that lies in a window, unless waiting for it would be unsafe."""
     ignored_from = current.not_after - current.life * WINDOWS_END
     if at >= ignored_from:
-        notes.append(Note("windows", lambda: (f"ignored from {_shown(ignored_from)} on", "not waited for")))
+        notes.append(
+            CheckNote("windows", lambda: (f"ignored from {_shown(ignored_from)} on", "do not delay the renewal"))
+        )
         return at
     opens = first_opening(windows, at)
     if opens > ignored_from:
-        late = f"the next opens at {_shown(opens)}, too late: waits until {_shown(ignored_from)} only"
-        notes.append(Note("windows", lambda: (f"{len(windows)} windows", late)))
+        late = f"the next opens at {_shown(opens)}, too late: renewed at {_shown(ignored_from)}"
+        notes.append(CheckNote("windows", lambda: (f"{len(windows)} windows", late)))
         return ignored_from
     verdict = "open" if opens == at else f"opens at {_shown(opens)}"
-    notes.append(Note("windows", lambda: (f"{len(windows)} windows", verdict)))
+    notes.append(CheckNote("windows", lambda: (f"{len(windows)} windows", verdict)))
     return opens
 
 
-def first_opening(windows: Sequence[Window], at: datetime) -> datetime:
+def first_opening(windows: Sequence[MaintenanceWindow], at: datetime) -> datetime:
     """The first moment from `at` on that lies in one of them."""
     return min(_opening(window, at) for window in windows)
 
 
-def _opening(window: Window, at: datetime) -> datetime:
+def _opening(window: MaintenanceWindow, at: datetime) -> datetime:
     midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
     for day in range(-1, 8):
         opens = midnight + timedelta(days=day, minutes=window.opens)

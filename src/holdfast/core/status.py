@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from holdfast.core import reasons, renewal
-from holdfast.core.certificate import Certificate, State, Version, failed
-from holdfast.core.issuance import Issuance
-from holdfast.core.issuance import State as Step
+from holdfast.core.certificate import Certificate, CertificateState, Failing, Version, VersionState, failed
+from holdfast.core.issuance import Issuance, IssuanceState
 from holdfast.core.reasons import Reason
-from holdfast.core.renewal import Check, Decision
+from holdfast.core.renewal import RenewalCheck, RenewalDecision
 
 
 class Phase(StrEnum):
@@ -31,8 +30,8 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """What is known of the job of an issuance under way; or, of one to be approved, when that ends."""
+class IssuanceJob:
+    """The job of an issuance under way; of one that awaits approval, when the approval expires."""
 
     due_at: datetime
     running: bool = False
@@ -50,7 +49,7 @@ class Waiting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     phase: Phase
-    since: datetime | None  # it is in this phase; None: nobody wrote that down
+    since: datetime | None  # it is in this phase; None: that is not recorded
     reason_code: Reason
     reason: str
     acts_next: str
@@ -60,13 +59,13 @@ class Status:
     last_attempt_at: datetime | None
     next_attempt_at: datetime | None
     next_attempt_cause: str | None
-    approval_ends_at: datetime | None  # what nobody has decided by then is rejected; None: nothing is to be decided
+    approval_ends_at: datetime | None  # an approval that is undecided by then is rejected; None: no approval is pending
     attempts_that_fit: int | None  # before it is too late; None while it is not failing
     safe_until: datetime | None
     expires_at: datetime | None
     blocked_by: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         plain = {name: getattr(self, name) for name in self.__slots__}
         return {name: each.isoformat() if isinstance(each, datetime) else each for name, each in plain.items()}
 
@@ -75,7 +74,7 @@ def status(
     certificate: Certificate,
     current: Version | None,
     issuance: Issuance | None,
-    job: Waiting | None,
+    job: IssuanceJob | None,
     now: datetime,
 ) -> Status:
     """`issuance` is the one under way, if there is one, and `job` its job."""
@@ -105,7 +104,7 @@ def status(
     )
 
 
-def _error(certificate: Certificate, issuance: Issuance | None, job: Waiting | None) -> str | None:
+def _error(certificate: Certificate, issuance: Issuance | None, job: IssuanceJob | None) -> str | None:
     """What was said last: by the job, by the attempt, by the one before it."""
     said = None if job is None or not job.trouble else job.last_error
     failing = certificate.failing
@@ -125,7 +124,7 @@ def _last_at(
 def _since(
     certificate: Certificate, current: Version | None, issuance: Issuance | None, phase: Phase
 ) -> datetime | None:
-    """Since when it is in this phase; None where nobody wrote that down."""
+    """Since when the certificate is in this phase; None where that is not recorded."""
     failing = certificate.failing
     match phase:
         case Phase.FAILING:
@@ -153,17 +152,21 @@ def _fit(certificate: Certificate, current: Version | None, next_at: datetime | 
 
 
 def _phase(
-    certificate: Certificate, current: Version | None, issuance: Issuance | None, decision: Decision, now: datetime
+    certificate: Certificate,
+    current: Version | None,
+    issuance: Issuance | None,
+    decision: RenewalDecision,
+    now: datetime,
 ) -> Phase:
-    if certificate.state is State.ARCHIVED:
+    if certificate.state is CertificateState.ARCHIVED:
         return Phase.ARCHIVED
     if current is not None and now >= current.not_after:
         return Phase.EXPIRED
-    if issuance is not None and issuance.state is Step.AWAITING_APPROVAL:
+    if issuance is not None and issuance.state is IssuanceState.AWAITING_APPROVAL:
         return Phase.AWAITING_APPROVAL
     if certificate.failing is not None:
         return Phase.FAILING
-    if certificate.state is State.PAUSED:
+    if certificate.state is CertificateState.PAUSED:
         return Phase.PAUSED
     if current is not None and current.revoked:
         return Phase.REVOKED
@@ -178,14 +181,14 @@ def _reason(
     certificate: Certificate,
     current: Version | None,
     issuance: Issuance | None,
-    job: Waiting | None,
-    decision: Decision,
+    job: IssuanceJob | None,
+    decision: RenewalDecision,
     now: datetime,
 ) -> tuple[Reason, str]:
-    """The one thing to know: what is wrong before what is waited for, and that before what is planned."""
+    """The one reason to show: a failure before a wait, and a wait before a plan."""
     if issuance is not None:
         return _of_issuance(issuance, job, now)
-    if certificate.state is not State.ACTIVE:
+    if certificate.state is not CertificateState.ACTIVE:
         return decision.cause, ""
     if certificate.failing is not None and certificate.failing.reason:
         code = reasons.of(certificate.failing.reason)
@@ -205,7 +208,7 @@ def _revocation(current: Version) -> Reason:
 
 def _also_revoked(certificate: Certificate, current: Version | None, reason: Reason) -> str:
     """That the one in use is revoked is said whatever else there is to say: it is what people must know first."""
-    if current is None or not current.revoked or certificate.state is State.ARCHIVED:
+    if current is None or not current.revoked or certificate.state is CertificateState.ARCHIVED:
         return ""
     code = _revocation(current)
     return "" if reason is code else f"{code.value}: {reasons.MEANINGS[code].sentence} "
@@ -223,11 +226,11 @@ def _held(certificate: Certificate, now: datetime) -> Reason | None:
 
 def _to_begin(issuance: Issuance, now: datetime) -> bool:
     """Whether it was asked for with a time to begin that has not come."""
-    return issuance.state is Step.REQUESTED and issuance.started_at > now
+    return issuance.state is IssuanceState.REQUESTED and issuance.started_at > now
 
 
-def _of_issuance(issuance: Issuance, job: Waiting | None, now: datetime) -> tuple[Reason, str]:
-    if issuance.state is Step.AWAITING_APPROVAL:
+def _of_issuance(issuance: Issuance, job: IssuanceJob | None, now: datetime) -> tuple[Reason, str]:
+    if issuance.state is IssuanceState.AWAITING_APPROVAL:
         return Reason.AWAITING_APPROVAL, ""
     if job is not None and job.trouble:
         return Reason(job.reason) if job.reason in set(Reason) else Reason.INTERNAL, job.last_error or ""
@@ -242,8 +245,8 @@ def _next_at(
     certificate: Certificate,
     current: Version | None,
     issuance: Issuance | None,
-    job: Waiting | None,
-    decision: Decision,
+    job: IssuanceJob | None,
+    decision: RenewalDecision,
     now: datetime,
 ) -> datetime | None:
     if issuance is not None and job is None:  # as long as the transaction that asked for it has not ended
@@ -256,23 +259,27 @@ def _next_at(
 
 
 def _undecided(issuance: Issuance | None) -> bool:
-    return issuance is not None and issuance.state is Step.AWAITING_APPROVAL
+    return issuance is not None and issuance.state is IssuanceState.AWAITING_APPROVAL
 
 
 def _unless_approved(certificate: Certificate, current: Version | None, ends_at: datetime) -> datetime | None:
-    """When it is tried again, should nobody decide: that counts as a failure."""
+    """When the issuance is retried if no approver decides: a timed-out approval counts as a failure."""
     after = failed(certificate.failing, ends_at, error="", reason=Reason.APPROVAL_TIMED_OUT.value)
     return renewal.decide(replace(certificate, failing=after), current, ends_at).at
 
 
-def _next_cause(issuance: Issuance | None, job: Waiting | None, decision: Decision) -> str | None:
+def _next_cause(issuance: Issuance | None, job: IssuanceJob | None, decision: RenewalDecision) -> str | None:
     if issuance is not None:
         return issuance.cause
     return None if decision.at is None else decision.cause.value
 
 
 def _blocked(
-    certificate: Certificate, issuance: Issuance | None, job: Waiting | None, decision: Decision, now: datetime
+    certificate: Certificate,
+    issuance: Issuance | None,
+    job: IssuanceJob | None,
+    decision: RenewalDecision,
+    now: datetime,
 ) -> tuple[str, ...]:
     if issuance is not None:
         code, _ = _of_issuance(issuance, job, now)
@@ -285,58 +292,60 @@ def _blocked(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """Each check in order, the one that blocks, and what would change it."""
+class StatusExplanation:
+    """Each check in order, the check that decides, and what a person can do."""
 
     at: datetime
     verdict: str
-    checks: tuple[Check, ...]
+    checks: tuple[RenewalCheck, ...]
     blocking: str | None
     would_change_it: str
     of_today: tuple[str, ...] = ()  # about another time: what is taken from today all the same
 
 
 _CHANGES = {
-    Reason.NOT_DUE: "Time. To renew now: holdfast renew {name}",
-    Reason.BACKOFF: "Time, or a changed input. To try now: holdfast renew {name}",
-    Reason.WINDOW: "Time, or another maintenance window. To renew now: holdfast renew {name}",
-    Reason.STAGGERED: "Time. To renew now: holdfast renew {name}",
-    Reason.PAUSED: "Resuming it: holdfast resume {name}",
-    Reason.ARCHIVED: "Nothing: ask for it again under this or another name.",
-    Reason.AWAITING_APPROVAL: "A second person's word: holdfast approvals ls",
-    Reason.ISSUER_PAUSED: "A CA that goes on: holdfast ca resume {ca}. Or another: holdfast change {name} --ca CA",
-    Reason.UNKNOWN_ISSUER: "A CA of this name: holdfast ca add KIND {ca}. Or another: holdfast change {name} --ca CA",
-    Reason.CANCELLED: "Time. To try now: holdfast renew {name}",
-    Reason.WRONG_CERTIFICATE: "The CA, by putting it right. To order anew, which may cost: holdfast renew {name}",
-    Reason.ORDER_UNCERTAIN: "A look for the order at the CA. To order anew, which may cost: holdfast renew {name}",
+    Reason.NOT_DUE: "Nothing: it is renewed then. To renew now: holdfast renew {name}",
+    Reason.BACKOFF: "Nothing: it is retried then. To retry now: holdfast renew {name}",
+    Reason.WINDOW: "Nothing, or change the maintenance windows. To renew now: holdfast renew {name}",
+    Reason.STAGGERED: "Nothing: it is renewed then. To renew now: holdfast renew {name}",
+    Reason.PAUSED: "Resume the certificate: holdfast resume {name}",
+    Reason.ARCHIVED: "Nothing: request a new certificate, under this or another name.",
+    Reason.AWAITING_APPROVAL: "An approval by a second person: holdfast approvals ls",
+    Reason.ISSUER_PAUSED: "Resume the issuer: holdfast issuer resume {ca}. Or another: holdfast change {name} --ca CA",
+    Reason.UNKNOWN_ISSUER: "Add the issuer: holdfast issuer add KIND {ca}. Or another: holdfast change {name} --ca CA",
+    Reason.CANCELLED: "Nothing: it is retried then. To retry now: holdfast renew {name}",
+    Reason.WRONG_CERTIFICATE: "The CA must correct the order. To order again, which may cost: holdfast renew {name}",
+    Reason.ORDER_UNCERTAIN: "Look for the order at the CA. To order again, which may cost: holdfast renew {name}",
 }
 
 
-_UNPAUSE: Final = "Unpausing it at the CA, by the link that it gave, once the cause of its failures is gone."
+_UNPAUSE: Final = "Remove the cause of the failures, then unpause the name at the CA by the link that the CA gave."
 
 _WHO = {  # whose turn it is while an attempt is under way
-    "ca": "The CA: it is asked again by itself.",
-    "you": "You, by putting right what is said above. It is tried again by itself.",
-    "operator": "An operator of Holdfast, by putting right what is said above. It is tried again by itself.",
+    "ca": "The CA acts next; Holdfast polls it.",
+    "you": "Correct the cause above; Holdfast retries.",
+    "operator": "An operator of Holdfast corrects the cause above; Holdfast retries.",
 }
 
 
 def explain(
-    certificate: Certificate, current: Version | None, issuance: Issuance | None, job: Waiting | None, now: datetime
-) -> Explanation:
+    certificate: Certificate, current: Version | None, issuance: Issuance | None, job: IssuanceJob | None, now: datetime
+) -> StatusExplanation:
     """Why what happens happens, and why nothing else does. `now` may be any time: the rules do not care."""
     found = _explanation(certificate, current, issuance, job, now)
     if current is None or now < current.not_after:
         return found
-    check = Check(rule="expired", saw=f"it ended at {current.not_after:%Y-%m-%dT%H:%M:%SZ}", verdict="no longer valid")
+    check = RenewalCheck(
+        rule="expired", saw=f"expired at {current.not_after:%Y-%m-%dT%H:%M:%SZ}", verdict="no longer valid"
+    )
     return replace(
         found, verdict=f"{reasons.MEANINGS[Reason.EXPIRED].sentence} {found.verdict}", checks=(*found.checks, check)
     )
 
 
 def _explanation(
-    certificate: Certificate, current: Version | None, issuance: Issuance | None, job: Waiting | None, now: datetime
-) -> Explanation:
+    certificate: Certificate, current: Version | None, issuance: Issuance | None, job: IssuanceJob | None, now: datetime
+) -> StatusExplanation:
     decision = renewal.decide(certificate, current, now)
     held = _held(certificate, now) if decision.due(now) else None
     if issuance is not None:
@@ -345,8 +354,8 @@ def _explanation(
         saw += f"; last error: {issuance.error}" if issuance.error and not words else ""
         blocking = None if code is Reason.UNDER_WAY else code
         verdict = words or reasons.MEANINGS[code].sentence
-        check = Check(rule="issuance", saw=saw, verdict=verdict, blocks=blocking is not None)
-        who = _WHO.get(reasons.MEANINGS[code].acts_next, "It goes on by itself.")
+        check = RenewalCheck(rule="issuance", saw=saw, verdict=verdict, blocks=blocking is not None)
+        who = _WHO.get(reasons.MEANINGS[code].acts_next, "Nothing: Holdfast continues.")
         others = tuple(replace(each, blocks=False) for each in decision.checks)  # those ask about the next one
         return _explained(certificate, now, verdict, (*others, check), blocking, who)
     if held is not None:
@@ -354,8 +363,8 @@ def _explanation(
             ("cancelled", "by hand") if held is Reason.CANCELLED else ("ca", ", ".join(certificate.wanted.issuers))
         )
         verdict = f"Due, but held: {reasons.MEANINGS[held].sentence}{_next_words(certificate.next_action_at)}"
-        check = Check(rule=rule, saw=saw, verdict=reasons.MEANINGS[held].sentence, blocks=True)
-        return _explained(certificate, now, verdict, (*decision.checks, check), held, "Time.")
+        check = RenewalCheck(rule=rule, saw=saw, verdict=reasons.MEANINGS[held].sentence, blocks=True)
+        return _explained(certificate, now, verdict, (*decision.checks, check), held, "Nothing.")
     if decision.due(now):
         late = decision.cause is Reason.EMERGENCY and current is not None and now >= current.not_after
         verdict = "Due at once." if late else f"Due: {reasons.MEANINGS[decision.cause].sentence}"
@@ -367,7 +376,7 @@ def _explanation(
         verdict = f"{reasons.MEANINGS[Reason.NAME_PAUSED_AT_CA].sentence} {failing.error}{_next_words(decision.at)}"
         found = _explained(certificate, now, verdict, decision.checks, waits, "")
         return replace(found, would_change_it=f"{_UNPAUSE} Then: holdfast renew {certificate.name}")
-    return _explained(certificate, now, verdict, decision.checks, waits, "Time.")
+    return _explained(certificate, now, verdict, decision.checks, waits, "Nothing.")
 
 
 def _next_words(at: datetime | None) -> str:
@@ -378,15 +387,57 @@ def _explained(
     certificate: Certificate,
     at: datetime,
     verdict: str,
-    checks: tuple[Check, ...],
+    checks: tuple[RenewalCheck, ...],
     blocking: Reason | None,
     otherwise: str,
-) -> Explanation:
+) -> StatusExplanation:
     change = otherwise if blocking is None else _CHANGES.get(blocking, otherwise)
-    return Explanation(
+    return StatusExplanation(
         at=at,
         verdict=verdict,
         checks=checks,
         blocking=None if blocking is None else blocking.value,
         would_change_it=change.format(name=certificate.name, ca=certificate.wanted.issuers[0]),
     )
+
+
+def as_it_was(certificate: Certificate, then: Version | None, at: datetime) -> tuple[Certificate, Version | None]:
+    """`then` is the version in use at that time. Plans and holds are of now, and were not made yet."""
+    same = then is not None and then.id == certificate.current_version
+    was = replace(
+        certificate,
+        current_version=None if then is None else then.id,
+        generation=certificate.generation if then is None else then.generation,
+        failing=_failing(certificate.failing, at),
+        ari=certificate.ari if same else None,
+        next_action_at=None,
+        next_cause=None,
+    )
+    return was, None if then is None else _version(then, at)
+
+
+def _version(found: Version, at: datetime) -> Version:
+    """One that was revoked later was not yet."""
+    asked = found.revoke_asked_at if found.revoke_asked_at and found.revoke_asked_at <= at else None
+    revoked = found.revoked_at if found.revoked_at and found.revoked_at <= at else None
+    state = found.state if revoked or found.state is not VersionState.REVOKED else VersionState.ACTIVE
+    return replace(found, revoke_asked_at=asked, revoked_at=revoked, state=state)
+
+
+def _failing(failing: Failing | None, at: datetime) -> Failing | None:
+    """Only the failures in a row up to now are stored: how many there were at an earlier time is not known."""
+    return failing if failing is not None and failing.last_at <= at else None
+
+
+def taken_from_today(certificate: Certificate, then: Version | None) -> tuple[str, ...]:
+    """What the answer about an earlier time takes from today, as what it was then is not kept."""
+    told = [
+        "Names, issuers, renewal policy, maintenance windows and state (active, paused) are those of today.",
+        f"Failures before the last one are not counted: holdfast events {certificate.name}",
+    ]
+    if then is not None and then.id != certificate.current_version:
+        told.append("The renewal window (ARI) of that version is not stored any more.")
+    return tuple(told)
+
+
+UNTIL_THEN = ("This assumes that nothing happens and nothing is changed until then.",)

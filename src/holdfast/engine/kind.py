@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from holdfast.core.backoff import JOB, Ladder
-from holdfast.core.job import Claim, Outcome
+from holdfast.core.work.job import Claim, Outcome
 from holdfast.ports import Points
 
 
@@ -24,15 +24,15 @@ class Work:
     whole: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-Handler = Callable[[Work], Awaitable[Outcome]]
+JobHandler = Callable[[Work], Awaitable[Outcome]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class JobKind:
     """How jobs of one kind are run. Each kind has slots of its own: slow ones never starve the others."""
 
     name: str
-    handler: Handler
+    handler: JobHandler
     slots: int = 16
     timeout: timedelta = timedelta(minutes=5)
     ladder: Ladder = JOB

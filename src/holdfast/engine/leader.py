@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Final
 
 from holdfast.core.backoff import STORE
+from holdfast.core.work.cluster import Lease
 from holdfast.engine.loop import always, wait_for, wake_when
 from holdfast.errors import LeaseLost, OutcomeUnknown, StoreError
 from holdfast.ports import Clock, Points
-from holdfast.store import leases
 from holdfast.store.database import Store
-from holdfast.store.leases import Lease
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster
 from holdfast.telemetry import Telemetry
 
 NAME: Final = "scheduler"
@@ -73,7 +73,7 @@ class Leader:
             await self._let_go()
 
     async def _wait(self, stop: asyncio.Event, woken: asyncio.Event) -> None:
-        """Until it is time to renew; or, for whoever does not lead, until the lease may be free: then, or when told."""
+        """Until it is time to renew; or, on other replicas, until the lease may be free or they are woken."""
         beat = self._ttl.total_seconds() / 3
         if self._failures:
             again = STORE.wait(self._failures, self._holder).total_seconds()
@@ -104,7 +104,7 @@ class Leader:
 
     async def _renewed(self, lease: Lease) -> Lease | None:
         try:
-            return await self._db.write(lambda tx: leases.renew(tx, lease, self._ttl))
+            return await self._db.write(lambda tx: cluster.renew_lease(tx, lease, self._ttl))
         except LeaseLost:
             self._telemetry.metrics.lease_held.labels(lease=NAME).set(0)
             self._telemetry.log.warning("lease.lost", lease=NAME)
@@ -112,7 +112,7 @@ class Leader:
 
     async def _taken(self) -> Lease | None:
         """The lease, if it is free. First a look, which costs less: those who do not lead are woken by all work."""
-        rest = await self._db.read(lambda tx: leases.free_in(tx, NAME, self._ttl))
+        rest = await self._db.read(lambda tx: cluster.lease_free_in(tx, NAME, self._ttl))
         self._free_in = rest.total_seconds()
         if rest and not self._unheard:
             return None
@@ -126,10 +126,16 @@ class Leader:
     def _take(self, tx: Tx) -> Lease | None:
         """Take the lease, or find that we have it: the answer to an earlier try was lost."""
         held = self._held(tx) if self._unheard else None
-        return leases.take(tx, NAME, self._holder, self._ttl) if held is None else leases.renew(tx, held, self._ttl)
+        return (
+            cluster.take_lease(tx, NAME, self._holder, self._ttl)
+            if held is None
+            else cluster.renew_lease(tx, held, self._ttl)
+        )
 
     def _held(self, tx: Tx) -> Lease | None:
-        return next((held for held in leases.held(tx) if (held.name, held.holder) == (NAME, self._holder)), None)
+        return next(
+            (held for held in cluster.held_leases(tx) if (held.name, held.holder) == (NAME, self._holder)), None
+        )
 
     async def _let_go(self) -> None:
         """Release at once, so that another replica leads within its next step."""
@@ -141,7 +147,7 @@ class Leader:
         def release(tx: Tx) -> None:
             held = lease or self._held(tx)
             if held is not None:
-                leases.release(tx, held)
+                cluster.release_lease(tx, held)
 
         try:
             await self._db.write(release)

@@ -96,7 +96,7 @@ class Loop:
             self._telemetry.metrics.loop_last_tick.labels(loop=self.name).set(self._clock.now().timestamp())
 
     def _tell(self, began: float, *, error: str = "") -> None:
-        """For whoever asks how the loops do: the heartbeat takes it along."""
+        """Record how the loop did: the heartbeat stores it."""
         before = self._telemetry.health.loops.get(self.name, {})
         at = self._clock.now().timestamp()
         self._telemetry.health.loops[self.name] = {
@@ -126,7 +126,7 @@ def always() -> bool:
 
 
 async def wake_when(stop: asyncio.Event, woken: asyncio.Event) -> None:
-    """Let whoever waits to be woken notice a stop, too."""
+    """Let loops that wait to be woken notice a stop, too."""
     await stop.wait()
     woken.set()
 

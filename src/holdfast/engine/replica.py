@@ -10,12 +10,12 @@ from functools import partial
 from typing import Final
 
 from holdfast.engine import sweep
-from holdfast.engine.kind import Kind
+from holdfast.engine.kind import JobKind
 from holdfast.engine.leader import Leader
 from holdfast.engine.loop import Duty, Loop, always
 from holdfast.engine.sweep import Owed
-from holdfast.engine.worker import Identity, Worker
-from holdfast.operations.handover import Handover
+from holdfast.engine.worker import Worker, WorkerIdentity
+from holdfast.operations.acme.handover import Handover
 from holdfast.ports import Clock, Points, Random
 from holdfast.store.database import Store
 from holdfast.telemetry import Telemetry
@@ -41,7 +41,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Every:
+class PeriodicDuty:
     """One more duty: by whichever replica leads, or by each of them for itself."""
 
     name: str
@@ -51,19 +51,19 @@ class Every:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replica:
+class RunningReplica:
     """What happens without being asked, on this machine. Any number of them share one store."""
 
     db: Store
-    identity: Identity
+    identity: WorkerIdentity
     pace: Pace
-    kinds: Sequence[Kind]
+    kinds: Sequence[JobKind]
     families: Sequence[Owed]
     clock: Clock
     random: Random
     points: Points
     telemetry: Telemetry
-    duties: Sequence[Every] = ()
+    duties: Sequence[PeriodicDuty] = ()
     handover: Handover = field(default_factory=Handover)  # by which operations of this process give work to its worker
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -104,18 +104,18 @@ class Replica:
             for loop in loops:
                 group.create_task(loop.run_every(stop), name=f"every:{loop.name}")
 
-    def _duties(self) -> list[Every]:
+    def _duties(self) -> list[PeriodicDuty]:
         pace = self.pace
         reconcile = partial(sweep.reconcile, self.db, self.families, self.points)
         return [
-            Every(name="job_retry", period=pace.retry, duty=partial(sweep.retry_failed, self.db, self.points)),
-            Every(name="reconciler", period=pace.reconcile, duty=reconcile),
-            Every(name="job_timeout", period=pace.timeout, duty=partial(sweep.time_out, self.db)),
-            Every(name="cleanup", period=pace.cleanup, duty=partial(sweep.clean_up, self.db, pace.history_for)),
+            PeriodicDuty(name="job_retry", period=pace.retry, duty=partial(sweep.retry_failed, self.db, self.points)),
+            PeriodicDuty(name="reconciler", period=pace.reconcile, duty=reconcile),
+            PeriodicDuty(name="job_timeout", period=pace.timeout, duty=partial(sweep.time_out, self.db)),
+            PeriodicDuty(name="cleanup", period=pace.cleanup, duty=partial(sweep.clean_up, self.db, pace.history_for)),
             *self.duties,
         ]
 
-    def _loop(self, every: Every, leader: Leader) -> Loop:
+    def _loop(self, every: PeriodicDuty, leader: Leader) -> Loop:
         return Loop(
             every.name,
             every.period,

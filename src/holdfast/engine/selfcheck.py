@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-from holdfast.core import chain
-from holdfast.core.job import Again, Outcome, Priority, Spec
-from holdfast.engine.kind import Kind, Work
+from holdfast.core.journal import ChainVerdict, chain_verdict
+from holdfast.core.work.job import Again, Outcome, Priority, Spec
+from holdfast.engine.kind import JobKind, Work
 from holdfast.ports import Random
-from holdfast.store import jobs, journal, selfchecks
+from holdfast.store import journal
 from holdfast.store.database import Store
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster, jobs
 from holdfast.telemetry import Telemetry
 
 KIND: Final = "selfcheck"
@@ -31,7 +32,7 @@ def owed(random: Random) -> Callable[[Tx], Sequence[Spec]]:
     return specs
 
 
-def kind(db: Store, every: timedelta, telemetry: Telemetry) -> Kind:
+def kind(db: Store, every: timedelta, telemetry: Telemetry) -> JobKind:
     async def handler(work: Work) -> Outcome:
         verdict = await db.read(_walk)
         telemetry.metrics.self_check_ok.labels(name=CHECK).set(verdict.ok)
@@ -41,23 +42,23 @@ def kind(db: Store, every: timedelta, telemetry: Telemetry) -> Kind:
             telemetry.log.error("selfcheck.failed", check=CHECK, row=verdict.bad_seq, problem=verdict.problem)
         return Again(after=every, reason="SCHEDULED", write=lambda tx: _record(tx, verdict))
 
-    return Kind(name=KIND, handler=handler, slots=1, interruptible=True)
+    return JobKind(name=KIND, handler=handler, slots=1, interruptible=True)
 
 
-def _walk(tx: Tx) -> chain.Verdict:
+def _walk(tx: Tx) -> ChainVerdict:
     """Verify the rows after the last one that held, at most a page. A bad row stays the next one: it is found again."""
-    last = selfchecks.last(tx, CHECK)
+    last = cluster.last_selfcheck(tx, CHECK)
     seq, previous = (last[1]["seq"], last[1]["hash"]) if last else (0, "")
     head_seq, head_hash = journal.audit_head(tx)
     entries = journal.audit_page(tx, seq, PAGE)
     caught_up = len(entries) < PAGE
     end_seq, end_hash = (head_seq, head_hash) if caught_up else (entries[-1].seq, entries[-1].hash)
-    return chain.verify(entries, newest_seq=end_seq, newest_hash=end_hash, after_seq=seq, after_hash=previous)
+    return chain_verdict(entries, newest_seq=end_seq, newest_hash=end_hash, after_seq=seq, after_hash=previous)
 
 
-def _record(tx: Tx, verdict: chain.Verdict) -> None:
-    before = selfchecks.last(tx, CHECK)
+def _record(tx: Tx, verdict: ChainVerdict) -> None:
+    before = cluster.last_selfcheck(tx, CHECK)
     details = {"seq": verdict.verified, "hash": verdict.last_hash, "problem": verdict.problem}
-    selfchecks.record(tx, CHECK, ok=verdict.ok, details=details)
+    cluster.record_selfcheck(tx, CHECK, ok=verdict.ok, details=details)
     if before is None or before[0] != verdict.ok:  # the timeline tells of changes, not of every minute
         journal.event(tx, "selfcheck.passed" if verdict.ok else "selfcheck.failed", CHECK, problem=verdict.problem)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from holdfast.core.backoff import JOB, STORE, Ladder
-from holdfast.core.job import Claim, Done, Outcome
+from holdfast.core.work.job import Claim, Done, Outcome
 from holdfast.errors import LeaseLost, OutcomeUnknown, StoreUnavailable, TxConflict
 from holdfast.ports import Clock
-from holdfast.store import jobs
 from holdfast.store.database import Store
 from holdfast.store.tx import Tx
+from holdfast.store.work import jobs
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Settler:
         return True
 
     async def close(self) -> None:
-        """Give up what is still being tried; its leases are handed back or run out."""
+        """Give up the outcomes that are still being written; their leases are handed back or run out."""
         if self._flusher is not None:
             self._flusher.cancel()
             await asyncio.wait({self._flusher})

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from holdfast.core.job import Spec
+from holdfast.core.work.job import Spec
 from holdfast.ports import Points
-from holdfast.store import jobs, journal, replicas, sweeps
+from holdfast.store import journal
 from holdfast.store.database import Store, forget_keys
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster, jobs, sweeps
 
 KEYS_FOR = timedelta(hours=24)  # how long a repeated write finds its first answer
 SILENT_FOR = timedelta(hours=1)  # a replica that said nothing for so long is forgotten
@@ -32,7 +33,7 @@ async def time_out(db: Store) -> int:
 
 async def clean_up(db: Store, history_for: timedelta) -> int:
     """Forget old history, old events, keys of writes long done, and replicas that are long gone."""
-    await db.write(lambda tx: replicas.forget_silent(tx, SILENT_FOR))
+    await db.write(lambda tx: cluster.forget_silent_replicas(tx, SILENT_FOR))
     await db.write(lambda tx: forget_keys(tx, tx.now() - KEYS_FOR))
     events = await in_pages(db, lambda tx: journal.forget_events(tx, tx.now() - history_for))
     return events + await in_pages(db, lambda tx: sweeps.forget_history(tx, tx.now() - history_for))

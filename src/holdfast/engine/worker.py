@@ -13,27 +13,63 @@ from typing import Final, Literal
 
 from holdfast import __version__
 from holdfast.core.backoff import STORE
-from holdfast.core.job import Again, Claim, Failed, Outcome
-from holdfast.engine.database_clock import CLOCK_JUMP, DatabaseClock
-from holdfast.engine.kind import Kind, Work
+from holdfast.core.work.job import Again, Claim, Done, JobFailed, Outcome
+from holdfast.engine.kind import JobKind, Work
 from holdfast.engine.leader import MARGIN
 from holdfast.engine.loop import wait_for, wake_when
 from holdfast.engine.settle import PASSING, Settler
 from holdfast.errors import LeaseLost, OutcomeUnknown, Refused, StoreError, StoreUnavailable, TryLater
-from holdfast.operations.handover import Handover
+from holdfast.operations.acme.handover import Handover
 from holdfast.ports import Clock, Points
-from holdfast.store import jobs, replicas, sweeps
 from holdfast.store.database import Store
-from holdfast.store.owed_jobs import TRACE
 from holdfast.store.tx import Tx
+from holdfast.store.work import cluster, jobs, sweeps
+from holdfast.store.work.jobs import TRACE
 from holdfast.telemetry import Span, Telemetry
+
+OUTCOMES: Final[Mapping[type, str]] = {Done: "done", Again: "again", JobFailed: "failed"}  # in metrics and traces
+CLOCK_JUMP: Final = timedelta(seconds=60)
+
+
+@dataclass(slots=True)
+class DatabaseClock:
+    at: datetime | None = None
+    seen: float = 0.0  # then, by our own monotonic clock
+    look_at: float = 0.0  # when to look again
+    distrusted_until: float = 0.0
+
+    def expected(self, asked_at: float, own: datetime) -> datetime | None:
+        """Where it should be, by our own count since we last saw it; None while it is too early to look again."""
+        if asked_at < self.look_at:
+            return None
+        return own if self.at is None else self.at + timedelta(seconds=asked_at - self.seen)
+
+    def plausible(self, now: datetime | None, expected: datetime | None, asked_at: float) -> bool:
+        """Not while the clock has just been set: every lease would look expired, and all work would be stolen."""
+        if asked_at < self.distrusted_until:
+            return False
+        if self.at is None or now is None or expected is None:
+            return True
+        return abs(now - expected) <= CLOCK_JUMP
+
+    def note(
+        self, now: datetime, expected: datetime, asked_at: float, *, again_after: timedelta, doubt_for: timedelta
+    ) -> float:
+        """Remember it; how many seconds it jumped, 0 if it went as it should."""
+        jump = now - expected if self.at is not None else timedelta(0)
+        jumped = abs(jump) > CLOCK_JUMP
+        if jumped:
+            self.distrusted_until = asked_at + doubt_for.total_seconds()
+        self.at, self.seen, self.look_at = now, asked_at, asked_at + again_after.total_seconds()
+        return jump.total_seconds() if jumped else 0.0
+
 
 STORE_BLIP: Final = timedelta(seconds=5)
 CLEAN_UP_FOR: Final = 2.0  # seconds that a cancelled handler has to put things in order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class WorkerIdentity:
     """Who we are. The holder id is new at each start: a restarted process never inherits its zombie's leases."""
 
     holder: str
@@ -43,7 +79,7 @@ class Identity:
 @dataclass(slots=True, eq=False)
 class _Running:
     claim: Claim
-    kind: Kind
+    kind: JobKind
     trusted_until: float
     task: asyncio.Task[None] | None = None
     ended_by: Literal["", "lost", "stop"] = ""  # why we cancelled it
@@ -61,8 +97,8 @@ class Worker:
     """One replica's share of the work."""
 
     db: Store
-    identity: Identity
-    kinds: Sequence[Kind]
+    identity: WorkerIdentity
+    kinds: Sequence[JobKind]
     clock: Clock
     points: Points
     telemetry: Telemetry
@@ -131,7 +167,7 @@ class Worker:
     # ── claiming ──
 
     async def _round(self, settler: Settler, woken: asyncio.Event, stop: asyncio.Event) -> bool:
-        """Claim what is due into the free slots. True if there may be more."""
+        """Claim due jobs into the free slots. True if there may be more."""
         free = self.free()
         asked_at = self.clock.monotonic()
         # None while it is too early to look at the clock again
@@ -141,7 +177,7 @@ class Worker:
 
         def claim(tx: Tx) -> tuple[list[Claim], int, bool, datetime | None]:
             if tx.epoch != self._epoch:
-                epoch, failed_over = replicas.note_epoch(tx)
+                epoch, failed_over = sweeps.note_epoch(tx)
                 if tx.epoch < epoch:
                     raise StoreUnavailable(f"this server is on timeline {tx.epoch}, behind the newest seen, {epoch}")
             else:
@@ -237,12 +273,12 @@ class Worker:
         self.points("job.settled")
         if written and entry.kind.settled is not None:
             entry.kind.settled(claim)
-        name = type(outcome).__name__.lower() if written else "lost"
+        name = OUTCOMES[type(outcome)] if written else "lost"
         self.telemetry.metrics.job_attempts.labels(queue=claim.kind, outcome=name).inc()
         self.telemetry.metrics.job_duration.labels(queue=claim.kind).observe(self.clock.monotonic() - began)
         facts = {"job": claim.id, "kind": claim.kind, "subject": claim.subject, "attempt": claim.attempt}
         span.tell(outcome=name, reason=getattr(outcome, "reason", None) or "")
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, JobFailed):
             span.failed(outcome.error)
             log.warning("job.failed", **facts, reason=outcome.reason, error=outcome.error, written=written)
         else:
@@ -263,12 +299,12 @@ class Worker:
                 return await entry.kind.handler(work)
         except TimeoutError as error:
             if deadline.expired():
-                return Failed(error=f"did not end within {limit:g} s", reason="TIMEOUT")
+                return JobFailed(error=f"did not end within {limit:g} s", reason="TIMEOUT")
             return self._crashed(entry.claim, error)
         except TryLater as why:
-            return Failed(error=str(why), reason=why.reason, wait=why.after)
+            return JobFailed(error=str(why), reason=why.reason, wait=why.after)
         except Refused as why:
-            return Failed(error=str(why), reason=why.reason, final=True)
+            return JobFailed(error=str(why), reason=why.reason, final=True)
         except PASSING:
             return Again(after=STORE_BLIP, reason="STORE_UNAVAILABLE")  # not the job's fault: it costs no attempt
         except LeaseLost:
@@ -293,9 +329,9 @@ class Worker:
             failed = self._crashed(entry.claim, error)
             return failed, await settler.settle(entry.claim, failed, entry.kind.ladder)
 
-    def _crashed(self, claim: Claim, error: Exception) -> Failed:
+    def _crashed(self, claim: Claim, error: Exception) -> JobFailed:
         self.telemetry.log.error("job.crashed", job=claim.id, kind=claim.kind, exc_info=error)
-        return Failed(error=f"{type(error).__name__}: {error}", reason="INTERNAL")
+        return JobFailed(error=f"{type(error).__name__}: {error}", reason="INTERNAL")
 
     def _report_lost(self, claim: Claim) -> None:
         self.telemetry.metrics.job_attempts.labels(queue=claim.kind, outcome="lost").inc()
@@ -327,14 +363,14 @@ class Worker:
         asked_at = self.clock.monotonic()
         rests = self.rests and not self._claiming and not self.handover.offered.total()
         tell_idle = rests and not claims and not self._idle_told
-        loops = json.dumps({**self.telemetry.health.loops, replicas.HEARTBEAT: self._heartbeat(rests=rests)})
+        loops = json.dumps({**self.telemetry.health.loops, cluster.HEARTBEAT: self._heartbeat(rests=rests)})
 
-        def write(tx: Tx) -> tuple[replicas.Heard, set[str]]:
-            heard = replicas.seen(
+        def write(tx: Tx) -> tuple[cluster.ReplicaHeard, set[str]]:
+            heard = cluster.replica_seen(
                 tx, self.identity.holder, self.identity.name, __version__, draining=self._draining, loops=loops
             )
             if tell_idle and heard.draining:
-                replicas.tell_idle(tx, self.identity.holder, self.identity.name)
+                cluster.tell_idle(tx, self.identity.holder, self.identity.name)
             return heard, jobs.beat(tx, self.identity.holder, claims, self.ttl)
 
         try:
@@ -355,7 +391,7 @@ class Worker:
                 self._end(entry, "lost")
 
     def _heartbeat(self, *, rests: bool) -> dict[str, object]:
-        """What is told beside the loops, and in their form: to an older replica it is one more of them."""
+        """Facts stored beside the loops, and in their form: an older replica reads them as one more loop."""
         at = self.clock.now().timestamp()
         times = {"tried": at, "ended": at, "took": None, "period": self.ttl.total_seconds() / 3, "error": ""}
         return {**times, "rests": rests, "ahead": self._ahead}
@@ -430,7 +466,7 @@ class Worker:
         """Make all that is still ours anybody's, known to us or not, and take our name off the list."""
 
         def write(tx: Tx) -> int:
-            replicas.gone(tx, self.identity.holder)
+            cluster.remove_replica(tx, self.identity.holder)
             return jobs.release_strays(tx, self.identity.holder, known=())
 
         try:
@@ -476,6 +512,6 @@ class _Taker:
 
 
 def _full(free: Mapping[str, int], claims: Sequence[Claim]) -> frozenset[str]:
-    """The kinds whose slots were used up, so that nobody knows what is behind."""
+    """The kinds whose slots were used up, so that more jobs may be due."""
     taken = Counter(claim.kind for claim in claims)
     return frozenset(kind for kind, slots in free.items() if taken[kind] >= slots)

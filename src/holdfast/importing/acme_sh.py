@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from typing import Final
 from urllib.parse import urlsplit
 
-from holdfast.importing import pair, reading
-from holdfast.importing.found import Found, FoundAccount, FoundCertificate, Problem, Trouble
+from holdfast.importing import reading
+from holdfast.importing.found import FoundAccount, FoundCertificate, FoundInFolder, ImportProblem, ImportTrouble
 from holdfast.pki import keys
 from holdfast.ports import Tree
 
@@ -29,13 +29,13 @@ _SHORT: Final[Mapping[str, str]] = {
 }
 
 
-def read(tree: Tree, now: datetime) -> Found:
+def read(tree: Tree, now: datetime) -> FoundInFolder:
     if not reading.has_folder(tree, "ca") and reading.content(tree, "account.conf") is None:
         step = "Give acme.sh's home, usually ~/.acme.sh of the user who runs it."
-        raise Trouble(tree.shown(""), "There is neither account.conf nor ca/ in this folder.", step)
+        raise ImportTrouble(tree.shown(""), "There is neither account.conf nor ca/ in this folder.", step)
     certificates: list[FoundCertificate] = []
-    problems: list[Problem] = []
-    for folder in reading.names(tree, ""):
+    problems: list[ImportProblem] = []
+    for folder in reading.file_names(tree, ""):
         domain = folder.removesuffix("_ecc")
         if folder in _NOT_CERTIFICATES or folder.startswith("."):
             continue
@@ -43,11 +43,11 @@ def read(tree: Tree, now: datetime) -> Found:
             conf = reading.text(tree, f"{folder}/{domain}.conf")
             if conf is not None:
                 certificates.append(_certificate(tree, folder, domain, parse(conf), now))
-        except Trouble as trouble:
+        except ImportTrouble as trouble:
             problems.append(trouble.problem)
     elsewhere = parse(reading.text(tree, "account.conf") or "").get("CERT_HOME")
     notes = (f"acme.sh may keep more certificates in {elsewhere} (CERT_HOME): import that, too.",) if elsewhere else ()
-    return Found(certificates=_with_own_names(certificates), problems=tuple(problems), notes=notes)
+    return FoundInFolder(certificates=_with_own_names(certificates), problems=tuple(problems), notes=notes)
 
 
 def _with_own_names(found: list[FoundCertificate]) -> tuple[FoundCertificate, ...]:
@@ -64,14 +64,14 @@ def _certificate(tree: Tree, folder: str, domain: str, conf: Mapping[str, str], 
     if not content:
         chain_path = f"{folder}/{domain}.cer"
         content = reading.required(tree, chain_path, _AGAIN) + (reading.content(tree, f"{folder}/ca.cer") or b"")
-    parts = pair.certificates(content, tree.shown(chain_path))
-    key = pair.private_key(reading.required(tree, key_path, _AGAIN), tree.shown(key_path))
+    parts = reading.certificates(content, tree.shown(chain_path))
+    key = reading.private_key(reading.required(tree, key_path, _AGAIN), tree.shown(key_path))
     directory = _SHORT.get(conf.get("Le_API", ""), conf.get("Le_API", ""))
     if not directory:
         problem = "It does not say which CA the certificate came from (Le_API)."
-        raise Trouble(tree.shown(f"{folder}/{domain}.conf"), problem, _AGAIN)
+        raise ImportTrouble(tree.shown(f"{folder}/{domain}.conf"), problem, _AGAIN)
     account, life = _account(tree, directory), parts[0].not_valid_after_utc - parts[0].not_valid_before_utc
-    return pair.found(
+    return reading.found(
         parts,
         key,
         file=tree.shown(chain_path),
@@ -82,7 +82,7 @@ def _certificate(tree: Tree, folder: str, domain: str, conf: Mapping[str, str], 
         account=account,
         preferred_chain=conf.get("Le_Preferred_Chain") or None,
         profile=conf.get("Le_Certificate_Profile") or None,
-        reuse_key=conf.get("Le_ForceNewDomainKey") != "1",  # unless it is told otherwise, acme.sh keeps the key
+        reuse_key=conf.get("Le_ForceNewDomainKey") != "1",  # without that setting, acme.sh keeps the key
         renew_before=_before(conf, life),
         proved_by=_proved_by(conf.get("Le_Webroot", "")),
         notes=(*_without(account), *_unread(conf, life), *_left(conf)),
@@ -141,7 +141,7 @@ def _account(tree: Tree, directory: str) -> FoundAccount | None:
                 file=tree.shown(file),
                 directory=directory,
                 url=conf.get("ACCOUNT_URL") or None,
-                key=keys.to_pem(pair.private_key(content, tree.shown(file))),
+                key=keys.to_pem(reading.private_key(content, tree.shown(file))),
                 contacts=(f"mailto:{mail}",) if mail else (),
             )
     return None

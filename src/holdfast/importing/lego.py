@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from holdfast.importing import pair, reading
-from holdfast.importing.found import Found, FoundAccount, FoundCertificate, Problem, Trouble
+from holdfast.importing import reading
+from holdfast.importing.found import FoundAccount, FoundCertificate, FoundInFolder, ImportProblem, ImportTrouble
 from holdfast.pki import keys
 from holdfast.ports import Tree
 
@@ -29,22 +29,22 @@ class _Known:
         return self.by_host.get(host)
 
 
-def read(tree: Tree, now: datetime, *, directory: str | None, known: Sequence[str]) -> Found:
+def read(tree: Tree, now: datetime, *, directory: str | None, known: Sequence[str]) -> FoundInFolder:
     """`directory` is that of a CA which is not among those that are `known`."""
     if not reading.has_folder(tree, "certificates"):
         step = "Give lego's folder, the one of its --path, usually .lego."
-        raise Trouble(tree.shown("certificates"), "There is no such folder.", step)
+        raise ImportTrouble(tree.shown("certificates"), "There is no such folder.", step)
     places = _Known(directory, {_host(each): each for each in known})
     certificates: list[FoundCertificate] = []
-    problems: list[Problem] = []
+    problems: list[ImportProblem] = []
     accounts = _accounts(tree, places, problems)
-    for file in reading.names(tree, "certificates"):
+    for file in reading.file_names(tree, "certificates"):
         if file.endswith(".json") and not file.endswith(".issuer.json"):
             try:
                 certificates.append(_certificate(tree, file.removesuffix(".json"), accounts, places, now))
-            except Trouble as trouble:
+            except ImportTrouble as trouble:
                 problems.append(trouble.problem)
-    return Found(certificates=tuple(certificates), problems=tuple(problems))
+    return FoundInFolder(certificates=tuple(certificates), problems=tuple(problems))
 
 
 def _certificate(
@@ -53,23 +53,23 @@ def _certificate(
     about = reading.json_object(tree, f"certificates/{stem}.json") or {}
     chain_path, key_path = f"certificates/{stem}.crt", f"certificates/{stem}.key"
     content = reading.required(tree, chain_path, _AGAIN)
-    key = pair.private_key(
+    key = reading.private_key(
         reading.required(
             tree, key_path, "It was made for a CSR: the key is where the CSR came from. Import both as pem."
         ),
         tree.shown(key_path),
     )
-    parts = pair.certificates(content, tree.shown(chain_path))
+    parts = reading.certificates(content, tree.shown(chain_path))
     if len(parts) == 1:  # --no-bundle
         above = reading.content(tree, f"certificates/{stem}.issuer.crt")
-        parts += pair.certificates(above, tree.shown(f"certificates/{stem}.issuer.crt")) if above else ()
+        parts += reading.certificates(above, tree.shown(f"certificates/{stem}.issuer.crt")) if above else ()
     host = _host(_text(about.get("certUrl")) or _text(about.get("certStableUrl")))
     mine = [each for each in accounts if not host or _host(each.url or each.directory) == host]
     host = host or (_host(mine[0].url or "") if len(mine) == 1 else "")
     found_directory = places.directory(host)
     if found_directory is None:
         step = "Say where its CA is: --directory https://…"
-        raise Trouble(
+        raise ImportTrouble(
             tree.shown(f"certificates/{stem}.json"),
             f"It is not known where the CA {host or 'of this certificate'} has its directory.",
             step,
@@ -77,7 +77,7 @@ def _certificate(
     notes = () if mine else ("its account was not found: a new one is made when it is renewed",)
     if len(mine) > 1:
         notes = (f"lego does not say which of {len(mine)} accounts it belongs to: the first is taken",)
-    return pair.found(
+    return reading.found(
         parts,
         key,
         file=tree.shown(chain_path),
@@ -90,13 +90,13 @@ def _certificate(
     )
 
 
-def _accounts(tree: Tree, places: _Known, problems: list[Problem]) -> list[FoundAccount]:
+def _accounts(tree: Tree, places: _Known, problems: list[ImportProblem]) -> list[FoundAccount]:
     found = []
     for path in reading.walk(tree, "accounts") if reading.has_folder(tree, "accounts") else ():
         if path.endswith("/account.json"):
             try:
                 found += _account(tree, path, places)
-            except Trouble as trouble:
+            except ImportTrouble as trouble:
                 problems.append(trouble.problem)
     return found
 
@@ -108,8 +108,8 @@ def _account(tree: Tree, path: str, places: _Known) -> list[FoundAccount]:
     folder = path.removesuffix("account.json")
     file = next((each for each in _key_files(tree, folder, _text(about.get("email")))), None)
     if file is None:
-        raise Trouble(tree.shown(path), "The key of this account is not there.", "Restore keys/ from a backup.")
-    key = pair.private_key(reading.required(tree, file, _AGAIN), tree.shown(file))
+        raise ImportTrouble(tree.shown(path), "The key of this account is not there.", "Restore keys/ from a backup.")
+    key = reading.private_key(reading.required(tree, file, _AGAIN), tree.shown(file))
     mail = _text(about.get("email"))
     return [
         FoundAccount(
@@ -124,8 +124,8 @@ def _account(tree: Tree, path: str, places: _Known) -> list[FoundAccount]:
 
 def _key_files(tree: Tree, folder: str, mail: str) -> list[str]:
     """In keys/, named after the mail address; elsewhere in newer versions."""
-    places = [f"{folder}keys/{each}" for each in reading.names(tree, f"{folder}keys")]
-    places += [f"{folder}{each}" for each in reading.names(tree, folder.rstrip("/"))]
+    places = [f"{folder}keys/{each}" for each in reading.file_names(tree, f"{folder}keys")]
+    places += [f"{folder}{each}" for each in reading.file_names(tree, folder.rstrip("/"))]
     found = [each for each in places if each.endswith(".key")]
     return sorted(found, key=lambda each: not each.endswith(f"/{mail}.key"))
 

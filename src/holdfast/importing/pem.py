@@ -10,14 +10,14 @@ from typing import Final
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
-from holdfast.importing import pair, reading
-from holdfast.importing.found import Found, FoundCertificate, Problem, Trouble
+from holdfast.importing import reading
+from holdfast.importing.found import FoundCertificate, FoundInFolder, ImportProblem, ImportTrouble
 from holdfast.pki import chain, keys
-from holdfast.pki.issuer import is_self_signed
 from holdfast.pki.keys import PrivateKey
+from holdfast.pki.signing import is_self_signed
 from holdfast.ports import Tree
 
-Source = tuple[Tree, Sequence[str] | None]  # a folder, or some files of it
+PemSource = tuple[Tree, Sequence[str] | None]  # a folder, or some files of it
 _LONGEST_CHAIN: Final = chain.MAX_CERTIFICATES
 _NO_KEY: Final = "Put its key beside it, in PEM format; without it, ask for the certificate anew."
 
@@ -29,16 +29,16 @@ class _Pool:
     leaves: dict[bytes, tuple[x509.Certificate, str]] = field(default_factory=dict)  # by fingerprint; where it was
     authorities: dict[bytes, x509.Certificate] = field(default_factory=dict)
     keys: dict[bytes, tuple[PrivateKey, str]] = field(default_factory=dict)  # by the hash of their public part
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ImportProblem] = field(default_factory=list)
 
 
-def read(sources: Iterable[Source], now: datetime) -> Found:
+def read(sources: Iterable[PemSource], now: datetime) -> FoundInFolder:
     pool = _Pool()
     for tree, files in sources:
         for path in reading.walk(tree) if files is None else files:
             try:
                 _collect(pool, tree, path)
-            except Trouble as trouble:
+            except ImportTrouble as trouble:
                 pool.problems.append(trouble.problem)
     return _newest(_matched(pool, now), pool)
 
@@ -46,12 +46,12 @@ def read(sources: Iterable[Source], now: datetime) -> Found:
 def _collect(pool: _Pool, tree: Tree, path: str) -> None:
     content, file = reading.content(tree, path), tree.shown(path)
     if content is None:
-        raise Trouble(file, "There is no such file.", "Check the path.")
-    for block in pair.key_blocks(content):
-        key = pair.private_key(block, file)
+        raise ImportTrouble(file, "There is no such file.", "Check the path.")
+    for block in reading.key_blocks(content):
+        key = reading.private_key(block, file)
         pool.keys.setdefault(keys.spki_sha256(key.public_key()), (key, file))
     if b"-----BEGIN CERTIFICATE-----" in content:
-        for each in pair.certificates(content, file):
+        for each in reading.certificates(content, file):
             if _is_authority(each):
                 pool.authorities[each.fingerprint(hashes.SHA256())] = each
             else:
@@ -70,7 +70,7 @@ def _matched(pool: _Pool, now: datetime) -> list[FoundCertificate]:
     for leaf, file in pool.leaves.values():
         try:
             found.append(_with_key(pool, leaf, file, now))
-        except Trouble as trouble:
+        except ImportTrouble as trouble:
             pool.problems.append(trouble.problem)
     return found
 
@@ -79,10 +79,10 @@ def _with_key(pool: _Pool, leaf: x509.Certificate, file: str, now: datetime) -> 
     public = leaf.public_key()
     held = pool.keys.get(keys.spki_sha256(public)) if isinstance(public, keys.PublicKey) else None
     if held is None:
-        raise Trouble(file, "No key that was found belongs to this certificate.", _NO_KEY)
+        raise ImportTrouble(file, "No key that was found belongs to this certificate.", _NO_KEY)
     key, key_file = held
     parts = (leaf, *_above(leaf, pool.authorities.values()))
-    return pair.found(parts, key, file=file, key_file=key_file, name=None, now=now)
+    return reading.found(parts, key, file=file, key_file=key_file, name=None, now=now)
 
 
 def _above(leaf: x509.Certificate, authorities: Iterable[x509.Certificate]) -> list[x509.Certificate]:
@@ -99,7 +99,7 @@ def _above(leaf: x509.Certificate, authorities: Iterable[x509.Certificate]) -> l
     return path
 
 
-def _newest(found: list[FoundCertificate], pool: _Pool) -> Found:
+def _newest(found: list[FoundCertificate], pool: _Pool) -> FoundInFolder:
     """Of several for the same names the one that lives longest is kept; the others are named."""
     kept: dict[tuple[str, tuple[str, ...]], FoundCertificate] = {}
     notes = []
@@ -110,7 +110,7 @@ def _newest(found: list[FoundCertificate], pool: _Pool) -> Found:
         else:
             kept[same] = each
     certificates = sorted(kept.values(), key=lambda each: each.name)
-    return Found(certificates=tuple(_named(certificates)), problems=tuple(pool.problems), notes=tuple(notes))
+    return FoundInFolder(certificates=tuple(_named(certificates)), problems=tuple(pool.problems), notes=tuple(notes))
 
 
 def _named(found: Sequence[FoundCertificate]) -> Iterable[FoundCertificate]:

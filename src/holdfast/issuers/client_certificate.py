@@ -1,10 +1,6 @@
 """Our client certificate at a CA: a key pair in files of the operator's, read at each use, so that a new one counts.
 
-    client_certificate_file   PEM (certificate, those above it, and the key if it has no file of its own), or PKCS#12
-    client_key_file           PEM, if the key is elsewhere
-    client_key_password       a credential: for a key that is encrypted, and for PKCS#12
-
-Or, kept sealed in the store: the setting client_certificate (PEM) and the credential client_key (PEM).
+Or, kept in the store: the setting client_certificate (PEM), and the credential client_key (PEM), sealed.
 """
 
 from __future__ import annotations
@@ -15,16 +11,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Self
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import pkcs12
+from pydantic import AfterValidator, Field, model_validator
 
+from holdfast.core.kind import Credential
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused
-from holdfast.issuers.kind import Options, Parts
-from holdfast.pki import bundle, chain, keys
+from holdfast.issuers.kind import Parts, RestSettings
+from holdfast.kind_settings import Text
+from holdfast.pki import chain, keys
 from holdfast.pki.keys import PrivateKey
 from holdfast.pki.refused import ChainRefused, KeyRefused
 from holdfast.ports import Clock, Files, Identity
@@ -35,15 +34,20 @@ KEY_FILE: Final = "client_key_file"
 PASSWORD: Final = "client_key_password"  # noqa: S105  (a name)
 CERTIFICATE: Final = "client_certificate"
 KEY: Final = "client_key"
-CREDENTIALS: Final = (PASSWORD, KEY)
-HALF_REPLACED_FOR: Final = 60.0  # seconds: between the new certificate and the new key of somebody's renewal
+CREDENTIALS: Final = (
+    Credential(name=PASSWORD, summary="Opens an encrypted key, or a PKCS#12 file.", required=False),
+    Credential(name=KEY, summary="The key of the setting client_certificate, in PEM.", required=False),
+)
+HALF_REPLACED_FOR: Final = (
+    60.0  # seconds: between the new certificate and the new key, while a renewal replaces both files
+)
 _MOST: Final = 32
 _PEM_KEY: Final = b"PRIVATE KEY-----"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
-    """Where it comes from, by the settings of a CA."""
+class CertificateSource:
+    """The files or settings that hold our client certificate for one issuer."""
 
     certificate_file: Path | None = None
     key_file: Path | None = None
@@ -53,39 +57,58 @@ class Source:
 
     @property
     def setting(self) -> str:
-        """What to look at if the CA does not accept it."""
+        """The setting to check if the CA does not accept the certificate."""
         return CERTIFICATE if self.certificate_file is None else CERTIFICATE_FILE
 
 
-def named_by(options: Options) -> tuple[str, str, str]:
-    """The settings of this page, asked for; ValueError names the one that is missing or wrong. No file is read yet."""
-    file, key_file = options.text(CERTIFICATE_FILE, ""), options.text(KEY_FILE, "")
-    given = options.text(CERTIFICATE, "", like=r"[\s\S]{1,200000}")
-    if "PRIVATE KEY" in given:  # settings are shown, and stay in the audit
-        raise ValueError(f"{CERTIFICATE} has a private key in it: give that as the credential {KEY}, and replace it")
-    if not file and not given:
-        raise ValueError(f"{CERTIFICATE_FILE} is missing: this CA wants a client certificate")
-    for name, path in ((CERTIFICATE_FILE, file), (KEY_FILE, key_file)):
-        if path and not Path(path).is_absolute():
-            raise ValueError(f"{name} must be the absolute path of a file")
-    return file, key_file, given
+def _absolute(path: str) -> str:
+    if not Path(path).is_absolute():
+        raise ValueError("must be the absolute path of a file")
+    return path
 
 
-def source_of(options: Options, credentials: Mapping[str, Secret[str]]) -> Source:
-    file, key_file, given = named_by(options)
-    key = credentials.get(KEY)
-    return Source(
+def _public(text: str) -> str:
+    if "PRIVATE KEY" in text:  # settings are shown, and stay in the audit
+        raise ValueError(f"has a private key in it: give that as the credential {KEY}, and replace it")
+    return text
+
+
+FilePath = Annotated[Text, AfterValidator(_absolute)]
+
+
+class ClientCertificateSettings(RestSettings):
+    """Settings of an issuer that authenticates us by a client certificate. No file is read before it is used."""
+
+    client_certificate_file: FilePath = Field(
+        default="",
+        description="PEM (certificate, those above it, and the key if it has no file of its own) or PKCS#12.",
+    )
+    client_key_file: FilePath = Field(default="", description="PEM, if the key is in another file.")
+    client_certificate: Annotated[str, AfterValidator(_public)] = Field(
+        default="", max_length=200_000, description="PEM, with the credential client_key, in place of files."
+    )
+
+    @model_validator(mode="after")
+    def _has_one(self) -> Self:
+        if not self.client_certificate_file and not self.client_certificate:
+            raise ValueError(f"{CERTIFICATE_FILE} is missing: this CA wants a client certificate")
+        return self
+
+
+def source_of(settings: ClientCertificateSettings, credentials: Mapping[str, Secret[str]]) -> CertificateSource:
+    file, key_file, key = settings.client_certificate_file, settings.client_key_file, credentials.get(KEY)
+    return CertificateSource(
         certificate_file=Path(file) if file else None,
         key_file=Path(key_file) if key_file else None,
-        certificate=given.encode(),
+        certificate=settings.client_certificate.encode(),
         key=Secret(key.reveal().encode()) if key else None,
         password=credentials.get(PASSWORD) or None,
     )
 
 
-def shown_by(options: Options, parts: Parts) -> Callable[[], Identity]:
-    """What is shown to this CA: asked for at each request, so that new files are used without a restart."""
-    source = source_of(options, parts.credentials)
+def shown_by(settings: ClientCertificateSettings, parts: Parts) -> Callable[[], Identity]:
+    """The client certificate for this CA: read at each request, so that new files are used without a restart."""
+    source = source_of(settings, parts.credentials)
     wallet: Wallet = parts.memory.setdefault("wallet", Wallet())
     return lambda: wallet.pair(source, parts.files, parts.clock).identity
 
@@ -106,7 +129,7 @@ class Wallet:
         self._read: OrderedDict[bytes, Pair] = OrderedDict()
         self._last: dict[tuple[Path | None, Path | None], tuple[Pair, float]] = {}
 
-    def pair(self, source: Source, files: Files, clock: Clock) -> Pair:
+    def pair(self, source: CertificateSource, files: Files, clock: Clock) -> Pair:
         """The pair as it is now; Refused says which setting is to be looked at."""
         place = (source.certificate_file, source.key_file)
         try:
@@ -115,13 +138,13 @@ class Wallet:
             last, at = self._last.get(place, (None, 0.0))
             if last is None or source.certificate_file is None or clock.monotonic() - at > HALF_REPLACED_FOR:
                 raise
-            found = last  # somebody is just replacing it: one file is new, the other is not yet
+            found = last  # a renewal is replacing the files: one is new, the other is not yet
         else:
             self._last[place] = (found, clock.monotonic())
         _in_time(found, source.setting, clock.now())
         return found
 
-    def _current(self, source: Source, files: Files) -> Pair:
+    def _current(self, source: CertificateSource, files: Files) -> Pair:
         certificate, key = _contents(source, files)
         password = b"" if source.password is None else source.password.reveal().encode()
         name = sha256(b"".join(sha256(part).digest() for part in (certificate, key.reveal(), password))).digest()
@@ -136,7 +159,7 @@ class Wallet:
 # ── Reading ──
 
 
-def _contents(source: Source, files: Files) -> tuple[bytes, Secret[bytes]]:
+def _contents(source: CertificateSource, files: Files) -> tuple[bytes, Secret[bytes]]:
     if source.certificate_file is None:
         return source.certificate, source.key or Secret(b"")
     certificate = _content(files, source.certificate_file, CERTIFICATE_FILE)
@@ -154,7 +177,7 @@ def _content(files: Files, path: Path, setting: str) -> bytes:
     return found
 
 
-def _parsed(certificate: bytes, key: Secret[bytes], source: Source) -> Pair:
+def _parsed(certificate: bytes, key: Secret[bytes], source: CertificateSource) -> Pair:
     if b"-----BEGIN" not in certificate and not key:
         found, certificates = _of_pkcs12(certificate, source)
     else:
@@ -163,14 +186,14 @@ def _parsed(certificate: bytes, key: Secret[bytes], source: Source) -> Pair:
         where = "" if source.key_file is None else f" in {KEY_FILE}"
         raise refused(f"The key{where} does not belong to the certificate in {source.setting}.")
     return Pair(
-        identity=Identity(chain=bundle.certificates_pem(certificates), key=keys.to_pem(found)),
+        identity=Identity(chain=chain.certificates_pem(certificates), key=keys.to_pem(found)),
         not_before=certificates[0].not_valid_before_utc,
         not_after=certificates[0].not_valid_after_utc,
     )
 
 
 def _of_pem(
-    certificate: bytes, key: Secret[bytes], source: Source
+    certificate: bytes, key: Secret[bytes], source: CertificateSource
 ) -> tuple[PrivateKey, tuple[x509.Certificate, ...]]:  # fmt: skip
     text, own = _apart(certificate)
     content = key if key else own
@@ -203,7 +226,7 @@ def _apart(content: bytes) -> tuple[bytes, Secret[bytes]]:
     return bytes(certificates), Secret(bytes(key))
 
 
-def _of_pkcs12(content: bytes, source: Source) -> tuple[PrivateKey, tuple[x509.Certificate, ...]]:
+def _of_pkcs12(content: bytes, source: CertificateSource) -> tuple[PrivateKey, tuple[x509.Certificate, ...]]:
     password = None if source.password is None else source.password.reveal().encode()
     try:
         key, leaf, others = pkcs12.load_key_and_certificates(content, password)
@@ -228,7 +251,7 @@ def _in_time(pair: Pair, setting: str, now: datetime) -> None:
 
 
 def until(show: Callable[[], Identity] | None) -> str:
-    """When it ends, in words: whoever tries a CA out wants to know."""
+    """When the client certificate expires, in words, for the test of an issuer."""
     if show is None:
         return "no client certificate is shown"
     leaf = x509.load_pem_x509_certificate(show().chain)

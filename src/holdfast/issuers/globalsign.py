@@ -8,32 +8,97 @@ read, and compared by public key.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
 
 from cryptography import x509
+from pydantic import Field
 
+from holdfast.core.issuers.ca_limits import BY_CONTRACT, Reckoned
+from holdfast.core.kind import Credential, Kind
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers import acme_certificate, chains, client_certificate, globalsign_policy
-from holdfast.issuers.base import Failed, Issued, Look, Pending, Placed, Proof, RenewalWindow, Uncertain, Wish
-from holdfast.issuers.globalsign_policy import Policy
-from holdfast.issuers.globalsign_reading import DIALECT as DIALECT
-from holdfast.issuers.globalsign_reading import LOGIN, SERIAL, description, ref_of, spellings
-from holdfast.issuers.kind import Kind, Options, Parts
+from holdfast.issuers import chains, client_certificate, globalsign_policy
+from holdfast.issuers.base import Failed, Issued, Look, OrderRef, OrderRequest, Pending, Placed, Uncertain
+from holdfast.issuers.client_certificate import ClientCertificateSettings
+from holdfast.issuers.globalsign_policy import GlobalSignPolicy
+from holdfast.issuers.kind import BaseUrl, IssuerKind, Parts
+from holdfast.issuers.memory import IssuerMemory, Remembered, Search, resumed
 from holdfast.issuers.reading import instant, words
-from holdfast.issuers.remembered import Remembered
 from holdfast.issuers.rest import Reply, Rest, beforehand, segment
-from holdfast.issuers.search import Search, resumed
-from holdfast.issuers.triage import Verdict, folded
+from holdfast.issuers.triage import AnswerMeaning, AnswerVerdict, CaProblem, Dialect, folded
+from holdfast.kind_settings import Texts
 from holdfast.secret import Secret
+
+# ── Answers ──
+# What GlobalSign Atlas answers: two words, refusals in a form of its own, and serials in several spellings.
+
+
+SERIAL: Final = re.compile(r"[0-9A-Fa-f]{1,64}")
+
+
+def _problem(value: object) -> CaProblem | None:
+    """Not RFC 7807: {description, id, errors}. Its support asks for the id."""
+    if not isinstance(value, dict) or not isinstance(value.get("description"), str):
+        return None
+    errors = value.get("errors")
+    kinds = [*errors.items()][:5] if isinstance(errors, dict) else []
+    told = "; ".join(f"{words(name, 60)}: {words(detail, 160)}" for name, detail in kinds)
+    number = f" (id {words(value['id'], 60)})" if value.get("id") else ""
+    said = words(value["description"])
+    return CaProblem(
+        tuple(words(name, 60) for name, _ in kinds), f"{said}: {told}{number}" if told else f"{said}{number}"
+    )
+
+
+DIALECT: Final = Dialect(
+    ca="GlobalSign",
+    words={"issued": AnswerMeaning(AnswerVerdict.ISSUED), "revoked": AnswerMeaning(AnswerVerdict.FAILED, again=True)},
+    statuses={
+        402: AnswerMeaning(
+            AnswerVerdict.TRANSIENT,
+            "The account has used up its quota: nothing can be ordered before GlobalSign raises it.",
+            Reason.CA_RATE_LIMITED,
+        )
+    },
+    problem=_problem,
+    blame={401: "api_key", 403: "api_key"},
+)
+_LOGIN: Final = AnswerMeaning(
+    AnswerVerdict.FAILED,
+    "Check the credentials api_key and api_secret, and the client certificate.",
+    Reason.ACCOUNT_REFUSED,
+)
+LOGIN: Final = Dialect(
+    ca="GlobalSign", words={}, statuses=dict.fromkeys((400, 401, 403, 422), _LOGIN), problem=_problem
+)  # fmt: skip
+
+
+def ref_of(serial: str, now: datetime) -> dict[str, str]:
+    return {"certificate": serial, "placed_at": now.astimezone(UTC).isoformat()}
+
+
+def spellings(serial: object) -> list[str]:
+    """Some of its documents have decimal numbers there, and others hexadecimal ones."""
+    text = str(serial) if isinstance(serial, str | int) else ""
+    if not SERIAL.fullmatch(text):
+        return []
+    return [text, f"{int(text):X}"] if text.isdigit() else [text]
+
+
+def description(reply: Reply) -> str:
+    return words(reply.json_object().get("description") or "") if reply.response.body else ""
+
+
+# ── The issuer ──
+
 
 PRODUCTION: Final = "https://emea.api.hvca.globalsign.com:8443/v2"
 TOKEN_FOR: Final = 540.0  # seconds, of the ten minutes that one lasts
-SHOWN_AFTER: Final = timedelta(minutes=3)  # issuance takes seconds; what is not listed by then was not ordered
+SHOWN_AFTER: Final = timedelta(minutes=3)  # issuance takes seconds; a certificate not listed by then was not ordered
 KNOWN_AFTER: Final = timedelta(minutes=10)  # until then an order of ours may be unknown to one of its servers
 QUOTA_AFTER: Final = timedelta(hours=1)  # a person must buy more first
 _KEPT_FOR: Final = 3600.0
@@ -47,7 +112,7 @@ _REASONS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class GlobalSignAccount:
     api_key: Secret[str]
     api_secret: Secret[str]
     subject: Mapping[str, str] = field(default_factory=dict)  # besides the common name, where the policy wants it
@@ -57,14 +122,18 @@ class Account:
         return sha256(f"{self.api_key.reveal()}\n{self.api_secret.reveal()}".encode()).digest()
 
 
+class GlobalSignSettings(ClientCertificateSettings):
+    base_url: BaseUrl = Field(default=PRODUCTION, description="Of the region, with or without the version.")
+    subject: Texts = Field(default_factory=dict, description="Besides the common name, where the policy wants it.")
+
+
 class GlobalSignIssuer:
     """One account. `memory` is shared by all that speak for it in this process: one token is enough for them."""
 
-    kind = "globalsign"
     binding = True
 
     def __init__(
-        self, rest: Rest, door: Rest, account: Account, memory: Remembered, searches: MutableMapping[str, Any]
+        self, rest: Rest, door: Rest, account: GlobalSignAccount, memory: Remembered, searches: IssuerMemory
     ) -> None:
         self._rest = rest
         self._door = door  # the same place, where a refusal is about our credentials
@@ -74,7 +143,7 @@ class GlobalSignIssuer:
 
     # ── The token ──
 
-    async def _ask(self, method: str, path: str, what: str, **more: Any) -> Reply:
+    async def _ask(self, method: str, path: str, what: str, **more: object) -> Reply:
         """A request with our token; with a new one if it turns out to be over."""
         token = await self._token()
         reply = await self._with(token, method, path, what, **more)
@@ -101,18 +170,18 @@ class GlobalSignIssuer:
 
     # ── Ordering ──
 
-    async def find(self, wish: Wish) -> Placed | Uncertain | None:
-        """Among what was issued since we asked, by our key. An order under way is invisible, for seconds."""
-        now, since = self._rest.clock.now(), wish.asked_at
+    async def find_order(self, request: OrderRequest) -> Placed | Uncertain | None:
+        """By our key, among certificates issued since we asked. An order under way is invisible for seconds."""
+        now, since = self._rest.clock.now(), request.asked_at
         if since is None:
             return None
-        search = resumed(self._searches, wish.issuance, _DETAILS)
+        search = resumed(self._searches, request.issuance, _DETAILS)
         span = {"from": str(int(since.timestamp()) - 60), "to": str(int(now.timestamp()))}
         listed = await self._listed("/stats/issued", "what was issued", span)
         if listed is None:
             return Uncertain(
                 why=f"{self._rest.name} issued too much since then to look for our order. Look for a certificate for "
-                f"{wish.identifiers[0].value} in its list, issued after {since:%F %T}Z."
+                f"{request.identifiers[0].value} in its list, issued after {since:%F %T}Z."
             )
         if not all(spellings(row.get("serial_number")) for row in listed):  # ours may be among those without
             raise TryLater("GlobalSign, what was issued: it cannot be understood.", reason=Reason.ANSWER_MALFORMED)
@@ -121,7 +190,7 @@ class GlobalSignIssuer:
             if search.ruled_out.issuperset(names):
                 continue
             serial, found = await self._first_shown(names, search)
-            if found is not None and chains.answers(found, wish.csr, since):
+            if found is not None and chains.answers(found, request.csr, since):
                 return Placed(ref=ref_of(serial, now))
             if found is None and now < since + KNOWN_AFTER:
                 hidden = True
@@ -140,9 +209,9 @@ class GlobalSignIssuer:
                 return serial, found
         return "", None
 
-    async def _listed(self, path: str, what: str, query: Mapping[str, str]) -> list[dict[str, Any]] | None:
+    async def _listed(self, path: str, what: str, query: Mapping[str, str]) -> list[dict[str, object]] | None:
         """All pages of a list; None if they are too many."""
-        found: list[dict[str, Any]] = []
+        found: list[dict[str, object]] = []
         for page in range(1, _MOST_PAGES + 1):
             asked = {"page": str(page), "per_page": str(_PAGE), **query}
             reply = await self._ask("GET", path, what, query=asked)
@@ -159,16 +228,16 @@ class GlobalSignIssuer:
             return None
         return next(iter(chains.read(reply.json_object().get("certificate"))), None)
 
-    async def place(self, wish: Wish) -> Placed:
+    async def place_order(self, request: OrderRequest) -> Placed:
         with beforehand():
             policy = await self._policy()
             await self._token()
-        body = globalsign_policy.body(wish, policy, subject=self._account.subject, now=self._rest.clock.now())
+        body = globalsign_policy.body(request, policy, subject=self._account.subject, now=self._rest.clock.now())
         if policy.wants_signature():
-            body["public_key_signature"] = await globalsign_policy.signature(wish)
+            body["public_key_signature"] = await globalsign_policy.signature(request)
         reply = await self._ask("POST", "/certificates", "a new order", body=body)
         if reply.status == 422:
-            raise await self._explained(reply, wish)
+            raise await self._explained(reply, request)
         if reply.status == 402 and reply.finding is not None:
             raise TryLater(reply.finding.why, after=QUOTA_AFTER, reason=Reason.CA_RATE_LIMITED, sent=False)
         serial = reply.good().response.headers.get("location", "").rstrip("/").rpartition("/")[2]
@@ -176,17 +245,17 @@ class GlobalSignIssuer:
             raise reply.broken()
         return Placed(ref=ref_of(serial, self._rest.clock.now()))
 
-    async def _policy(self) -> Policy:
-        async def read() -> Policy:
-            return Policy((await self._ask("GET", "/validationpolicy", "its policy")).json_object())
+    async def _policy(self) -> GlobalSignPolicy:
+        async def read() -> GlobalSignPolicy:
+            return GlobalSignPolicy((await self._ask("GET", "/validationpolicy", "its policy")).json_object())
 
         return await self._memory.kept((self._account.name, "policy"), read, _KEPT_FOR)
 
-    async def _explained(self, reply: Reply, wish: Wish) -> Refused:
-        """Most often a name is refused because nobody proved it to GlobalSign yet, which is done apart from orders."""
+    async def _explained(self, reply: Reply, request: OrderRequest) -> Refused:
+        """A name is mostly refused because it is not validated at GlobalSign yet, which happens apart from orders."""
         self._memory.forget((self._account.name, "policy"), await self._policy())  # it may have been changed
         why = str(reply.finding.why if reply.finding else "")
-        unclaimed = await self._unclaimed(wish) if re.search("claim|domain|dns_name|san", why, re.IGNORECASE) else []
+        unclaimed = await self._unclaimed(request) if re.search("claim|domain|dns_name|san", why, re.IGNORECASE) else []
         if not unclaimed:
             return Refused(why, reason=Reason.CA_REFUSED)
         shown = ", ".join(unclaimed[:5])
@@ -196,20 +265,20 @@ class GlobalSignIssuer:
             reason=Reason.NAME_REFUSED,
         )
 
-    async def _unclaimed(self, wish: Wish) -> list[str]:
+    async def _unclaimed(self, request: OrderRequest) -> list[str]:
         try:
             listed = await self._listed("/claims/domains", "our domain claims", {"status": "VERIFIED"})
-        except (TryLater, Refused):  # the refusal itself is what is to be told
+        except (TryLater, Refused):  # the refusal itself is the message to show
             return []
         if listed is None:
             return []
         claimed = {str(each.get("domain")).lower() for each in listed}
-        names = [each.base for each in wish.identifiers if each.type == "dns"]
+        names = [each.base for each in request.identifiers if each.type == "dns"]
         return [name for name in names if not any(name == one or name.endswith(f".{one}") for one in claimed)]
 
     # ── Looking ──
 
-    async def look(self, ref: Mapping[str, Any], wish: Wish) -> Look:
+    async def order_status(self, ref: OrderRef, request: OrderRequest) -> Look:
         reply = await self._ask("GET", f"/certificates/{segment(ref['certificate'])}", "our certificate")
         match reply.status:
             case 202:
@@ -222,16 +291,16 @@ class GlobalSignIssuer:
                 return Failed(why=why, reason=Reason.CA_REFUSED, retryable=False)
         found = reply.json_object()
         finding = reply.by_word(found.get("status"))
-        if finding.verdict is not Verdict.ISSUED:
+        if finding.verdict is not AnswerVerdict.ISSUED:
             return finding.look()
         certificates = chains.read(found.get("certificate"))
         if not certificates:
             raise reply.broken()
-        if not chains.is_for(certificates[0], wish.csr):
+        if not chains.is_for(certificates[0], request.csr):
             return chains.not_ours(self._rest.name)
         return await self._issued(certificates[0])
 
-    def _unknown(self, ref: Mapping[str, Any]) -> Look:
+    def _unknown(self, ref: OrderRef) -> Look:
         placed_at, now = instant(ref.get("placed_at")), self._rest.clock.now()
         if placed_at is not None and now < placed_at + KNOWN_AFTER:
             return Pending(why="GlobalSign does not show the order yet.", word="404")
@@ -253,14 +322,8 @@ class GlobalSignIssuer:
 
     # ── What else there is ──
 
-    async def answer(self, ref: Mapping[str, Any], proof: Proof) -> None:
-        """Names are proved to GlobalSign once, apart from orders: by domain claims."""
-
-    async def finalize(self, ref: Mapping[str, Any], wish: Wish) -> None:
-        """The key went with the order."""
-
-    async def cancel(self, ref: Mapping[str, Any]) -> None:
-        """It is made within seconds, and an order under way cannot be withdrawn (409): what will be issued is told."""
+    async def cancel(self, ref: OrderRef) -> None:
+        """Issuance takes seconds, and an order under way cannot be withdrawn (409): Refused names the certificate."""
         reply = await self._ask("GET", f"/certificates/{segment(ref['certificate'])}", "our certificate")
         if reply.status == 422 or (reply.status == 404 and isinstance(self._unknown(ref), Failed)):
             return  # it was refused, or is gone: nothing comes of it
@@ -275,7 +338,7 @@ class GlobalSignIssuer:
         )
 
     async def revoke(self, certificate: bytes, reason: int) -> None:
-        serial = acme_certificate.leaf(certificate).serial_number
+        serial = chains.leaf_of(certificate).serial_number
         told = {"revocation_reason": _REASONS.get(reason, "unspecified")}
         plain = f"{serial:X}"
         for spelled in dict.fromkeys((plain, plain.zfill(len(plain) + len(plain) % 2))):
@@ -290,9 +353,6 @@ class GlobalSignIssuer:
         shown = await self._ask("GET", f"/certificates/{serial}", "a certificate")
         return shown.status == 200 and folded(shown.json_object().get("status")) == "revoked"
 
-    async def renewal_window(self, certificate: bytes) -> RenewalWindow | None:
-        return None
-
     async def probe(self) -> str:
         policy = await self._policy()
         reply = await self._ask("GET", "/quotas/issuance", "its quota")
@@ -304,36 +364,27 @@ class GlobalSignIssuer:
         return f"{self._rest.name} knows us; {quota}; keys: {kind}; names in a certificate: up to {names}; {ends}."
 
 
-# ── Settings ──
-
-
-def _base(options: Options) -> str:
-    """With the version, once: its own clients differ in where they have it."""
-    return f"{options.address(default=PRODUCTION).removesuffix('/v2')}/v2"
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    options = Options(settings)
-    _base(options)
-    options.mapping("subject")
-    client_certificate.named_by(options)
-    options.done()
-
-
-def _make(parts: Parts) -> GlobalSignIssuer:
-    options = Options(parts.settings)
-    hidden = tuple(parts.credentials.values())
-    site = options.site(_base(options), {}, client_certificate.shown_by(options, parts), hidden)
-    account = Account(
-        api_key=parts.credentials["api_key"],
-        api_secret=parts.credentials["api_secret"],
-        subject=options.mapping("subject"),
+def _make(settings: GlobalSignSettings, parts: Parts) -> GlobalSignIssuer:
+    base = f"{settings.base_url.removesuffix('/v2')}/v2"  # with the version, once: its own clients differ in that
+    hidden, identity = tuple(parts.credentials.values()), client_certificate.shown_by(settings, parts)
+    site = settings.site({}, base=base, identity=identity, hidden=hidden)
+    account = GlobalSignAccount(
+        api_key=parts.credentials["api_key"], api_secret=parts.credentials["api_secret"], subject=settings.subject
     )
     memory: Remembered = parts.memory.setdefault("remembered", Remembered(parts.clock))
     rest, door = (Rest(parts.transport, parts.clock, site, dialect) for dialect in (DIALECT, LOGIN))
     return GlobalSignIssuer(rest, door, account, memory, parts.memory)
 
 
-KIND: Final = Kind(
-    check=_check, make=_make, needs=("api_key", "api_secret"), may=client_certificate.CREDENTIALS
-)  # fmt: skip
+GLOBALSIGN: Final[IssuerKind[GlobalSignSettings]] = Kind(
+    name="globalsign",
+    summary="GlobalSign Atlas (HVCA): certificates within seconds, for domains that are claimed there.",
+    settings=GlobalSignSettings,
+    credentials=(
+        Credential(name="api_key", summary="Of the Atlas account."),
+        Credential(name="api_secret", summary="Of the same account."),
+        *client_certificate.CREDENTIALS,
+    ),
+    limits=replace(BY_CONTRACT, claim=Reckoned(order=6, look=3, lookup=12)),
+    make=_make,
+)

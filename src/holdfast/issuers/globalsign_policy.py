@@ -1,4 +1,4 @@
-"""What one GlobalSign account may ask for, as its validation policy says; an order is cut to fit before it is sent.
+"""The validation policy of a GlobalSign account; an order is cut to fit it before it is sent.
 
 A field that the policy fixes or forbids is a refusal (422) if it is sent all the same.
 """
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused
-from holdfast.issuers.base import Wish
+from holdfast.issuers.base import OrderRequest
 from holdfast.issuers.reading import words
 from holdfast.pki import keys
 from holdfast.pki.keys import PublicKey
@@ -30,13 +30,13 @@ _WANTED, _ASKABLE = "REQUIRED", ("REQUIRED", "OPTIONAL")
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """As the account's /validationpolicy shows it; whatever is odd in it counts as absent."""
+class GlobalSignPolicy:
+    """As the account's /validationpolicy shows it; a field of an unexpected shape counts as absent."""
 
     value: Mapping[str, Any]
 
-    def part(self, *names: str) -> Mapping[str, Any]:
-        found: Any = self.value
+    def part(self, *names: str) -> Mapping[str, object]:
+        found: object = self.value
         for name in names:
             found = found.get(name) if isinstance(found, Mapping) else None
         return found if isinstance(found, Mapping) else {}
@@ -51,26 +51,28 @@ class Policy:
         return not self.takes_csr() and self.value.get("public_key_signature") in _ASKABLE
 
 
-def _count(rule: Mapping[str, Any], name: str) -> int:
+def _count(rule: Mapping[str, object], name: str) -> int:
     found = rule.get(name)
     return found if isinstance(found, int) else 0
 
 
-def _texts(rule: Mapping[str, Any]) -> list[str]:
+def _texts(rule: Mapping[str, object]) -> list[str]:
     found = rule.get("list")
     return [each for each in found if isinstance(each, str)] if isinstance(found, list) else []
 
 
-def body(wish: Wish, policy: Policy, *, subject: Mapping[str, str], now: datetime) -> dict[str, Any]:
+def body(
+    request: OrderRequest, policy: GlobalSignPolicy, *, subject: Mapping[str, str], now: datetime
+) -> dict[str, Any]:
     """An order, without the signature of the key; Refused says what the account does not allow."""
-    key = _key(wish, policy)
+    key = _key(request, policy)
     order = {
-        "validity": _validity(wish, policy, now),
-        "subject_dn": _subject(wish, policy, subject),
-        "san": _names(wish, policy),
+        "validity": _validity(request, policy, now),
+        "subject_dn": _subject(request, policy, subject),
+        "san": _names(request, policy),
         "extended_key_usages": _uses(policy),
         "signature": _signature(policy),
-        "public_key": _csr_pem(wish.csr) if policy.takes_csr() else _key_pem(key),
+        "public_key": _csr_pem(request.csr) if policy.takes_csr() else _key_pem(key),
     }
     return {name: value for name, value in order.items() if value or name == "subject_dn"}
 
@@ -78,11 +80,11 @@ def body(wish: Wish, policy: Policy, *, subject: Mapping[str, str], now: datetim
 # ── When ──
 
 
-def _validity(wish: Wish, policy: Policy, now: datetime) -> dict[str, int]:
+def _validity(request: OrderRequest, policy: GlobalSignPolicy, now: datetime) -> dict[str, int]:
     start = int(now.timestamp()) - min(policy.number("validity", "not_before_negative_skew"), _OUR_CLOCK_MAY_BE_FAST)
-    if wish.not_after is None:
+    if request.not_after is None:
         return {"not_before": start, "not_after": 0}  # the longest that the policy allows
-    lasts = int(wish.not_after.timestamp()) - start
+    lasts = int(request.not_after.timestamp()) - start
     shortest, longest = policy.number("validity", "secondsmin"), policy.number("validity", "secondsmax")
     if lasts < shortest:
         raise _refused(f"The account issues for {shortest} seconds at least; ask for a longer lifetime.")
@@ -92,12 +94,12 @@ def _validity(wish: Wish, policy: Policy, now: datetime) -> dict[str, int]:
 # ── Who ──
 
 
-def _subject(wish: Wish, policy: Policy, given: Mapping[str, str]) -> dict[str, Any]:
-    said: dict[str, Any] = {}
+def _subject(request: OrderRequest, policy: GlobalSignPolicy, given: Mapping[str, str]) -> dict[str, object]:
+    said: dict[str, object] = {}
     for field, rule in policy.part("subject_dn").items():
         if not isinstance(rule, Mapping) or field == "extra_attributes":
             continue
-        value = given.get(field) or (_common_name(wish, rule) if field == "common_name" else None)
+        value = given.get(field) or (_common_name(request, rule) if field == "common_name" else None)
         listed = "mincount" in rule or "maxcount" in rule
         askable = not rule.get("static") and rule.get("maxcount") != 0 if listed else rule.get("presence") in _ASKABLE
         needed = askable and (_count(rule, "mincount") > 0 if listed else rule.get("presence") == _WANTED)
@@ -108,8 +110,8 @@ def _subject(wish: Wish, policy: Policy, given: Mapping[str, str]) -> dict[str, 
     return said
 
 
-def _common_name(wish: Wish, rule: Mapping[str, Any]) -> str | None:
-    names = [each.value for each in wish.identifiers if len(each.value) <= _LONGEST_COMMON_NAME]
+def _common_name(request: OrderRequest, rule: Mapping[str, object]) -> str | None:
+    names = [each.value for each in request.identifiers if len(each.value) <= _LONGEST_COMMON_NAME]
     return next((name for name in names if _matches(name, rule.get("format"))), None)
 
 
@@ -123,11 +125,11 @@ def _matches(name: str, pattern: object) -> bool:
         return True
 
 
-def _names(wish: Wish, policy: Policy) -> dict[str, list[str]]:
+def _names(request: OrderRequest, policy: GlobalSignPolicy) -> dict[str, list[str]]:
     kinds = (("dns", "dns_names", "DNS names"), ("ip", "ip_addresses", "addresses"))
     said = {}
     for kind, field, shown in kinds:
-        wanted = [each.value for each in wish.identifiers if each.type == kind]
+        wanted = [each.value for each in request.identifiers if each.type == kind]
         rule = policy.part("san", field)
         if rule.get("static"):
             if {*wanted} != {*_texts(rule)}:
@@ -140,12 +142,12 @@ def _names(wish: Wish, policy: Policy) -> dict[str, list[str]]:
     return said
 
 
-def _uses(policy: Policy) -> list[str]:
+def _uses(policy: GlobalSignPolicy) -> list[str]:
     rule = policy.part("extended_key_usages", "ekus")
     return [_SERVER_AUTH] if not rule.get("static") and policy.number("extended_key_usages", "ekus", "maxcount") else []
 
 
-def _signature(policy: Policy) -> dict[str, str]:
+def _signature(policy: GlobalSignPolicy) -> dict[str, str]:
     """How the CA signs, where it lets us choose and insists on it."""
     said = {}
     for field, liked in (("algorithm", ""), ("hash_algorithm", "SHA-256")):
@@ -159,8 +161,8 @@ def _signature(policy: Policy) -> dict[str, str]:
 # ── Which key ──
 
 
-def _key(wish: Wish, policy: Policy) -> PublicKey:
-    key = x509.load_der_x509_csr(wish.csr).public_key()
+def _key(request: OrderRequest, policy: GlobalSignPolicy) -> PublicKey:
+    key = x509.load_der_x509_csr(request.csr).public_key()
     rule = policy.part("public_key")
     kind = {"RSA": rsa.RSAPublicKey, "ECDSA": ec.EllipticCurvePublicKey}.get(str(rule.get("key_type")))
     allowed = rule.get("allowed_lengths")
@@ -183,11 +185,11 @@ def _key_pem(key: PublicKey) -> str:
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode().strip()
 
 
-async def signature(wish: Wish) -> str:
+async def signature(request: OrderRequest) -> str:
     """Of the public key in DER, by the private one, in base64."""
-    if wish.sign is None:
+    if request.sign is None:
         raise _refused("The account wants a signature by the certificate's key, and that key is not here.")
-    signed = await wish.sign(keys.spki(x509.load_der_x509_csr(wish.csr).public_key()))  # type: ignore[arg-type]
+    signed = await request.sign(keys.spki(x509.load_der_x509_csr(request.csr).public_key()))  # type: ignore[arg-type]
     return base64.b64encode(signed).decode()
 
 

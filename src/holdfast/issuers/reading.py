@@ -1,4 +1,4 @@
-"""What a CA sends us, read as if by an enemy's hand: sizes, shapes, addresses and texts are checked before use."""
+"""Answers of CAs, read as hostile input: sizes, shapes, addresses and texts are checked before use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def origin(url: str) -> str | None:
     return f"{host}:{port}" if _HOST.fullmatch(host) else None
 
 
-def json_object(body: bytes, what: str) -> dict[str, Any]:
+def json_object(body: bytes, what: str) -> dict[str, object]:
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):  # not UTF-8, not JSON, or brackets without end
@@ -55,7 +55,7 @@ def deeper_than(value: object, levels: int) -> bool:
     return levels == 0 or any(deeper_than(each, levels - 1) for each in inside)
 
 
-def text(value: Mapping[str, Any], name: str, what: str) -> str:
+def text(value: Mapping[str, object], name: str, what: str) -> str:
     found = value.get(name)
     if not isinstance(found, str):
         raise unreadable(what)
@@ -79,7 +79,7 @@ def instant(value: object) -> datetime | None:
 
 
 def words(value: object, most: int = MAX_WORDS) -> str:
-    """What the CA says, fit for one line of a log, a page or a terminal."""
+    """A text of the CA, fit for one line of a log, a page or a terminal."""
     plain = "".join(each if each.isprintable() else " " for each in str(value)[: 4 * most])
     plain = " ".join(plain.split())
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"

@@ -15,7 +15,7 @@ from holdfast import __version__
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers import reading, triage
-from holdfast.issuers.triage import Dialect, Finding
+from holdfast.issuers.triage import AnswerFinding, Dialect
 from holdfast.ports import Clock, Identity, Request, Response, Transport
 from holdfast.secret import MASK, Secret
 
@@ -26,11 +26,11 @@ _HEADERS: Final = {"User-Agent": f"holdfast/{__version__}", "Accept": "applicati
 _JSON: Final = {"Content-Type": "application/json"}
 _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~%:@!$&'()*+,;=-]*)*")
-_SHORTEST_SECRET: Final = 4  # a shorter one would blank out half of what is said
+_SHORTEST_SECRET: Final = 4  # a shorter one would blank out half of the message
 
 
 def checked_base(url: object, setting: str = "base_url") -> str:
-    """The address that all requests go below, without a last slash; ValueError names the setting and what is wrong."""
+    """The address that all requests go below, without a last slash; ValueError names the setting and the problem."""
     text = url if isinstance(url, str) else ""
     if text.lower().startswith("http://"):
         raise ValueError(f"{setting} must begin with https://, as credentials are sent there")
@@ -52,20 +52,20 @@ class Site:
 
     base: str  # as checked_base gives it
     headers: Headers = field(default_factory=dict)  # with each request; credentials are secrets
-    roots: bytes = b""  # PEM: who vouches for it, in place of the system's roots
+    roots: bytes = b""  # PEM: trusted roots, in place of the system's
     identity: Callable[[], Identity] | None = None  # our client certificate, where it wants one; read at each request
     deadline_for: float = 30.0  # seconds for one answer
-    hidden: tuple[Secret[str], ...] = ()  # what is taken out of its refusals, besides what is sent with each request
+    hidden: tuple[Secret[str], ...] = ()  # secrets to remove from its refusals, besides those sent with each request
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer, good or not. `finding` is what triage makes of it: None if nothing is wrong."""
+    """An answer, good or not. `finding` is the finding of triage: None for a good answer."""
 
     dialect: Dialect
     what: str
     response: Response
-    finding: Finding | None
+    finding: AnswerFinding | None
     after: timedelta | None  # the CA's Retry-After
 
     @property
@@ -91,19 +91,19 @@ class Reply:
     def broken(self) -> TryLater | Refused:
         return triage.broken(self.dialect, self.what).error()
 
-    def json_object(self) -> dict[str, Any]:
+    def json_object(self) -> dict[str, object]:
         found = self.good()._json()
         if not isinstance(found, dict):
             raise self.broken()
         return found
 
-    def json_list(self) -> list[Any]:
+    def json_list(self) -> list[object]:
         found = self.good()._json()
         if not isinstance(found, list) or len(found) > MAX_ITEMS:
             raise self.broken()
         return found
 
-    def _json(self) -> Any:
+    def _json(self) -> object:
         try:
             found = json.loads(self.response.body)
         except (ValueError, RecursionError):
@@ -112,7 +112,7 @@ class Reply:
             raise self.broken()
         return found
 
-    def by_word(self, word: object, said: str = "") -> Finding:
+    def by_word(self, word: object, said: str = "") -> AnswerFinding:
         """What a status word in this answer means for an order."""
         return triage.by_word(self.dialect, word, what=self.what, said=said, after=self.after)
 
@@ -164,7 +164,7 @@ class Rest:
         content, kind = _content(body, form)
         told = {**_HEADERS, **kind, **_revealed(self.site.headers), **_revealed(headers or {})}
         if odd := [name for name, value in told.items() if not (value.isascii() and value.isprintable())]:
-            why = f"{self.dialect.ca}: what is to be sent as {odd[0]} has line breaks or other odd characters in it."
+            why = f"{self.dialect.ca}: the value of {odd[0]} has line breaks or other control characters in it."
             raise Refused(f"{why} Check the credential.", reason=Reason.ACCOUNT_REFUSED)
         asked = f"?{urlencode(query)}" if query else ""
         request = Request(
@@ -189,7 +189,7 @@ class Rest:
         return Reply(self.dialect, what, shown, finding, triage.asked_after(response, now))
 
     def _scrubbed(self, response: Response, more: list[str]) -> Response:
-        """A refusal may quote what was sent; our credentials are taken out before anybody reads it."""
+        """A refusal may quote our request; our credentials are removed before it is shown."""
         body, headers = response.body, dict(response.headers)
         for each in {*_secrets(self.site.headers), *_spelled(self.site.hidden), *more}:
             body = body.replace(each.encode(), MASK.encode())
@@ -198,11 +198,11 @@ class Rest:
 
 
 def unanswered(why: TryLater) -> Reason:
-    """What the transport says of a request without an answer, as a reason."""
+    """The error for a request that got no answer, with its reason."""
     return {"BAD_ANSWER": Reason.ANSWER_MALFORMED, "TLS": Reason.CA_TLS_FAILED}.get(why.reason, Reason.CA_DOWN)
 
 
-ROOTS: Final = ". Check the setting roots, which says who vouches for it."
+ROOTS: Final = ". Check the setting roots, the trusted roots of its TLS certificate."
 
 
 def _advice(why: TryLater, request: Request, where: str) -> str:
@@ -220,7 +220,7 @@ def _advice(why: TryLater, request: Request, where: str) -> str:
 
 @contextmanager
 def beforehand() -> Iterator[None]:
-    """What goes wrong in here goes wrong before the order leaves."""
+    """An error in this block happens before the order is sent."""
     try:
         yield
     except TryLater as why:
@@ -229,11 +229,11 @@ def beforehand() -> Iterator[None]:
 
 
 def segment(value: object) -> str:
-    """One part of a path, whatever is in it."""
+    """One part of a path, percent-encoded."""
     return quote(str(value), safe="")
 
 
-def _content(body: Any, form: Mapping[str, Secret[str]] | None) -> tuple[bytes, Mapping[str, str]]:
+def _content(body: object, form: Mapping[str, Secret[str]] | None) -> tuple[bytes, Mapping[str, str]]:
     if form is not None:
         return urlencode(_revealed(form)).encode(), _FORM
     return (b"", _JSON) if body is None else (json.dumps(body).encode(), _JSON)

@@ -1,4 +1,4 @@
-"""What an answer of a CA means: issued, pending, failed, broken or transient. One table for all that speak REST.
+"""The meaning of a CA's answer: issued, pending, failed, broken or transient. One table for all that speak REST.
 
 A CA's own file maps its words and error codes (a Dialect), and nothing else:
 
@@ -37,7 +37,7 @@ _PASSING: Final = frozenset({408, 425, 429})
 _POLL_LOW: Final = timedelta(seconds=1)  # of a wait that a CA asks for between two looks
 
 
-class Verdict(StrEnum):
+class AnswerVerdict(StrEnum):
     ISSUED = "issued"
     PENDING = "pending"
     FAILED = "failed"
@@ -46,18 +46,18 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
-    """What one word or one error code of a CA stands for."""
+class AnswerMeaning:
+    """The meaning of one status word or one error code of a CA."""
 
-    verdict: Verdict
+    verdict: AnswerVerdict
     says: str = ""  # a sentence for people, beside the CA's own words
     reason: Reason | None = None  # None: the usual one of the verdict
     again: bool = False  # of a failed one: a new order may do better
-    person: bool = False  # of a pending one: somebody must say yes
+    person: bool = False  # of a pending one: a person must approve it
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CaProblem:
     """A CA's refusal in its own words, made fit to be shown."""
 
     codes: tuple[str, ...]  # as it writes them: "access_denied", "-183"
@@ -69,20 +69,20 @@ class Dialect:
     """How one CA speaks: all of it that triage does not know by itself."""
 
     ca: str  # its name in sentences: DigiCert
-    words: Mapping[str, Meaning]  # by the folded word
-    codes: Mapping[str, Meaning] = field(default_factory=dict)  # they come before the HTTP status
-    about: Mapping[str, Meaning] = field(default_factory=dict)  # a part of its words → what is meant, of a refusal
-    statuses: Mapping[int, Meaning] = field(default_factory=dict)  # where this CA differs from the table
-    problem: Callable[[Any], Problem | None] = lambda _: None  # reads the JSON of a refusal
+    words: Mapping[str, AnswerMeaning]  # by the folded word
+    codes: Mapping[str, AnswerMeaning] = field(default_factory=dict)  # they come before the HTTP status
+    about: Mapping[str, AnswerMeaning] = field(default_factory=dict)  # a part of the text of a refusal → its meaning
+    statuses: Mapping[int, AnswerMeaning] = field(default_factory=dict)  # where this CA differs from the table
+    problem: Callable[[Any], CaProblem | None] = lambda _: None  # reads the JSON of a refusal
     blame: Mapping[int, str] = field(default_factory=dict)  # status → the setting to look at: {401: "api_key"}
     base_setting: str = "base_url"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """A verdict with its reasons. What is issued is a value of its CA's; all others can be made from here."""
+class AnswerFinding:
+    """A verdict with its reasons. The CA's module makes Issued; every other value can be made from here."""
 
-    verdict: Verdict
+    verdict: AnswerVerdict
     why: str
     reason: Reason
     after: timedelta | None = None
@@ -92,22 +92,22 @@ class Finding:
     person: bool = False
 
     def error(self) -> TryLater | Refused:
-        """What to raise where an answer was needed, and this is none."""
-        if self.verdict is Verdict.FAILED:
+        """The exception for an answer that is not good."""
+        if self.verdict is AnswerVerdict.FAILED:
             return Refused(self.why, reason=self.reason)
         # "Too many requests" is about one that was not looked at.
         looked_at = self.reason is not Reason.CA_RATE_LIMITED
         return TryLater(self.why, after=self.after, reason=self.reason, sent=looked_at)
 
     def look(self) -> Pending | Failed:
-        """What a look at an order shows. Raises what is no news of the order: a broken or missing answer."""
+        """The status of an order. Raises for an answer that says nothing about the order: a broken or missing one."""
         after = None if self.after is None else self.after.total_seconds()
         match self.verdict:
-            case Verdict.PENDING:
+            case AnswerVerdict.PENDING:
                 return Pending(
                     why=self.why, after_s=after, word=self.word, unknown=self.unknown, person=self.person
                 )  # fmt: skip
-            case Verdict.FAILED:
+            case AnswerVerdict.FAILED:
                 return Failed(why=self.why, reason=self.reason, retryable=self.again)
         raise self.error()
 
@@ -121,40 +121,44 @@ def folded(word: object) -> str:
 # ── Words ──
 
 
-def by_word(dialect: Dialect, word: object, *, what: str, said: str = "", after: timedelta | None = None) -> Finding:
-    """What the status word of an order means. One that nobody knows is neither issued nor failed: it is waited for."""
+def by_word(
+    dialect: Dialect, word: object, *, what: str, said: str = "", after: timedelta | None = None
+) -> AnswerFinding:
+    """What the status word of an order means. An unknown word means neither issued nor failed, but pending."""
     shown = words(word, 80) if isinstance(word, str) and word.strip() else "no word"
     meaning = dialect.words.get(folded(word))
     if meaning is None:
         why = f"{dialect.ca}, {what}: {shown!r}, which is not known here; it is waited for."
-        unknown = Finding(verdict=Verdict.PENDING, why=why, reason=Reason.CA_STILL_PENDING, after=after, unknown=True)
+        unknown = AnswerFinding(
+            verdict=AnswerVerdict.PENDING, why=why, reason=Reason.CA_STILL_PENDING, after=after, unknown=True
+        )
         return replace(unknown, word=shown)
     parts = [f"{dialect.ca}, {what}: {shown}.", meaning.says, words(said)]
     why = " ".join(part for part in parts if part)
     return replace(_finding(meaning, why, after), word=shown)
 
 
-def _finding(meaning: Meaning, why: str, after: timedelta | None) -> Finding:
+def _finding(meaning: AnswerMeaning, why: str, after: timedelta | None) -> AnswerFinding:
     reason = meaning.reason or _USUAL[meaning.verdict]
-    return Finding(
+    return AnswerFinding(
         verdict=meaning.verdict, why=why, reason=reason, after=after, again=meaning.again, person=meaning.person
     )  # fmt: skip
 
 
 _USUAL: Final = {
-    Verdict.ISSUED: Reason.OK,
-    Verdict.PENDING: Reason.CA_STILL_PENDING,
-    Verdict.FAILED: Reason.CA_REFUSED,
-    Verdict.BROKEN: Reason.ANSWER_MALFORMED,
-    Verdict.TRANSIENT: Reason.CA_DOWN,
+    AnswerVerdict.ISSUED: Reason.OK,
+    AnswerVerdict.PENDING: Reason.CA_STILL_PENDING,
+    AnswerVerdict.FAILED: Reason.CA_REFUSED,
+    AnswerVerdict.BROKEN: Reason.ANSWER_MALFORMED,
+    AnswerVerdict.TRANSIENT: Reason.CA_DOWN,
 }
 
 
 # ── Answers ──
 
 
-def judge(dialect: Dialect, response: Response, *, what: str, now: datetime) -> Finding | None:
-    """What is wrong with an answer; None if nothing is, as far as its status and its error codes tell."""
+def judge(dialect: Dialect, response: Response, *, what: str, now: datetime) -> AnswerFinding | None:
+    """The finding about a bad answer; None if its status and its error codes are good."""
     good = 200 <= response.status < 300
     problem = None if good else read_problem(dialect, response)
     meaning = _meaning(dialect, response.status, problem)
@@ -166,52 +170,52 @@ def judge(dialect: Dialect, response: Response, *, what: str, now: datetime) -> 
     return _finding(meaning, " ".join(part for part in (why, _advice(dialect, response, meaning)) if part), asked)
 
 
-def _meaning(dialect: Dialect, status: int, problem: Problem | None) -> Meaning | None:
+def _meaning(dialect: Dialect, status: int, problem: CaProblem | None) -> AnswerMeaning | None:
     known = (dialect.codes.get(code) for code in (problem.codes if problem else ()))
     by_code = next((each for each in known if each is not None), None)
     usual = dialect.statuses.get(status) or by_status(status)
-    if by_code is not None or usual is None or usual.reason or usual.verdict is not Verdict.FAILED:
+    if by_code is not None or usual is None or usual.reason or usual.verdict is not AnswerVerdict.FAILED:
         return by_code or usual
     return _by_topic(dialect, problem) or usual
 
 
-def _by_topic(dialect: Dialect, problem: Problem | None) -> Meaning | None:
-    """What a plain refusal is about, where the CA has no list of its codes that one could rely on."""
+def _by_topic(dialect: Dialect, problem: CaProblem | None) -> AnswerMeaning | None:
+    """The topic of a plain refusal, where the CA publishes no reliable list of codes."""
     text = f"{' '.join(problem.codes)} {problem.said}".lower() if problem else ""
     return next((meaning for part, meaning in dialect.about.items() if part in text), None)
 
 
-def by_status(status: int) -> Meaning | None:
+def by_status(status: int) -> AnswerMeaning | None:
     """The table above, by HTTP status alone; None for 2xx."""
     if 200 <= status < 300:
         return None
     if status == 429:
-        return Meaning(Verdict.TRANSIENT, reason=Reason.CA_RATE_LIMITED)
+        return AnswerMeaning(AnswerVerdict.TRANSIENT, reason=Reason.CA_RATE_LIMITED)
     if status in _PASSING or status >= 500:
-        return Meaning(Verdict.TRANSIENT)
+        return AnswerMeaning(AnswerVerdict.TRANSIENT)
     if 300 <= status < 400:
-        return Meaning(Verdict.FAILED, reason=Reason.DIRECTORY_UNSAFE)
+        return AnswerMeaning(AnswerVerdict.FAILED, reason=Reason.DIRECTORY_UNSAFE)
     if status in (401, 403):
-        return Meaning(Verdict.FAILED, reason=Reason.ACCOUNT_REFUSED)
+        return AnswerMeaning(AnswerVerdict.FAILED, reason=Reason.ACCOUNT_REFUSED)
     if 400 <= status < 500:
-        return Meaning(Verdict.FAILED)
-    return Meaning(Verdict.BROKEN)  # 1xx, or a number that is none
+        return AnswerMeaning(AnswerVerdict.FAILED)
+    return AnswerMeaning(AnswerVerdict.BROKEN)  # 1xx, or a number that is none
 
 
-def _advice(dialect: Dialect, response: Response, meaning: Meaning) -> str:
-    """What to do about it, where a person can do something."""
+def _advice(dialect: Dialect, response: Response, meaning: AnswerMeaning) -> str:
+    """Advice for a person, where there is any."""
     if meaning.says:
         return meaning.says
     if meaning.reason is Reason.DIRECTORY_UNSAFE:
         target = words(response.headers.get("location", "nowhere"), 200)
         return f"It redirects to {target}, which is not followed; correct the setting {dialect.base_setting}."
-    setting = dialect.blame.get(response.status) if meaning.verdict is Verdict.FAILED else None
+    setting = dialect.blame.get(response.status) if meaning.verdict is AnswerVerdict.FAILED else None
     if response.status in (404, 405, 410) and read_problem(dialect, response) is None:
         setting = dialect.base_setting  # it does not speak like this CA at all
     return f"Check the setting {setting}." if setting else ""
 
 
-def read_problem(dialect: Dialect, response: Response) -> Problem | None:
+def read_problem(dialect: Dialect, response: Response) -> CaProblem | None:
     """The CA's refusal; None for any other body, as from a proxy."""
     try:
         return dialect.problem(json.loads(response.body))
@@ -219,13 +223,13 @@ def read_problem(dialect: Dialect, response: Response) -> Problem | None:
         return None
 
 
-def broken(dialect: Dialect, what: str) -> Finding:
+def broken(dialect: Dialect, what: str) -> AnswerFinding:
     """A good status with a body that cannot be what the CA meant to send."""
     why = f"{dialect.ca}, {what}: the answer cannot be understood."
-    return Finding(verdict=Verdict.BROKEN, why=why, reason=Reason.ANSWER_MALFORMED)
+    return AnswerFinding(verdict=AnswerVerdict.BROKEN, why=why, reason=Reason.ANSWER_MALFORMED)
 
 
 def asked_after(response: Response, now: datetime) -> timedelta | None:
-    """The CA's own wish, clamped; looks may follow each other faster than new tries after a failure."""
+    """The CA's Retry-After, clamped; looks may follow each other faster than new tries after a failure."""
     low = _POLL_LOW if 200 <= response.status < 300 else backoff.RETRY_AFTER_LOW
     return backoff.retry_after(response.headers.get("retry-after"), now, low=low)

@@ -7,76 +7,79 @@ nothing: after an answer that was lost it is simply asked again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from pydantic import Field
 
+from holdfast.core.issuers.ca_limits import CaLimits
+from holdfast.core.kind import Credential, Kind
 from holdfast.core.reasons import Reason
 from holdfast.errors import TryLater
-from holdfast.issuers import acme_certificate, chains
-from holdfast.issuers.base import Issued, Look, Placed, Proof, RenewalWindow, Uncertain, Wish
-from holdfast.issuers.kind import Kind, Options, Parts
+from holdfast.issuers import chains
+from holdfast.issuers.base import Issued, Look, OrderRef, OrderRequest, Placed, Uncertain
+from holdfast.issuers.kind import IssuerKind, Parts, RestSettings
+from holdfast.issuers.memory import Remembered
 from holdfast.issuers.reading import words
-from holdfast.issuers.remembered import Remembered
 from holdfast.issuers.rest import Reply, Rest, segment
-from holdfast.issuers.triage import Dialect, Meaning, Problem, Verdict, folded
+from holdfast.issuers.triage import AnswerMeaning, AnswerVerdict, CaProblem, Dialect, folded
+from holdfast.kind_settings import whole
 from holdfast.secret import Secret
 
 TOKEN_SEEN_FOR: Final = 3600.0  # seconds: it is looked at no more often, for however many certificates
 _LONGEST_COMMON_NAME: Final = 64
-_PATH: Final = r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*"
+_NAME: Final = "[A-Za-z0-9_.-]+"
+_PATH: Final = f"{_NAME}(?:/{_NAME})*"
 
 
-def _problem(value: Any) -> Problem | None:
+def _problem(value: object) -> CaProblem | None:
     errors = value.get("errors") if isinstance(value, dict) else None
     if not isinstance(errors, list):
         return None
     said = "; ".join(words(each, 200) for each in errors[:5])
-    return Problem((), said or "no more is said")
+    return CaProblem((), said or "no more is said")
 
 
 DIALECT: Final = Dialect(
     ca="Vault",
     words={},  # it has no states: it signs, or it does not
     statuses={
-        403: Meaning(Verdict.FAILED, "Check the credential token: has it ended?", Reason.ACCOUNT_REFUSED),
-        404: Meaning(Verdict.FAILED, "Check the settings mount and role.", Reason.PROFILE_UNKNOWN),
-        **dict.fromkeys((412, 472, 473), Meaning(Verdict.TRANSIENT)),  # a standby that is not up to date
+        403: AnswerMeaning(AnswerVerdict.FAILED, "Check the credential token: has it ended?", Reason.ACCOUNT_REFUSED),
+        404: AnswerMeaning(AnswerVerdict.FAILED, "Check the settings mount and role.", Reason.PROFILE_UNKNOWN),
+        **dict.fromkeys((412, 472, 473), AnswerMeaning(AnswerVerdict.TRANSIENT)),  # a standby that is not up to date
     },
     problem=_problem,
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    mount: str
-    role: str
-    issuer: str = ""  # by its name or id, in place of the mount's default
+class VaultSettings(RestSettings):
+    mount: str = Field(default="pki", pattern=whole(_PATH), description="The mount of the PKI secrets engine.")
+    role: str = Field(pattern=whole(_NAME), description="The role; the profile of a certificate comes before it.")
+    issuer: str = Field(default="", pattern=whole(_NAME), description="By name or id, in place of the mount's default.")
+    namespace: str = Field(default="", pattern=whole(_PATH), description="Of Vault Enterprise; empty: none.")
 
 
 class VaultIssuer:
     """One role of one PKI mount."""
 
-    kind = "vault"
     binding = False
 
-    def __init__(self, rest: Rest, terms: Terms, memory: Remembered) -> None:
+    def __init__(self, rest: Rest, settings: VaultSettings, memory: Remembered) -> None:
         self._rest = rest
-        self._terms = terms
+        self._settings = settings
         self._memory = memory
-        self._mount = f"/v1/{terms.mount}"
+        self._mount = f"/v1/{settings.mount}"
 
-    async def find(self, wish: Wish) -> Placed | Uncertain | None:
-        """It may have signed before and cannot be asked by our key; that signature is nobody's loss."""
+    async def find_order(self, request: OrderRequest) -> Placed | Uncertain | None:
+        """Vault may have signed before and cannot be asked by our key; an unused signature does no harm."""
         return None
 
-    async def place(self, wish: Wish) -> Placed:
-        terms = self._terms
-        by = f"/issuer/{segment(terms.issuer)}" if terms.issuer else ""
+    async def place_order(self, request: OrderRequest) -> Placed:
+        settings = self._settings
+        by = f"/issuer/{segment(settings.issuer)}" if settings.issuer else ""
         reply = await self._rest.post(
-            f"{self._mount}{by}/sign/{segment(wish.profile or terms.role)}", "a signature", self._body(wish)
+            f"{self._mount}{by}/sign/{segment(request.profile or settings.role)}", "a signature", self._body(request)
         )
         data = _data(reply)
         leaf = chains.read(data.get("certificate"))
@@ -89,11 +92,11 @@ class VaultIssuer:
             raise reply.broken()
         return Placed(ref={"serial": words(data.get("serial_number"), 80), "chain": above.decode()})
 
-    def _body(self, wish: Wish) -> dict[str, Any]:
-        names = {kind: [each.value for each in wish.identifiers if each.type == kind] for kind in ("dns", "ip")}
-        short = [each.value for each in wish.identifiers if len(each.value) <= _LONGEST_COMMON_NAME]
-        body: dict[str, Any] = {
-            "csr": x509.load_der_x509_csr(wish.csr).public_bytes(Encoding.PEM).decode(),
+    def _body(self, request: OrderRequest) -> dict[str, object]:
+        names = {kind: [each.value for each in request.identifiers if each.type == kind] for kind in ("dns", "ip")}
+        short = [each.value for each in request.identifiers if len(each.value) <= _LONGEST_COMMON_NAME]
+        body: dict[str, object] = {
+            "csr": x509.load_der_x509_csr(request.csr).public_bytes(Encoding.PEM).decode(),
             "common_name": short[0] if short else "",
             "alt_names": ",".join(names["dns"]),
             "ip_sans": ",".join(names["ip"]),
@@ -101,28 +104,19 @@ class VaultIssuer:
             "exclude_cn_from_sans": True,
             "remove_roots_from_chain": True,
         }
-        if wish.not_after is not None:
-            body["ttl"] = f"{max(int((wish.not_after - self._rest.clock.now()).total_seconds()), 60)}s"
+        if request.not_after is not None:
+            body["ttl"] = f"{max(int((request.not_after - self._rest.clock.now()).total_seconds()), 60)}s"
         return body
 
-    async def look(self, ref: Mapping[str, Any], wish: Wish) -> Look:
+    async def order_status(self, ref: OrderRef, request: OrderRequest) -> Look:
         found = chains.read(ref["chain"])
-        if not found or not chains.is_for(found[0], wish.csr):
+        if not found or not chains.is_for(found[0], request.csr):
             return chains.not_ours(self._rest.name)
         return Issued(chain_pem=str(ref["chain"]).encode())
 
-    async def answer(self, ref: Mapping[str, Any], proof: Proof) -> None:
-        """Nothing has to be proved: its role allows a name, or does not."""
-
-    async def finalize(self, ref: Mapping[str, Any], wish: Wish) -> None:
-        """The CSR went with the order."""
-
-    async def cancel(self, ref: Mapping[str, Any]) -> None:
-        """It is signed already, and cost nothing."""
-
     async def revoke(self, certificate: bytes, reason: int) -> None:
         """Again is harmless: it answers with the first time. What a role did not keep (no_store) is shown it whole."""
-        leaf = acme_certificate.leaf(certificate)
+        leaf = chains.leaf_of(certificate)
         serial = f"{leaf.serial_number:x}"
         octets = bytes.fromhex(serial if len(serial) % 2 == 0 else f"0{serial}")
         reply = await self._revoked({"serial_number": octets.hex(":")})
@@ -135,13 +129,12 @@ class VaultIssuer:
     async def _revoked(self, which: Mapping[str, str]) -> Reply:
         return await self._rest.post(f"{self._mount}/revoke", "a revocation", which)
 
-    async def renewal_window(self, certificate: bytes) -> RenewalWindow | None:
-        """It has none. But it is asked daily for each certificate, which is when its token is kept alive."""
+    async def keep_alive(self) -> None:
+        """Of the daily calls for each certificate one in an hour looks at the token."""
         await self._memory.kept("token", self._renew_token, TOKEN_SEEN_FOR)
-        return None
 
     async def _renew_token(self) -> int | None:
-        """Seconds that our token has; None: it does not end. It is renewed once two thirds of its life are over."""
+        """Seconds until our token expires; None: it does not. It is renewed once two thirds of its life are over."""
         token = _data(await self._rest.get("/v1/auth/token/lookup-self", "our token"))
         left, life = token.get("ttl"), token.get("creation_ttl")
         if not isinstance(left, int) or not isinstance(life, int) or life <= 0:
@@ -155,48 +148,37 @@ class VaultIssuer:
 
     async def probe(self) -> str:
         left = await self._renew_token()
-        path = f"{self._mount}/roles/{segment(self._terms.role)}"
+        path = f"{self._mount}/roles/{segment(self._settings.role)}"
         reply = await self._rest.get(path, "its role")
         if reply.status != 403:  # a token that may sign need not be one that may read the role
             reply.good()
         ends = "does not end" if left is None else f"ends in {left // 3600} h"
-        return f"{self._rest.name} knows us; our token {ends}; mount {self._terms.mount}, role {self._terms.role}."
+        return (
+            f"{self._rest.name} knows us; our token {ends}; mount {self._settings.mount}, role {self._settings.role}."
+        )
 
 
-def _data(reply: Reply) -> dict[str, Any]:
+def _data(reply: Reply) -> dict[str, object]:
     found = reply.json_object().get("data")
     if not isinstance(found, dict):
         raise reply.broken()
     return found
 
 
-# ── Settings ──
-
-
-def _terms(options: Options) -> Terms:
-    return Terms(
-        mount=options.text("mount", "pki", like=_PATH),
-        role=options.text("role", like=r"[A-Za-z0-9_.-]+"),
-        issuer=options.text("issuer", "", like=r"[A-Za-z0-9_.-]+"),
-    )
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    options = Options(settings)
-    options.address()
-    options.text("namespace", "", like=_PATH)
-    _terms(options)
-    options.done()
-
-
-def _make(parts: Parts) -> VaultIssuer:
-    options = Options(parts.settings)
+def _make(settings: VaultSettings, parts: Parts) -> VaultIssuer:
     headers = {"X-Vault-Token": parts.credentials["token"], "X-Vault-Request": Secret("true")}
-    if namespace := options.text("namespace", "", like=_PATH):
-        headers["X-Vault-Namespace"] = Secret(namespace)
-    site = options.site(options.address().removesuffix("/v1"), headers)
+    if settings.namespace:
+        headers["X-Vault-Namespace"] = Secret(settings.namespace)
+    site = settings.site(headers, base=settings.base_url.removesuffix("/v1"))
     memory: Remembered = parts.memory.setdefault("remembered", Remembered(parts.clock))
-    return VaultIssuer(Rest(parts.transport, parts.clock, site, DIALECT), _terms(options), memory)
+    return VaultIssuer(Rest(parts.transport, parts.clock, site, DIALECT), settings, memory)
 
 
-KIND: Final = Kind(check=_check, make=_make, needs=("token",))
+VAULT: Final[IssuerKind[VaultSettings]] = Kind(
+    name="vault",
+    summary="Vault PKI (HashiCorp Vault, OpenBao): signs at once.",
+    settings=VaultSettings,
+    credentials=(Credential(name="token", summary="A token that may sign with the role, and renew itself."),),
+    limits=CaLimits(),
+    make=_make,
+)

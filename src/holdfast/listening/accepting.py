@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from holdfast.listening.admission import Admission, Seat
-from holdfast.listening.bounds import LOBBY, PROBES, Reason
+from holdfast.listening.bounds import LOBBY, PROBES, RefusalReason
 
 AT_ONCE: Final = 64  # connections accepted in one turn of the loop, which has other things to do
 AGAIN_AFTER: Final = 0.1  # seconds; accepting without descriptors would only turn the loop
@@ -38,7 +38,7 @@ class Accepting:
         self._loop.add_reader(line.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accept no more; whoever is in the middle of a handshake is left."""
+        """Accept no more connections; a handshake under way goes on."""
         if self._again is not None:
             self._again.cancel()
         if self._line.fileno() >= 0:
@@ -69,8 +69,8 @@ class Accepting:
             self._enter(connection, str(peer[0]) if isinstance(peer, tuple) else "", waits=True)
 
     def _starved(self) -> None:
-        """No descriptors or no memory: who comes now waits in the backlog until there are some again."""
-        self._admission.tally.refused(Reason.DESCRIPTORS)
+        """No descriptors or no memory: new connections wait in the backlog until there are some again."""
+        self._admission.tally.refused(RefusalReason.DESCRIPTORS)
         self._admission.free_descriptors()
         self._loop.remove_reader(self._line.fileno())
         self._again = self._loop.call_later(
@@ -116,17 +116,17 @@ class Accepting:
                 )  # fmt: skip
         except OSError:  # of which TimeoutError and SSLError are kinds
             if seat in self._admission:  # else it was displaced, and that was told
-                self._admission.tally.refused(Reason.HANDSHAKE)
+                self._admission.tally.refused(RefusalReason.HANDSHAKE)
             self._admission.release(seat)
         except BaseException:
             self._admission.release(seat)
             raise
 
-    def _refuse(self, connection: socket.socket, reason: Reason) -> None:
+    def _refuse(self, connection: socket.socket, reason: RefusalReason) -> None:
         self._admission.tally.refused(reason)
         with suppress(OSError):
             connection.send(self._refusal)
-            connection.recv(64 * 1024)  # what is not read when we close makes the client lose the answer
+            connection.recv(64 * 1024)  # bytes left unread when we close make the client lose the answer
         connection.close()
 
 
@@ -138,6 +138,6 @@ def _is_probe(connection: socket.socket) -> bool:
 
 
 def _cut(connection: socket.socket) -> None:
-    """End a connection that has no protocol yet: whoever holds it sees its end."""
+    """End a connection that has no protocol yet: the client sees it close."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Which connections one listener holds, and which of them makes room for a newcomer."""
+"""Which connections one listener holds, which of them makes room for a newcomer, and what operators are told of it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-from holdfast.listening.bounds import Bounds, Reason
+from holdfast.listening.bounds import Bounds, RefusalReason
+from holdfast.telemetry import Telemetry
 
 Asks = Callable[[], bool]  # whether what came so far asks for what probes ask for
 FREED_AT_ONCE: Final = 16  # connections that are ended when the process has no descriptor left
 
 
 class Tally:
-    """What a listener tells about itself; this one tells nobody."""
+    """Counts refused and held connections of a listener; this one keeps no count."""
 
-    def refused(self, reason: Reason) -> None: ...
+    def refused(self, reason: RefusalReason) -> None: ...
 
     def held(self, connections: int) -> None: ...
 
@@ -39,7 +40,7 @@ class Admission:
 
     A full listener ends a connection that waits: one of the address that holds most, if the newcomer's holds fewer; or
     else the one it has waited for longest, if that is too long for an honest client's handshake. If it refused the
-    newcomer instead, a thousand silent connections would keep everybody else out.
+    newcomer instead, a thousand silent connections would keep all other clients out.
     """
 
     def __init__(self, bounds: Bounds, tally: Tally) -> None:
@@ -53,8 +54,8 @@ class Admission:
 
     def enter(
         self, host: str, leave: Callable[[], None], is_probe: Callable[[], bool] = lambda: False
-    ) -> Seat | Reason:
-        """Give a newcomer a seat, if need be one of somebody who keeps us waiting; or say why it is to be refused.
+    ) -> Seat | RefusalReason:
+        """Give a newcomer a seat, if need be that of a connection that keeps us waiting; or say why it is refused.
 
         `is_probe` says whether it has already asked for what probes ask for.
         """
@@ -112,15 +113,15 @@ class Admission:
     def __contains__(self, seat: Seat) -> bool:
         return seat in self._seats or seat in self._probes
 
-    def _full_for(self, seat: Seat) -> Reason | None:
+    def _full_for(self, seat: Seat) -> RefusalReason | None:
         most, mine = self.bounds.per_address if seat.address else 0, self._of_address[seat.address]
         if most and mine >= most and not self._one_leaves(self._waiting_of.get(seat.address, ())):
-            return Reason.ADDRESS_FULL
+            return RefusalReason.ADDRESS_FULL
         if len(self._seats) < self.bounds.connections:
             return None
         if self._one_of_a_crowd_leaves(mine if seat.address else 0) or self._one_leaves(self._waiting):
             return None
-        return Reason.LISTENER_FULL
+        return RefusalReason.LISTENER_FULL
 
     def _one_of_a_crowd_leaves(self, mine: int) -> bool:
         """The address that holds most, if the newcomer's would still hold fewer with one more."""
@@ -149,7 +150,7 @@ class Admission:
         return True
 
     def _displace(self, seat: Seat) -> None:
-        self.tally.refused(Reason.DISPLACED)
+        self.tally.refused(RefusalReason.DISPLACED)
         self.release(seat)
         seat.leave()
 
@@ -174,3 +175,37 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 def _one_customer(address: IPv4Address | IPv6Address) -> str:
     """Of IPv6 the network that one customer has."""
     return str(address) if isinstance(address, IPv4Address) else str(IPv6Network((address, 64), strict=False))
+
+
+# ── Metrics and log lines ──
+# Metrics of every refused connection, and a line of the log now and then.
+
+
+LOGGED_EVERY: Final = 60.0  # seconds, for each reason: a flood of connections must not become one of log lines
+
+
+class ToldTally(Tally):
+    """Reports for one listener, named as operators search for it: server, acme, local, tls_alpn."""
+
+    def __init__(self, listener: str, telemetry: Telemetry) -> None:
+        self._listener, self._log = listener, telemetry.log
+        self._held = telemetry.metrics.connections.labels(listener=listener)
+        self._refused = {
+            reason: telemetry.metrics.connections_refused.labels(listener=listener, reason=reason.value)
+            for reason in RefusalReason
+        }
+        self._unsaid: Counter[RefusalReason] = Counter()
+        self._said_at: dict[RefusalReason, float] = {}
+
+    def refused(self, reason: RefusalReason) -> None:
+        self._refused[reason].inc()
+        self._unsaid[reason] += 1
+        now = asyncio.get_running_loop().time()
+        if now - self._said_at.get(reason, -LOGGED_EVERY) >= LOGGED_EVERY:
+            self._said_at[reason] = now
+            self._log.warning(
+                "listener.refused", listener=self._listener, reason=reason.value, connections=self._unsaid.pop(reason)
+            )
+
+    def held(self, connections: int) -> None:
+        self._held.set(connections)

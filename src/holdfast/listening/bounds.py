@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
 from typing import Final
 
-Network = IPv4Network | IPv6Network
-PROBES: Final = (b"/health/", b"/metrics")  # what is answered beyond the cap
+UncountedNetwork = IPv4Network | IPv6Network
+PROBES: Final = (b"/health/", b"/metrics")  # paths that are answered beyond the cap
 LOBBY: Final = 16  # connections beyond that, which may turn out to be probes
 PROBES_KEPT: Final = 16  # connections beyond the cap, for /health and /metrics; a probe needs one for milliseconds
 
 
-class Reason(StrEnum):
+class RefusalReason(StrEnum):
     """Why a connection was refused or ended by the listener: the label of holdfast_connections_refused_total."""
 
     LISTENER_FULL = "listener-full"
@@ -37,7 +38,7 @@ class Bounds:
 
     connections: int = 1000
     per_address: int = 100  # 0: any number
-    uncounted: tuple[Network, ...] = ()  # proxies: many clients share their address
+    uncounted: tuple[UncountedNetwork, ...] = ()  # proxies: many clients share their address
     probes: int = 0  # connections kept for probes beyond `connections`
     displaced_after: float = 2.0  # a connection that we waited for that long gives its place to a newcomer
     head_size: int = 64 * 1024
@@ -45,3 +46,41 @@ class Bounds:
     head_for: float = 10.0  # from the first byte, or from the connection, to the end of the head
     body_for: float = 30.0  # plus the time that what came would take at the least rate
     idle_for: float = 30.0  # between two requests
+
+
+# ── File descriptors ──
+# How many the process may have, and how many of them the connections of clients leave to the engine.
+
+
+MIN_CONNECTIONS: Final = 40  # connections of a listener, however few descriptors there are
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescriptorShare:
+    """The connections of one listener, and the descriptors that the process may have in all."""
+
+    connections: int
+    allowed: int
+
+
+def share_descriptors(wanted: int, *, listeners: int, reserved: int) -> DescriptorShare:
+    """Raise the soft limit as far as is needed and allowed, and divide what the engine leaves between the listeners."""
+    allowed = _raised(reserved + wanted * listeners)
+    return DescriptorShare(
+        connections=divided(allowed, wanted, listeners=listeners, reserved=reserved), allowed=allowed
+    )
+
+
+def divided(allowed: int, wanted: int, *, listeners: int, reserved: int) -> int:
+    """Connections for each listener. The engine keeps its reserve, or half of what there is if that is less."""
+    for_clients = allowed - min(reserved, allowed // 2)
+    return max(MIN_CONNECTIONS, min(wanted, for_clients // listeners))
+
+
+def _raised(needed: int) -> int:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return needed if soft == resource.RLIM_INFINITY else soft
+    raised = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    return raised

@@ -1,30 +1,33 @@
-"""Tools that change something. What can hurt is only planned by its tool: `confirm` does it."""
+"""MCP tools that change something. A destructive tool only makes a plan; `confirm` carries the plan out."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import hmac
+import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, NamedTuple
 
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
-from holdfast.mcp import plans
-from holdfast.mcp.line import Caller, Line, segment
+from holdfast.core.revocation_reason import RevocationReason
+from holdfast.mcp import operations
+from holdfast.mcp.line import ApiLine, JsonObject, McpCaller, segment
 from holdfast.mcp.looking import Ref, brief
-from holdfast.mcp.plans import LIVES_FOR, NoPlan, Plan
 
 Args = Mapping[str, Any]
-Reason = Literal[
-    "unspecified", "key-compromise", "affiliation-changed", "superseded", "cessation-of-operation",
-    "privilege-withdrawn",
-]  # fmt: skip
 MOST: Final = 500  # dead letters in one plan
-Why = Annotated[str, Field(min_length=1, max_length=500, description="For the audit log.")]
+Justification = Annotated[str, Field(min_length=1, max_length=500, description="For the audit log.")]
 
 
-async def renew(line: Caller, certificate: Ref) -> dict[str, Any]:
-    """Renew a certificate now, whatever its schedule and back-off say. Follow it with wait. Harms nothing: what is in
-    use stays until the new one is there; one that is under way already is not begun again."""
+async def renew(line: McpCaller, certificate: Ref) -> JsonObject:
+    """Renew a certificate now, before its schedule and back-off say. Follow it with wait. Harms nothing: the
+    version in use stays until the new one is there; a renewal under way already is not begun again."""
     row = await line.post(f"/certificates/{segment(certificate)}/renew")
     return {"attempt": row["operation"], "certificate": brief(row)}
 
@@ -33,69 +36,74 @@ async def renew(line: Caller, certificate: Ref) -> dict[str, Any]:
 
 
 async def plan_certificate(
-    line: Caller,
+    line: McpCaller,
     names: Annotated[list[str], Field(min_length=1, max_length=100, description="The first names it.")],
     cas: Annotated[list[str] | None, Field(description="CAs to ask, the first first.")] = None,
     owner: str = "",
     labels: dict[str, str] | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Plan a new certificate, which is kept renewed from then on: shows how it would be, and asks for nothing yet."""
-    return await _planned(line, "request", {"names": names, "issuers": cas, "owner": owner, "labels": labels or {}})
+    return await planned(line, "request", {"names": names, "issuers": cas, "owner": owner, "labels": labels or {}})
 
 
-async def revoke(line: Caller, certificate: Ref, reason: Reason) -> dict[str, Any]:
+async def revoke(line: McpCaller, certificate: Ref, reason: RevocationReason) -> JsonObject:
     """Plan to revoke the current version of a certificate. One that is active is replaced at once."""
-    return await _planned(line, "revoke", {"certificate": certificate, "reason": reason})
+    return await planned(line, "revoke", {"certificate": certificate, "reason": reason})
 
 
-async def cancel_attempt(line: Caller, certificate: Ref, why: Why) -> dict[str, Any]:
+async def cancel_attempt(line: McpCaller, certificate: Ref, why: Justification) -> JsonObject:
     """Plan to stop the attempt that is under way for a certificate."""
-    return await _planned(line, "cancel", {"certificate": certificate, "why": why})
+    return await planned(line, "cancel", {"certificate": certificate, "why": why})
 
 
-async def archive(line: Caller, certificate: Ref) -> dict[str, Any]:
+async def archive(line: McpCaller, certificate: Ref) -> JsonObject:
     """Plan to stop keeping a certificate, for good: it will not be renewed any more. It is not revoked."""
-    return await _planned(line, "archive", {"certificate": certificate})
+    return await planned(line, "archive", {"certificate": certificate})
 
 
 async def requeue_dead_letters(
-    line: Caller,
+    line: McpCaller,
     jobs: Annotated[list[str] | None, Field(description="Ids of dead jobs.")] = None,
     notifications: Annotated[list[str] | None, Field(description="Ids of dead notifications.")] = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Plan to give dead jobs and dead notifications all their attempts back: they are due at once. Those that are
     named, or, if none is, all of them."""
     if jobs is not None or notifications is not None:
         jobs, notifications = jobs or [], notifications or []
-    return await _planned(line, "requeue", {"jobs": jobs, "notifications": notifications})
+    return await planned(line, "requeue", {"jobs": jobs, "notifications": notifications})
 
 
 async def confirm(
-    line: Caller, plan: Annotated[str, Field(max_length=20_000, description="The id that a planning tool gave.")]
-) -> dict[str, Any]:
+    line: McpCaller, plan: Annotated[str, Field(max_length=20_000, description="The id that a planning tool gave.")]
+) -> JsonObject:
     """Carry out a plan, exactly as it was shown. Refused if it ended, or if things are not any more as it saw them."""
     try:
-        found = plans.opened(plan, line.secret, line.now())
+        found = opened(plan, line.secret, line.now())
     except NoPlan as why:
         raise ToolError(f"{why} Plan it again.") from None
     action = ACTIONS[found.action]
     shown = await action.look(line, found.args)
-    if plans.digest(shown) != found.saw:
+    if digest(_stable(shown)) != found.saw:
         raise ToolError("Things changed since this was planned, or it was carried out already. Look, and plan again.")
     return {"done": found.action, "result": await action.do(line, found.args, found.once)}
 
 
-async def _planned(line: Line, name: str, args: Args) -> dict[str, Any]:
+def _stable(shown: Any) -> Any:
+    """Without the result of a dry run, in which ids and times differ each time."""
+    return {name: each for name, each in shown.items() if name != "would"}
+
+
+async def planned(line: ApiLine, name: str, args: Args) -> JsonObject:
     shown = await ACTIONS[name].look(line, args)
-    plan = Plan(
+    plan = ConfirmedPlan(
         action=name,
         args=args,
-        saw=plans.digest(shown),
+        saw=digest(_stable(shown)),
         once=line.new_id("plan"),
         expires_at=line.now() + LIVES_FOR,
     )
     return {
-        "plan": plans.seal(plan, line.secret),
+        "plan": seal(plan, line.secret),
         "action": name,
         "would": shown,
         "expires_at": plan.expires_at.isoformat(),
@@ -103,17 +111,17 @@ async def _planned(line: Line, name: str, args: Args) -> dict[str, Any]:
     }
 
 
-# ── What is shown, and what is done ──
+# ── Plans, and carrying them out ──
 
 
-class Action(NamedTuple):
+class PlannedAction(NamedTuple):
     """`look` shows what would be hit, in values that stay the same while nothing happens; `do` does it once."""
 
-    look: Callable[[Line, Args], Awaitable[Any]]
-    do: Callable[[Line, Args, str], Awaitable[Any]]
+    look: Callable[[ApiLine, Args], Awaitable[Any]]
+    do: Callable[[ApiLine, Args, str], Awaitable[Any]]
 
 
-async def _one(line: Line, args: Args) -> dict[str, Any]:
+async def _one(line: ApiLine, args: Args) -> JsonObject:
     row = await line.get(f"/certificates/{segment(args['certificate'])}")
     attempt = row["operation"]
     return {
@@ -128,54 +136,54 @@ async def _one(line: Line, args: Args) -> dict[str, Any]:
     }
 
 
-async def _look_request(line: Line, args: Args) -> dict[str, Any]:
+async def _look_request(line: ApiLine, args: Args) -> JsonObject:
     row = await line.post("/certificates", _wish(args), dry_run=True)
     return {name: row[name] for name in ("name", "names", "issuers", "key", "owner", "labels", "approval_required")}
 
 
-async def _request(line: Line, args: Args, once: str) -> Any:
+async def _request(line: ApiLine, args: Args, once: str) -> Any:
     return brief(await line.post("/certificates", _wish(args), once=once))
 
 
-def _wish(args: Args) -> dict[str, Any]:
+def _wish(args: Args) -> JsonObject:
     return {name: each for name, each in args.items() if each is not None}
 
 
-async def _look_revoke(line: Line, args: Args) -> dict[str, Any]:
+async def _look_revoke(line: ApiLine, args: Args) -> JsonObject:
     shown = await _one(line, args)
     await line.post(f"/certificates/{shown['certificate']}/revoke", {"reason": args["reason"]}, dry_run=True)
     return {**shown, "reason": args["reason"]}
 
 
-async def _revoke(line: Line, args: Args, once: str) -> Any:
+async def _revoke(line: ApiLine, args: Args, once: str) -> Any:
     path = f"/certificates/{segment(args['certificate'])}/revoke"
     return brief(await line.post(path, {"reason": args["reason"]}, once=once))
 
 
-async def _look_cancel(line: Line, args: Args) -> dict[str, Any]:
+async def _look_cancel(line: ApiLine, args: Args) -> JsonObject:
     shown = await _one(line, args)
     await line.post(f"/certificates/{shown['certificate']}/cancel", {"why": args["why"]}, dry_run=True)
     return shown
 
 
-async def _cancel(line: Line, args: Args, once: str) -> Any:
+async def _cancel(line: ApiLine, args: Args, once: str) -> Any:
     path = f"/certificates/{segment(args['certificate'])}/cancel"
     return brief(await line.post(path, {"why": args["why"]}, once=once))
 
 
-async def _look_archive(line: Line, args: Args) -> dict[str, Any]:
+async def _look_archive(line: ApiLine, args: Args) -> JsonObject:
     shown = await _one(line, args)
     await line.post(f"/certificates/{shown['certificate']}", method="DELETE", dry_run=True)
     return shown
 
 
-async def _archive(line: Line, args: Args, once: str) -> Any:
+async def _archive(line: ApiLine, args: Args, once: str) -> Any:
     return brief(await line.post(f"/certificates/{segment(args['certificate'])}", method="DELETE", once=once))
 
 
-async def _look_requeue(line: Line, args: Args) -> dict[str, Any]:
+async def _look_requeue(line: ApiLine, args: Args) -> JsonObject:
     """Those that are asked for and dead. What was not asked for by id is all there is now, and no more later."""
-    shown: dict[str, Any] = {}
+    shown: JsonObject = {}
     for family in ("jobs", "notifications"):
         page = await line.maybe(f"/{family}", state="dead", limit=MOST)
         dead = [] if page is None else page["items"] if isinstance(page, Mapping) else page
@@ -186,12 +194,12 @@ async def _look_requeue(line: Line, args: Args) -> dict[str, Any]:
     return shown
 
 
-def _letter(row: Mapping[str, Any]) -> dict[str, Any]:
+def _letter(row: Mapping[str, Any]) -> JsonObject:
     names = ("id", "kind", "subject", "channel", "event", "title", "reason_code", "last_error", "dead_because")
     return {name: row[name] for name in names if row.get(name) is not None}
 
 
-async def _requeue(line: Line, args: Args, once: str) -> Any:
+async def _requeue(line: ApiLine, args: Args, once: str) -> Any:
     """One after the other: what cannot be given back does not keep the others from it."""
     found, problems = await _look_requeue(line, args), list[str]()
     done: dict[str, list[str]] = {"jobs": [], "notifications": []}
@@ -205,10 +213,67 @@ async def _requeue(line: Line, args: Args, once: str) -> Any:
     return {**done, "problems": problems}
 
 
-ACTIONS: Final[Mapping[str, Action]] = {
-    "request": Action(_look_request, _request),
-    "revoke": Action(_look_revoke, _revoke),
-    "cancel": Action(_look_cancel, _cancel),
-    "archive": Action(_look_archive, _archive),
-    "requeue": Action(_look_requeue, _requeue),
+ACTIONS: Final[Mapping[str, PlannedAction]] = {
+    "request": PlannedAction(_look_request, _request),
+    "revoke": PlannedAction(_look_revoke, _revoke),
+    "cancel": PlannedAction(_look_cancel, _cancel),
+    "archive": PlannedAction(_look_archive, _archive),
+    "requeue": PlannedAction(_look_requeue, _requeue),
+    "operation": PlannedAction(operations.look, operations.do),
 }
+
+
+LIVES_FOR: Final = timedelta(minutes=10)
+PREFIX: Final = "plan_"
+_PURPOSE: Final = b"holdfast mcp plan, version 1"
+
+
+class NoPlan(Exception):
+    """Not a plan that this caller may confirm now; says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmedPlan:
+    action: str
+    args: Mapping[str, Any]
+    saw: str  # digest of what it was shown for
+    once: str
+    expires_at: datetime
+
+
+def digest(shown: Any) -> str:
+    return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def seal(plan: ConfirmedPlan, secret: bytes) -> str:
+    fields = [plan.action, dict(plan.args), plan.saw, plan.once, int(plan.expires_at.timestamp())]
+    text = json.dumps(fields, separators=(",", ":")).encode()
+    return PREFIX + _encode(_mac(secret, text) + text)
+
+
+def opened(text: str, secret: bytes, now: datetime) -> ConfirmedPlan:
+    """Raises NoPlan."""
+    bare = text.removeprefix(PREFIX)
+    try:
+        raw = base64.b64decode(bare + "=" * (-len(bare) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise NoPlan("This is no plan id.") from None
+    mac, content = raw[:32], raw[32:]
+    if not text.startswith(PREFIX) or not hmac.compare_digest(mac, _mac(secret, content)):
+        raise NoPlan("This is not a plan of yours: it was altered, or made with another token.")
+    action, args, saw, once, expires = json.loads(content)
+    plan = ConfirmedPlan(
+        action=action, args=args, saw=saw, once=once, expires_at=datetime.fromtimestamp(expires, tz=UTC)
+    )
+    if now >= plan.expires_at:
+        raise NoPlan(f"This plan ended at {plan.expires_at:%Y-%m-%dT%H:%M:%SZ}.")
+    return plan
+
+
+def _mac(secret: bytes, content: bytes) -> bytes:
+    key = hashlib.sha256(_PURPOSE + b"\0" + secret).digest()
+    return hmac.digest(key, content, "sha256")
+
+
+def _encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()

@@ -1,4 +1,4 @@
-"""One caller's way to the API: asks as that caller, and turns what is refused into words that a model can act on."""
+"""Calls the API as one caller, and turns refusals into sentences that a model can act on."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 SECRETS: Final = frozenset({"key_pem", "pkcs12", "token", "passphrase", "mac", "credentials"})  # never handed on
 LONG: Final = frozenset({"chain_pem"})  # nor what fills a model's window for nothing
+JsonObject = dict[str, Any]
 
 
-class Answer(NamedTuple):
+class ApiAnswer(NamedTuple):
     status: int
     body: Any
 
 
-class Ask(NamedTuple):
+class ApiRequest(NamedTuple):
     method: str
     path: str  # below /api/v1
     body: Any
@@ -28,13 +29,13 @@ class Ask(NamedTuple):
     query: Mapping[str, Any]
 
 
-Send = Callable[[Ask], Awaitable[Answer]]
+Send = Callable[[ApiRequest], Awaitable[ApiAnswer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ApiLine:
     send: Send
-    secret: bytes  # known to this caller alone: what it plans, nobody else can confirm
+    secret: bytes  # known to this caller alone: no other caller can confirm its plans
     now: Callable[[], datetime]
     new_id: Callable[[str], str]
 
@@ -53,11 +54,18 @@ class Line:
         answer = await self._ask("GET", path, None, {}, query)
         return None if answer.status in (403, 404) else _read(answer)
 
+    async def ask(self, method: str, path: str, body: Any, headers: Mapping[str, str], query: Mapping[str, Any]) -> Any:
+        return _read(await self._ask(method, path, body, headers, query))
+
+    async def document(self) -> Any:
+        """The API's own OpenAPI document: nothing in it is secret."""
+        return (await self._ask("GET", "/openapi.json", None, {}, {})).body
+
     async def _ask(
         self, method: str, path: str, body: Any, headers: Mapping[str, str], query: Mapping[str, Any]
-    ) -> Answer:
+    ) -> ApiAnswer:
         given = {name: each for name, each in query.items() if each not in (None, False, [])}
-        return await self.send(Ask(method, path, body, headers, given))
+        return await self.send(ApiRequest(method, path, body, headers, given))
 
 
 def segment(ref: str) -> str:
@@ -67,7 +75,7 @@ def segment(ref: str) -> str:
     return quote(ref, safe="")
 
 
-def _read(answer: Answer) -> Any:
+def _read(answer: ApiAnswer) -> Any:
     if answer.status < 400:
         return clean(answer.body)
     told = answer.body if isinstance(answer.body, Mapping) else {}
@@ -79,22 +87,22 @@ def _read(answer: Answer) -> Any:
 
 
 def clean(value: Any) -> Any:
-    """Without what is secret, whatever answers with it, and without what is only long."""
+    """An answer without its secret and its long fields."""
     if isinstance(value, Mapping):
         return {name: clean(each) for name, each in value.items() if name not in SECRETS | LONG}
     return [clean(each) for each in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Office:
+class McpSession:
     """What the server of tools was started with: how it knows who asks."""
 
-    line_for: Callable[[Any], Line]  # given the HTTP request, or None on stdio
+    line_for: Callable[[Any], ApiLine]  # given the HTTP request, or None on stdio
 
 
-def line_of(ctx: Context[Office, Any]) -> Line:
+def line_of(ctx: Context[McpSession, Any]) -> ApiLine:
     inner = ctx.request_context
     return inner.lifespan_context.line_for(inner.request)
 
 
-Caller = Annotated[Line, Resolve(line_of)]
+McpCaller = Annotated[ApiLine, Resolve(line_of)]

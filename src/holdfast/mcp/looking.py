@@ -1,4 +1,4 @@
-"""Tools that only look: what needs somebody, how things stand, why, and what will be."""
+"""Tools that only read: what needs attention, statuses and their reasons, and the forecast."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from holdfast.core.attention import SOON, all_drained, needs_somebody, troubled
-from holdfast.mcp.line import Caller, Line, segment
+from holdfast.core.finding import SOON, all_drained, needs_a_person, troubled_issuers
+from holdfast.mcp.line import ApiLine, JsonObject, McpCaller, segment
 
 Ref = Annotated[str, Field(max_length=300, description="Name or id of a certificate, or a unique prefix of the id.")]
-Limit = Annotated[int, Field(ge=1, le=500)]
+ToolLimit = Annotated[int, Field(ge=1, le=500)]
 
 
 # ── The first question ──
 
 
-async def needs_attention(line: Caller) -> dict[str, Any]:
+async def needs_attention(line: McpCaller) -> JsonObject:
     """What a person should look at, most pressing first: failing or ending certificates, approvals, dead jobs and
     dead notifications, CAs that are down or paused, replicas if all were drained. Begin here."""
     failing = await line.get("/certificates", failing=True, limit=500)
     soon = (line.now() + SOON).isoformat()
     ending = await line.get("/certificates", expires_before=soon, limit=500)
-    rows = {row["id"]: row for row in [*failing["items"], *ending["items"]] if needs_somebody(row)}
-    found: dict[str, Any] = {"certificates": sorted(map(brief, rows.values()), key=_pressing)}
+    rows = {row["id"]: row for row in [*failing["items"], *ending["items"]] if needs_a_person(row)}
+    found: JsonObject = {"certificates": sorted(map(brief, rows.values()), key=_pressing)}
     others = {
         "approvals": _items(await line.maybe("/approvals", limit=500)),
         "dead_jobs": _items(await line.maybe("/jobs", state="dead", limit=100)),
@@ -47,7 +47,7 @@ def _items(page: Any) -> Any:
 
 
 def _troubled(issuers: Any) -> Any:
-    found = troubled(issuers)
+    found = troubled_issuers(issuers)
     return None if found is None else list(map(_ca, found))
 
 
@@ -55,16 +55,16 @@ def _troubled(issuers: Any) -> Any:
 
 
 async def list_certificates(
-    line: Caller,
+    line: McpCaller,
     text: Annotated[str | None, Field(max_length=253, description="Part of a name.")] = None,
     failing: bool = False,
     expiring_within_days: Annotated[int | None, Field(ge=0, le=3650)] = None,
     owner: str | None = None,
     ca: Annotated[str | None, Field(description="Name of the CA that it may come from.")] = None,
     labels: Annotated[list[str] | None, Field(description="Each as name=value.")] = None,
-    limit: Limit = 50,
+    limit: ToolLimit = 50,
     cursor: Annotated[str | None, Field(description="`next` of the answer before.")] = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Certificates that this token may see, each with its phase, reason and next attempt."""
     until = None if expiring_within_days is None else line.now() + timedelta(days=expiring_within_days)
     page = await line.get(
@@ -74,7 +74,7 @@ async def list_certificates(
     return {"certificates": [brief(row) for row in page["items"]], "next": page["next"]}
 
 
-async def certificate_status(line: Caller, certificate: Ref) -> dict[str, Any]:
+async def certificate_status(line: McpCaller, certificate: Ref) -> JsonObject:
     """How one certificate stands: phase, reason code, attempts, last error, next attempt and who acts next."""
     row = await line.get(f"/certificates/{segment(certificate)}")
     versions = await line.get(f"/certificates/{segment(certificate)}/versions")
@@ -82,32 +82,32 @@ async def certificate_status(line: Caller, certificate: Ref) -> dict[str, Any]:
 
 
 async def explain(
-    line: Caller,
+    line: McpCaller,
     certificate: Ref,
     at: Annotated[datetime | None, Field(description="Then instead of now (ISO 8601).")] = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Why it is, or is not, renewed: each rule in order, what it saw, which one blocks, what would change it."""
     when = None if at is None else at.isoformat()
-    found: dict[str, Any] = await line.get(f"/certificates/{segment(certificate)}/explain", at=when)
+    found: JsonObject = await line.get(f"/certificates/{segment(certificate)}/explain", at=when)
     return found
 
 
 async def events(
-    line: Caller,
+    line: McpCaller,
     certificate: Annotated[str | None, Field(max_length=300, description="Only of it; or the id of anything.")] = None,
     after: Annotated[int, Field(ge=0, description="`next` of the answer before.")] = 0,
-    limit: Limit = 100,
-) -> dict[str, Any]:
+    limit: ToolLimit = 100,
+) -> JsonObject:
     """What happened, the oldest first: attempts, polls, proofs, approvals, results."""
-    found: dict[str, Any] = await line.get("/events", subject=certificate, after=after, limit=limit)
+    found: JsonObject = await line.get("/events", subject=certificate, after=after, limit=limit)
     return found
 
 
 async def wait(
-    line: Caller,
+    line: McpCaller,
     certificate: Ref,
     seconds: Annotated[int, Field(ge=1, le=60, description="At most so long.")] = 30,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Wait until the attempt under way for a certificate is over, then say how the certificate stands."""
     row = await line.get(f"/certificates/{segment(certificate)}")
     attempt = row["operation"]
@@ -121,13 +121,13 @@ async def wait(
 
 
 async def forecast(
-    line: Caller,
+    line: McpCaller,
     days: Annotated[int, Field(ge=1, le=90)] = 30,
     months: Annotated[int, Field(ge=1, le=36)] = 12,
     ca: Annotated[str | None, Field(max_length=63, description="Months of this CA only.")] = None,
-) -> dict[str, Any]:
-    """What is to come: orders that each CA will be asked for in each of the next months, and the first limit that they
-    break; certificates that end and renewals that are planned on each of the next days; what each CA allows now."""
+) -> JsonObject:
+    """The forecast: orders at each issuer in each of the next months, and the first limit that they break; certificates
+    that expire and renewals that are planned on each of the next days; what each issuer allows now."""
     rows = _items(await line.get("/issuers", limit=500))
     return {
         "months": await line.maybe("/forecast", months=months, issuer=ca),
@@ -137,21 +137,21 @@ async def forecast(
     }
 
 
-async def list_cas(line: Caller) -> dict[str, Any]:
+async def list_cas(line: McpCaller) -> JsonObject:
     """The CAs that certificates come from: state, whether they answer, and what their limits leave for now."""
     rows = _items(await line.get("/issuers", limit=500))
     return {"cas": [{**_ca(row), "budget": await _budget(line, row["name"])} for row in rows]}
 
 
-async def _budget(line: Line, ca: str) -> Any:
+async def _budget(line: ApiLine, ca: str) -> Any:
     return await line.maybe(f"/issuers/{segment(ca)}/budget")
 
 
-def _ca(row: Mapping[str, Any]) -> dict[str, Any]:
+def _ca(row: Mapping[str, Any]) -> JsonObject:
     return {name: row[name] for name in ("name", "kind", "state", "breaker_open", "breaker_error")}
 
 
-async def dead_letters(line: Caller, limit: Limit = 100) -> dict[str, Any]:
+async def dead_letters(line: McpCaller, limit: ToolLimit = 100) -> JsonObject:
     """Jobs and notifications that were given up and wait for a person's word: requeue_dead_letters gives them back."""
     return {
         "jobs": _items(await line.maybe("/jobs", state="dead", limit=limit)),
@@ -159,28 +159,28 @@ async def dead_letters(line: Caller, limit: Limit = 100) -> dict[str, Any]:
     }
 
 
-async def approvals(line: Caller, limit: Limit = 100, cursor: str | None = None) -> dict[str, Any]:
+async def approvals(line: McpCaller, limit: ToolLimit = 100, cursor: str | None = None) -> JsonObject:
     """What waits for a second person. Only a person can approve it: holdfast approvals approve ID."""
     page = await line.get("/approvals", limit=limit, cursor=cursor)
     return {"approvals": page["items"], "next": page["next"]}
 
 
 async def search_audit(
-    line: Caller,
+    line: McpCaller,
     actor: str | None = None,
     action: str | None = None,
     subject: Annotated[str | None, Field(max_length=300)] = None,
-    limit: Limit = 50,
+    limit: ToolLimit = 50,
     cursor: str | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Who changed what, the newest first."""
-    found: dict[str, Any] = await line.get(
+    found: JsonObject = await line.get(
         "/audit", actor=actor, action=action, subject=subject, limit=limit, cursor=cursor
     )
     return found
 
 
-async def doctor(line: Caller) -> dict[str, Any]:
+async def doctor(line: McpCaller) -> JsonObject:
     """Whether Holdfast itself is well: whom this token stands for, the numbers of the whole, replicas, leases and
     loops, CAs and channels in trouble. What only its machine can tell: holdfast doctor."""
     channels = await line.maybe("/channels")
@@ -194,7 +194,7 @@ async def doctor(line: Caller) -> dict[str, Any]:
     }
 
 
-def brief(row: Mapping[str, Any]) -> dict[str, Any]:
+def brief(row: Mapping[str, Any]) -> JsonObject:
     """One certificate in a list."""
     status = row["status"]
     about = {name: row[name] for name in ("id", "name", "names", "owner", "labels", "issuers", "serial", "operation")}

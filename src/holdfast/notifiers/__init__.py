@@ -1,1 +1,1 @@
-"""People who are told: one file for each kind of channel."""
+"""Kinds of channels, one module each."""

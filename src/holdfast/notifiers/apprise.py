@@ -1,6 +1,6 @@
-"""Everything that Apprise can reach, by one adapter: one target for each channel, asked on a thread of its own.
+"""Channels of Apprise: one target for each channel, called on a thread of its own.
 
-Apprise says only whether it went well. So every failure is one to try again, until the attempts are used up.
+Apprise reports success or failure without a class. So every failure is retried until the attempts are used up.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
-from holdfast.core.notice import Why
+from holdfast.core.kind import Credential, Kind
+from holdfast.core.notifications.notification import ChannelLimits, Why
 from holdfast.errors import Refused, TryLater
+from holdfast.kind_settings import KindSettings
 from holdfast.notifiers.base import Message, Severity
-from holdfast.notifiers.plain import plain, unmarked
-from holdfast.notifiers.rendering import Rendered, render
+from holdfast.notifiers.kind import ChannelKind, SenderParts
+from holdfast.notifiers.rendering import Rendered, plain, render, unmarked
 from holdfast.secret import MASK, Secret
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ _TYPES: Final = {Severity.INFO: "info", Severity.WARNING: "warning", Severity.CR
 
 
 async def on_a_thread(work: Callable[[], T]) -> T:
-    """On one of its own, which ends with the process: a service that hangs must hold up no pool, and no stop."""
+    """Run on a daemon thread of its own, so that a service that hangs delays neither other threads nor the shutdown."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[Callable[[], T]] = loop.create_future()
 
@@ -43,7 +45,7 @@ async def on_a_thread(work: Callable[[], T]) -> T:
             answer: Callable[[], T] = lambda: found  # noqa: E731
         except BaseException as error:
             answer = partial(_raise, error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
             loop.call_soon_threadsafe(lambda: None if ended.done() else ended.set_result(answer))
 
     threading.Thread(target=run, name="apprise", daemon=True).start()
@@ -62,13 +64,12 @@ def installed() -> bool:
 class AppriseSender:
     """The address is the credential: it holds the tokens of its service."""
 
-    kind: ClassVar[str] = "apprise"
     channel: str
     url: Secret[str]
     deadline_for: float = DEADLINE
 
     async def send(self, message: Message) -> None:
-        """A service that hangs is left to its thread, which Apprise's own deadline ends."""
+        """Send one message. A call that hangs is abandoned; its thread ends by the deadline of Apprise."""
         try:
             async with asyncio.timeout(2 * self.deadline_for):
                 problem = await on_a_thread(lambda: self._sent(render(message)))
@@ -83,18 +84,20 @@ class AppriseSender:
         """There is nothing open."""
 
     async def check(self) -> None:
-        """ValueError says what is wrong with the address."""
-        await on_a_thread(self._service)
+        """Check that Apprise accepts the address, without sending; Refused gives the reason."""
+        try:
+            await on_a_thread(self._service)
+        except ValueError as error:
+            raise self._misconfigured(error) from None
 
     def _sent(self, said: Rendered) -> str | None:
-        """On a thread. None if it went well, else what Apprise says about it."""
+        """Runs on a thread. None on success, else the error text of Apprise."""
         from apprise import Apprise, NotifyFormat
 
         try:
             service = self._service()
         except ValueError as error:
-            why = f"Channel {self.channel}: its credential url {error}."
-            raise Refused(why, reason=Why.CHANNEL_MISCONFIGURED) from None
+            raise self._misconfigured(error) from None
         one = Apprise(asset=service.asset)
         one.add(service)
         text = unmarked(said.text) if not said.link else unmarked(said.text.removesuffix(said.link)) + said.link
@@ -102,14 +105,17 @@ class AppriseSender:
         result = one.notify(text, title=unmarked(said.heading), notify_type=kind, body_format=NotifyFormat.TEXT)
         return None if result else self._problem(result)
 
+    def _misconfigured(self, error: ValueError) -> Refused:
+        return Refused(f"Channel {self.channel}: its credential url {error}.", reason=Why.CHANNEL_MISCONFIGURED)
+
     def _service(self) -> NotifyBase:
         if not installed():
             raise ValueError(f"cannot be used: {EXTRA}")
         from apprise import Apprise, AppriseAsset, NotifyBase, OverflowMode
 
-        for name in ("apprise", "urllib3"):  # below that level they write down what is sent, and to which address
+        for name in ("apprise", "urllib3"):  # below that level they log messages and addresses
             logging.getLogger(name).setLevel(logging.WARNING)
-        logging.getLogger("apprise").propagate = False  # what went wrong is in its result
+        logging.getLogger("apprise").propagate = False  # its errors are in the result
         asset = AppriseAsset(
             app_id="Holdfast",
             app_desc="Holdfast",
@@ -130,8 +136,8 @@ class AppriseSender:
             raise ValueError("switches the check of certificates off; take verify=no out of it")
         if service.optional:
             raise ValueError("takes a failure for a success; take optional=yes out of it")
-        service.retry = 0  # the engine tries again, and it alone
-        if "overflow_mode" not in vars(service):  # the address does not say what becomes of a text that is too long
+        service.retry = 0  # only the engine retries
+        if "overflow_mode" not in vars(service):  # the address sets no overflow mode
             service.overflow_mode = OverflowMode.SPLIT
         return service
 
@@ -148,3 +154,20 @@ class AppriseSender:
             text = text.replace(mark, " ")
         host = self.url.reveal().partition("://")[2].rpartition("@")[2].partition("/")[0].partition(":")[0]
         return sorted({each for each in text.split() if len(each) >= 6 and each != host}, key=len, reverse=True)
+
+
+def _make(settings: KindSettings, parts: SenderParts) -> AppriseSender:
+    if not installed():
+        parts.wrong(EXTRA.rstrip("."))
+    return AppriseSender(channel=parts.channel, url=parts.credentials["url"])
+
+
+APPRISE: Final[ChannelKind[KindSettings]] = Kind(
+    name="apprise",
+    summary="Whatever Apprise can reach, by one of its addresses (the extra notify).",
+    settings=KindSettings,
+    credentials=(Credential(name="url", summary="An address of Apprise, which holds the tokens of its service."),),
+    limits=ChannelLimits(digest_size=1500),
+    address="url",
+    make=_make,
+)

@@ -1,29 +1,34 @@
-"""What a channel must be able to do. Senders neither sleep, retry, log nor touch the store: the engine does."""
+"""The protocol of senders. A sender neither sleeps, retries, logs nor touches the store: the engine does."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from holdfast.core.notice import Message, Missed, Severity
+from holdfast.core.notifications.notification import Message, Missed, Severity
 
 __all__ = ["RATE_LIMITED", "Message", "Missed", "Sender", "Severity"]
 
-RATE_LIMITED = "RATE_LIMITED"  # reason of a TryLater that is about our pace, not about the message
+RATE_LIMITED = "RATE_LIMITED"  # reason of a TryLater that is about our rate, not about the message
 
 
 class Sender(Protocol):
-    """One channel, ready to be used; made anew for each batch, closed after it.
+    """One open channel; made for each batch and closed after it.
 
-    Returning means delivered; Missed says whom it did not reach of those behind the channel. TryLater(after=…): not
-    now; with reason RATE_LIMITED it costs the message no attempt.
-    Refused: never, the channel is misconfigured (reason CHANNEL_MISCONFIGURED) or this message cannot go (REFUSED).
+    Returning means delivered; Missed names the recipients who did not get it. TryLater(after=…): not now; with
+    reason RATE_LIMITED it costs the message no attempt.
+    Refused: never; the channel is misconfigured (CHANNEL_MISCONFIGURED) or does not take this message (REFUSED).
     """
 
-    @property
-    def kind(self) -> str: ...
-
     async def send(self, message: Message) -> Missed | None:
-        """Deliver once. A message that comes again has the same id: where the channel can drop it, it is told so."""
+        """Deliver once. A repeated message has the same id; it is sent to services that drop repetitions by it."""
 
     async def close(self) -> None:
-        """End the connection, if there is one."""
+        """Close the connection, if there is one."""
+
+
+@runtime_checkable
+class ChecksItself(Protocol):
+    """A sender that checks more of its settings than their model does, without sending."""
+
+    async def check(self) -> None:
+        """Raise Refused with the reason if a setting is wrong."""

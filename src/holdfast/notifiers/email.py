@@ -1,13 +1,15 @@
 """E-mail by SMTP: encrypted, or to this machine only; with headers that mail servers and their signatures expect.
 
-Message-ID is made of the notice's id: a letter that comes twice is known as one. All letters about one outage refer to
-the same id, so that mail programs show them together. From is also the envelope's sender, which SPF and DKIM compare.
+Message-ID is made of the id of the notification, so that mail programs recognise a repetition. All mails about one
+outage refer to the same id, so that mail programs show them as a thread. From is also the envelope sender, which SPF
+and DKIM compare.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ from email.message import EmailMessage
 from email.policy import SMTP as WIRE
 from email.utils import format_datetime
 from functools import lru_cache
-from typing import ClassVar, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 import aiosmtplib
 from aiosmtplib import (
@@ -26,27 +28,30 @@ from aiosmtplib import (
     SMTPResponse,
     SMTPSenderRefused,
 )
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from holdfast.core.notice import Why
+from holdfast.core.kind import Credential, Kind
+from holdfast.core.notifications.notification import ChannelLimits, Why
 from holdfast.errors import Refused, TryLater
+from holdfast.kind_settings import KindSettings, Number, Roots, whole
 from holdfast.notifiers.base import Message, Missed, Severity
-from holdfast.notifiers.plain import in_header, plain
+from holdfast.notifiers.kind import HOST, ChannelKind, SenderParts, is_here
 from holdfast.notifiers.posting import OWN_CA
-from holdfast.notifiers.rendering import Rendered, render
+from holdfast.notifiers.rendering import Rendered, in_header, plain, render
 from holdfast.ports import Clock
 from holdfast.secret import MASK, Secret
 
 Security = Literal["starttls", "tls", "none"]
-_Answers = Mapping[str, SMTPResponse | SMTPRecipientRefused]  # to those who are to have it, by their addresses
+_Answers = Mapping[str, SMTPResponse | SMTPRecipientRefused]  # by the address of the recipient
 PORTS: Final[dict[Security, int]] = {"starttls": 587, "tls": 465, "none": 25}
-DEADLINE: Final = 30.0  # seconds for one letter, with its connection
-MOST_LETTERS: Final = 50  # on one connection: many servers end it after a hundred, in the middle of a letter
+DEADLINE: Final = 30.0  # seconds for one mail, with its connection
+MOST_LETTERS: Final = 50  # on one connection: many servers close it after a hundred mails
 _QUOTED: Final = 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Where letters are handed in, and as whom."""
+    """The mail server, and our account there."""
 
     host: str
     port: int
@@ -59,9 +64,8 @@ class Server:
 
 @dataclass(slots=True, kw_only=True)
 class Email:
-    """One connection for a batch; any trouble ends it, and the next letter opens another."""
+    """One connection for a batch; an error closes it, and the next mail opens another."""
 
-    kind: ClassVar[str] = "email"
     channel: str
     server: Server
     sender: str
@@ -69,13 +73,13 @@ class Email:
     clock: Clock
     deadline_for: float = DEADLINE
     _line: aiosmtplib.SMTP | None = field(default=None, init=False, repr=False)
-    _letters: int = field(default=0, init=False)  # handed in on this line
+    _letters: int = field(default=0, init=False)  # sent on this connection
 
     async def send(self, message: Message) -> Missed | None:
-        """To everybody who can be reached, or to those whom it did not reach before: the others have it."""
+        """Send to all recipients, or only to those who did not get it before."""
         to = [each for each in self.recipients if not message.only or each in message.only]
         if not to:
-            return None  # nobody is left who is still behind this channel
+            return None  # those recipients are no longer set for this channel
         letter = self._letter(render(message)).as_bytes(policy=WIRE)
         refused: _Answers
         try:
@@ -86,7 +90,7 @@ class Email:
             self._drop()
             refused = {each.recipient: each for each in error.recipients}
             if not message.only:
-                raise self._nobody(refused) from None
+                raise self._all_refused(refused) from None
         except TimeoutError:
             self._drop()
             raise TryLater(f"{self._who} did not answer in {self.deadline_for:g} s.", reason=Why.CHANNEL_DOWN) from None
@@ -140,7 +144,7 @@ class Email:
             self._line.close()
             self._line = None
 
-    # ── The letter ──
+    # ── The mail ──
 
     def _letter(self, said: Rendered) -> EmailMessage:
         domain = self.sender.rpartition("@")[2]
@@ -159,7 +163,7 @@ class Email:
         letter.set_content(f"{said.text}\n", subtype="plain", charset="utf-8", cte="quoted-printable")
         return letter
 
-    # ── What went wrong ──
+    # ── Errors ──
 
     @property
     def _who(self) -> str:
@@ -177,7 +181,7 @@ class Email:
             case aiosmtplib.SMTPDataError(code=code):
                 return Refused(f"{self._who} did not take the message ({code} {said}).", reason=Why.REFUSED)
             case aiosmtplib.SMTPNotSupported():
-                return _wrong(f"{self._who} cannot do what is set: {said}", "security, port or username")
+                return _wrong(f"{self._who} does not support the settings: {said}", "security, port or username")
             case _:
                 advice = OWN_CA if "CERTIFICATE_VERIFY_FAILED" in said else ""
                 return TryLater(f"{self._who} could not be used: {said}.{advice}", reason=Why.CHANNEL_DOWN)
@@ -189,8 +193,8 @@ class Email:
         said = f"{self._who} took it, but not for {self._named(refused)}.{advice}"
         return Missed(said=said, again=again, never=never)
 
-    def _nobody(self, refused: _Answers) -> TryLater | Refused:
-        """Nobody has it."""
+    def _all_refused(self, refused: _Answers) -> TryLater | Refused:
+        """The error when every recipient was refused."""
         named = self._named(refused)
         if any(not _final(each.code) for each in refused.values()):
             return TryLater(f"{self._who} takes nothing now for {named}.", reason=Why.CHANNEL_DOWN)
@@ -201,7 +205,7 @@ class Email:
         return "; ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "")
 
     def _quoted(self, error: Exception | SMTPResponse) -> str:
-        """What a server says may repeat what it was told."""
+        """The text of an answer, without our password, which a server may repeat."""
         said = str(getattr(error, "message", "") or getattr(error, "strerror", "") or error or type(error).__name__)
         password = self.server.password
         if password:
@@ -220,5 +224,97 @@ def _final(code: int) -> bool:
 
 @lru_cache(maxsize=8)
 def _trusting(roots: str) -> ssl.SSLContext:
-    """Reading the system's roots takes longer than a letter does."""
+    """Cached: reading the system's roots takes longer than sending a mail."""
     return ssl.create_default_context(cadata=roots or None)
+
+
+# ── Settings ──
+
+MOST_RECIPIENTS: Final = 50
+_ATOM: Final = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
+_LABEL: Final = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_ADDRESS: Final = re.compile(rf"{_ATOM}(?:\.{_ATOM})*@{_LABEL}(?:\.{_LABEL})*")
+_LONGEST: Final = 254  # characters of an address
+
+
+def _mailbox(value: object) -> str:
+    text = value.strip() if isinstance(value, str) else ""
+    if not _ADDRESS.fullmatch(text) or len(text) > _LONGEST:
+        raise ValueError("must hold addresses such as ops@example.com, without names")
+    return text
+
+
+def _mailboxes(given: object) -> tuple[str, ...]:
+    listed = given.split(",") if isinstance(given, str) else given if isinstance(given, list | tuple) else [given]
+    found = tuple(dict.fromkeys(map(_mailbox, listed)))
+    if not 0 < len(found) <= MOST_RECIPIENTS:
+        raise ValueError(f"must have 1 to {MOST_RECIPIENTS} addresses")
+    return found
+
+
+def _host(text: str) -> str:
+    if not HOST.fullmatch(text):
+        raise ValueError("must be a host name or an address")
+    return text
+
+
+class EmailSettings(KindSettings):
+    host: Annotated[str, AfterValidator(_host)] = Field(description="Host name of the mail server.")
+    port: Annotated[Number, Field(le=65535)] | None = Field(
+        default=None, description="Else 587, 465 or 25, by the setting security."
+    )
+    security: Security = Field(default="starttls", description="none is for this machine only.")
+    sender: Annotated[str, BeforeValidator(_mailbox)] = Field(
+        alias="from", description="The sender's address; also the envelope sender."
+    )
+    to: Annotated[tuple[str, ...], BeforeValidator(_mailboxes)] = Field(
+        description="The recipients' addresses, as a list or separated by commas."
+    )
+    username: str = Field(
+        default="",
+        pattern=whole("[ -~]{1,320}"),
+        description="User name of the account; needs the credential password.",
+    )
+    roots: Roots = Field(default="", description="Trusted roots for the server's TLS certificate, in PEM.")
+    hello: Annotated[str, AfterValidator(_host)] = Field(
+        default="", description="Our own name, in EHLO; else the domain of the setting from."
+    )
+
+    @model_validator(mode="after")
+    def _encrypted(self) -> Self:
+        """Without encryption, mails and the password must not leave this machine."""
+        if self.security == "none" and not is_here(self.host):
+            raise ValueError("security may be none for this machine only (127.0.0.1, ::1, localhost)")
+        return self
+
+
+def _account(settings: EmailSettings, credentials: Mapping[str, object]) -> None:
+    if bool(settings.username) != ("password" in credentials):
+        raise ValueError("the setting username and the credential password go together")
+
+
+def _make(settings: EmailSettings, parts: SenderParts) -> Email:
+    server = Server(
+        host=settings.host,
+        port=settings.port or PORTS[settings.security],
+        security=settings.security,
+        username=settings.username,
+        password=parts.credentials.get("password"),
+        roots=settings.roots,
+        hello=settings.hello or settings.sender.rpartition("@")[2],
+    )
+    return Email(
+        channel=parts.channel, server=server, sender=settings.sender, recipients=settings.to, clock=parts.clock
+    )
+
+
+EMAIL: Final[ChannelKind[EmailSettings]] = Kind(
+    name="email",
+    summary="E-mail by SMTP, encrypted, or to this machine only.",
+    settings=EmailSettings,
+    credentials=(Credential(name="password", summary="Of the account in the setting username.", required=False),),
+    fits=_account,
+    limits=ChannelLimits(),
+    address="host",
+    make=_make,
+)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote
 
+from pydantic import Field
+
+from holdfast.core.kind import Credential, Kind, Trait
+from holdfast.core.notifications.notification import ChannelLimits
 from holdfast.notifiers.base import Message, Severity
-from holdfast.notifiers.plain import unmarked
-from holdfast.notifiers.posting import Call, Line, as_json, is_page
-from holdfast.notifiers.rendering import Rendered, render, shortened
+from holdfast.notifiers.kind import Address, ChannelKind, HttpSettings, SenderParts
+from holdfast.notifiers.posting import HttpPoster, PostedCall, as_json, is_page
+from holdfast.notifiers.rendering import Rendered, render, shortened, unmarked
 from holdfast.secret import Secret
 
 ADDRESSES: Final = {
@@ -23,15 +27,14 @@ _SOURCE: Final = "Holdfast"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opsgenie:
-    kind: ClassVar[str] = "opsgenie"
-    line: Line
+    line: HttpPoster
     url: str
     api_key: Secret[str]
 
     async def send(self, message: Message) -> None:
         said = render(message)
         url, body = self._closed(said) if said.resolved else self._opened(said)
-        call = Call(
+        call = PostedCall(
             url=Secret(url),
             body=as_json(body),
             headers={"Authorization": f"GenieKey {self.api_key.reveal()}"},
@@ -63,3 +66,25 @@ class Opsgenie:
     def _closed(self, said: Rendered) -> tuple[str, dict[str, Any]]:
         note = shortened(unmarked(f"{said.title}\n{said.text}"), _NOTE)
         return f"{self.url}/{quote(said.key, safe='')}/close?identifierType=alias", {"source": _SOURCE, "note": note}
+
+
+class OpsgenieSettings(HttpSettings):
+    region: Literal["us", "eu"] = Field(default="us", description="Where the account is.")
+    url: Address = Field(default="", description="The address of the service, if it is neither of these.")
+
+
+def _make(settings: OpsgenieSettings, parts: SenderParts) -> Opsgenie:
+    url = settings.url or ADDRESSES[settings.region]
+    return Opsgenie(line=parts.line(settings), url=url, api_key=parts.token("api_key"))
+
+
+OPSGENIE: Final[ChannelKind[OpsgenieSettings]] = Kind(
+    name="opsgenie",
+    summary="Opsgenie, by its Alert API.",
+    settings=OpsgenieSettings,
+    credentials=(Credential(name="api_key", summary="The key of an API integration."),),
+    limits=ChannelLimits(),
+    traits=frozenset({Trait.KEEPS_INCIDENTS}),
+    address="url",
+    make=_make,
+)

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Any, ClassVar, Final
+from typing import Any, Final, Literal
 
+from pydantic import Field
+
+from holdfast.core.kind import Credential, Kind, Trait
+from holdfast.core.notifications.notification import ChannelLimits
 from holdfast.notifiers.base import Message
-from holdfast.notifiers.posting import Call, Line, as_json, is_page
+from holdfast.notifiers.kind import Address, ChannelKind, HttpSettings, SenderParts
+from holdfast.notifiers.posting import HttpPoster, PostedCall, as_json, is_page
 from holdfast.notifiers.rendering import Rendered, render, shortened
 from holdfast.secret import Secret
 
@@ -20,14 +25,13 @@ _SUMMARY: Final = 1024  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PagerDuty:
-    kind: ClassVar[str] = "pagerduty"
-    line: Line
+    line: HttpPoster
     url: str
     routing_key: Secret[str]
 
     async def send(self, message: Message) -> None:
         body = as_json(self._event(render(message)))
-        call = Call(
+        call = PostedCall(
             url=Secret(self.url),
             body=body,
             address="the setting region or url of this channel",
@@ -42,7 +46,7 @@ class PagerDuty:
         """There is nothing open."""
 
     def _event(self, said: Rendered) -> dict[str, Any]:
-        """The key of the outage makes a repetition the same alert, and the all-clear its end."""
+        """The dedup key is the key of the outage: repetitions are the same alert, and the all-clear resolves it."""
         event: dict[str, Any] = {
             "routing_key": self.routing_key.reveal(),
             "event_action": "resolve" if said.resolved else "trigger",
@@ -60,3 +64,25 @@ class PagerDuty:
         if said.link:
             event |= {"client_url": said.link, "links": [{"href": said.link, "text": "Open in Holdfast"}]}
         return event
+
+
+class PagerDutySettings(HttpSettings):
+    region: Literal["us", "eu"] = Field(default="us", description="Where the account is.")
+    url: Address = Field(default="", description="The address of the service, if it is neither of these.")
+
+
+def _make(settings: PagerDutySettings, parts: SenderParts) -> PagerDuty:
+    url = settings.url or ADDRESSES[settings.region]
+    return PagerDuty(line=parts.line(settings), url=url, routing_key=parts.token("routing_key"))
+
+
+PAGERDUTY: Final[ChannelKind[PagerDutySettings]] = Kind(
+    name="pagerduty",
+    summary="PagerDuty, by its Events API v2.",
+    settings=PagerDutySettings,
+    credentials=(Credential(name="routing_key", summary="The integration key of a service."),),
+    limits=ChannelLimits(),
+    traits=frozenset({Trait.KEEPS_INCIDENTS}),
+    address="url",
+    make=_make,
+)

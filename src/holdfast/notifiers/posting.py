@@ -1,4 +1,4 @@
-"""One message to a channel over HTTP, and what the answer means: taken, later, or refused; never a secret in words."""
+"""Posts one message over HTTP and reads the answer: delivered, later, or refused. Errors never quote a secret."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from holdfast import __version__
 from holdfast.core import backoff
-from holdfast.core.notice import Why
+from holdfast.core.notifications.notification import Why
 from holdfast.errors import Refused, TryLater
 from holdfast.notifiers.base import RATE_LIMITED
-from holdfast.notifiers.plain import plain
+from holdfast.notifiers.rendering import plain
 from holdfast.ports import Clock, Request, Response, Transport
 from holdfast.secret import MASK, Secret
 
@@ -26,8 +26,8 @@ _SHORTEST_SECRET: Final = 6  # of a part of an address; shorter ones are words s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """All that is sent to one channel over HTTP goes through here."""
+class HttpPoster:
+    """Sends the requests of one channel."""
 
     channel: str
     transport: Transport
@@ -35,8 +35,8 @@ class Line:
     roots: bytes = b""  # PEM, in place of the system's
     deadline_for: float = DEADLINE
 
-    async def post(self, call: Call) -> Response:
-        """The answer, if it is a good one."""
+    async def post(self, call: PostedCall) -> Response:
+        """Return the answer if its status is 2xx; else raise TryLater or Refused."""
         try:
             response = await self.transport.request(
                 Request(
@@ -58,12 +58,12 @@ class Line:
             raise self._failure(response, call)
         return response
 
-    def odd(self, call: Call, response: Response) -> TryLater:
-        """A good status with an answer that the service does not give: somebody else answered in its place."""
+    def odd(self, call: PostedCall, response: Response) -> TryLater:
+        """The error for a 2xx answer that the service does not give: a proxy answered in its place."""
         said = f"{call.host} answered {response.status}, but not as it should{call.quoted(response)}"
         return TryLater(f"Channel {self.channel}: {said}.", reason=Why.CHANNEL_DOWN)
 
-    def _failure(self, response: Response, call: Call) -> TryLater | Refused:
+    def _failure(self, response: Response, call: PostedCall) -> TryLater | Refused:
         status = response.status
         who = f"Channel {self.channel}: {call.host}"
         after = backoff.retry_after(response.headers.get("retry-after"), self.clock.now())
@@ -84,8 +84,8 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """What is posted where; and how the settings that may be wrong are called."""
+class PostedCall:
+    """One request, with the names of the settings that an error refers to."""
 
     url: Secret[str]
     body: bytes
@@ -99,7 +99,7 @@ class Call:
         return urlsplit(self.url.reveal()).hostname or "the remote"
 
     def quoted(self, response: Response) -> str:
-        """The beginning of an answer, with whatever is secret taken out; a remote may repeat what it was sent."""
+        """The beginning of an answer, without our secrets, which a remote may repeat."""
         said = response.body.decode("utf-8", "replace")
         for secret in self._hidden():
             said = said.replace(secret, MASK)
@@ -114,7 +114,7 @@ class Call:
 
 
 def is_page(response: Response) -> bool:
-    """Whether it is a page for people: no service answers its webhook with one, somebody in between does."""
+    """Whether the answer is an HTML page: those come from a proxy, and not from the service."""
     return response.body.lstrip().startswith(b"<")
 
 

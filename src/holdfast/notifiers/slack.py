@@ -1,15 +1,19 @@
-"""Slack, and whatever takes Slack's incoming webhooks: blocks of plain text, in which nothing of others is markup."""
+"""Slack, and services that accept its incoming webhooks: blocks of plain text, without markup."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from datetime import timedelta
+from typing import Any, Final
 
+from holdfast.core.issuers.budget import Limit
+from holdfast.core.kind import Credential, Kind
+from holdfast.core.notifications.notification import ChannelLimits
 from holdfast.notifiers.base import Message, Severity
-from holdfast.notifiers.plain import for_slack
-from holdfast.notifiers.posting import Call, Line, as_json, is_page
-from holdfast.notifiers.rendering import Rendered, render, shortened
+from holdfast.notifiers.kind import ChannelKind, HttpSettings, SenderParts
+from holdfast.notifiers.posting import HttpPoster, PostedCall, as_json, is_page
+from holdfast.notifiers.rendering import Rendered, for_slack, render, shortened
 from holdfast.secret import Secret
 
 _HEADING: Final = 150  # characters of a header block
@@ -20,15 +24,14 @@ _OVER: Final = "🟢"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slack:
-    """The address is the credential: whoever has it can write there."""
+    """The address is the credential: it is enough to post messages."""
 
-    kind: ClassVar[str] = "slack"
-    line: Line
+    line: HttpPoster
     url: Secret[str]
 
     async def send(self, message: Message) -> None:
         where = "the credential url of this channel"
-        call = Call(url=self.url, body=as_json(_content(render(message))), address=where, credential=where)
+        call = PostedCall(url=self.url, body=as_json(_content(render(message))), address=where, credential=where)
         response = await self.line.post(call)
         if is_page(response):  # others that take its webhooks answer in other words than "ok"
             raise self.line.odd(call, response)
@@ -76,3 +79,18 @@ def _cut(escaped: str, limit: int) -> str:
     cut = shortened(escaped, limit)[:-1]
     open_at = cut.rfind("&")
     return (cut[:open_at] if open_at >= 0 and ";" not in cut[open_at:] else cut) + "…"
+
+
+def _make(settings: HttpSettings, parts: SenderParts) -> Slack:
+    return Slack(line=parts.line(settings), url=parts.url())
+
+
+SLACK: Final[ChannelKind[HttpSettings]] = Kind(
+    name="slack",
+    summary="Slack, and services that accept its incoming webhooks.",
+    settings=HttpSettings,
+    credentials=(Credential(name="url", summary="The address of the incoming webhook."),),
+    limits=ChannelLimits(rate=Limit(burst=5, every=timedelta(seconds=1))),
+    address="url",
+    make=_make,
+)

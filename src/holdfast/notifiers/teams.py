@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from datetime import timedelta
+from typing import Any, Final
 
+from holdfast.core.issuers.budget import Limit
+from holdfast.core.kind import Credential, Kind
+from holdfast.core.notifications.notification import ChannelLimits
 from holdfast.notifiers.base import Message, Severity
-from holdfast.notifiers.plain import without_functions
-from holdfast.notifiers.posting import Call, Line, as_json
-from holdfast.notifiers.rendering import Rendered, render, shortened
+from holdfast.notifiers.kind import ChannelKind, HttpSettings, SenderParts
+from holdfast.notifiers.posting import HttpPoster, PostedCall, as_json
+from holdfast.notifiers.rendering import Rendered, render, shortened, without_functions
 from holdfast.secret import Secret
 
 _MOST_BYTES: Final = 24 * 1024  # of a message, of which Teams takes 28 KB
@@ -18,15 +22,14 @@ _COLOURS: Final = {Severity.INFO: "Accent", Severity.WARNING: "Warning", Severit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teams:
-    """The address is the credential: whoever has it can write there."""
+    """The address is the credential: it is enough to post messages."""
 
-    kind: ClassVar[str] = "teams"
-    line: Line
+    line: HttpPoster
     url: Secret[str]
 
     async def send(self, message: Message) -> None:
         where = "the credential url of this channel"
-        call = Call(url=self.url, body=_content(render(message)), address=where, credential=where)
+        call = PostedCall(url=self.url, body=_content(render(message)), address=where, credential=where)
         response = await self.line.post(call)
         if response.status != 202 and response.body.strip() not in (b"", b"1"):  # a failure may come as 200, in words
             raise self.line.odd(call, response)
@@ -77,3 +80,18 @@ def _row(name: str, value: str, limit: int) -> dict[str, Any]:
 
 def _run(text: str, limit: int, **style: str) -> dict[str, Any]:
     return {"type": "TextRun", "text": without_functions(shortened(text, limit)), **style}
+
+
+def _make(settings: HttpSettings, parts: SenderParts) -> Teams:
+    return Teams(line=parts.line(settings), url=parts.url())
+
+
+TEAMS: Final[ChannelKind[HttpSettings]] = Kind(
+    name="teams",
+    summary="Microsoft Teams, by the webhook of a workflow.",
+    settings=HttpSettings,
+    credentials=(Credential(name="url", summary="The address of the incoming webhook."),),
+    limits=ChannelLimits(rate=Limit(burst=4, every=timedelta(milliseconds=500))),
+    address="url",
+    make=_make,
+)

@@ -8,10 +8,13 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
+from holdfast.core.kind import Credential, Kind
+from holdfast.core.notifications.notification import ChannelLimits
 from holdfast.notifiers.base import Message
-from holdfast.notifiers.posting import Call, Line, as_json
+from holdfast.notifiers.kind import ChannelKind, HttpSettings, SenderParts
+from holdfast.notifiers.posting import HttpPoster, PostedCall, as_json
 from holdfast.notifiers.rendering import Rendered, render
 from holdfast.secret import Secret
 
@@ -20,7 +23,7 @@ _SIZES: Final = range(24, 65)  # bytes of a secret, as the specification asks fo
 
 
 def signing_key(text: Secret[str]) -> Secret[bytes]:
-    """The key in `whsec_` and base64; ValueError says what is wrong with it, and nothing of it."""
+    """Decode a key from `whsec_` and base64; ValueError gives the reason without quoting it."""
     try:
         key = base64.b64decode(text.reveal().strip().removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):
@@ -34,8 +37,7 @@ def signing_key(text: Secret[str]) -> Secret[bytes]:
 class Webhook:
     """Signed with every key it has: while receivers change to the new one, the old one still counts."""
 
-    kind: ClassVar[str] = "webhook"
-    line: Line
+    line: HttpPoster
     url: Secret[str]
     keys: tuple[Secret[bytes], ...]
 
@@ -43,7 +45,7 @@ class Webhook:
         said = render(message)
         body = as_json(_content(said))
         await self.line.post(
-            Call(
+            PostedCall(
                 url=self.url,
                 body=body,
                 headers=self._signed(said.id, body),
@@ -83,3 +85,30 @@ def _content(said: Rendered) -> dict[str, Any]:
         "link": said.link,
     }
     return {"type": said.event, "timestamp": said.at.astimezone(UTC).isoformat(), "data": data}
+
+
+def _make(settings: HttpSettings, parts: SenderParts) -> Webhook:
+    keys = [_key(parts, name) for name in ("secret", "old_secret") if parts.credentials.get(name)]
+    return Webhook(line=parts.line(settings), url=parts.url(), keys=tuple(keys))
+
+
+def _key(parts: SenderParts, name: str) -> Secret[bytes]:
+    try:
+        return signing_key(parts.credentials[name])
+    except ValueError as error:
+        parts.wrong(f"the credential {name} {error}")
+
+
+WEBHOOK: Final[ChannelKind[HttpSettings]] = Kind(
+    name="webhook",
+    summary="A signed webhook, after Standard Webhooks.",
+    settings=HttpSettings,
+    credentials=(
+        Credential(name="url", summary="The address that messages are posted to."),
+        Credential(name="secret", summary="The signing secret: whsec_ and base64.", kept_as="old_secret"),
+        Credential(name="old_secret", summary="The one before, while receivers change to the new.", required=False),
+    ),
+    limits=ChannelLimits(),
+    address="url",
+    make=_make,
+)

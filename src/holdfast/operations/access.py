@@ -7,17 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from holdfast.core.access import Role
 from holdfast.core.certificate import Certificate
 from holdfast.errors import UserError
-
-
-class Role(StrEnum):
-    ADMIN = "admin"
-    OPERATOR = "operator"
-    VIEWER = "viewer"
-    AUDITOR = "auditor"
-    AGENT = "agent"  # a program beside the servers that use certificates; always confined to some of them
-    FIRST = "first"  # the one-time token of the first start: it can make one token, and nothing else
 
 
 class Action(StrEnum):
@@ -30,10 +22,10 @@ class Action(StrEnum):
     APPROVE = "approve requests"
     SEE_JOBS = "see jobs"
     CHANGE_JOBS = "change jobs"
-    SEE_ISSUERS = "see CAs"
-    CHANGE_ISSUERS = "change CAs"
-    SEE_NOTICES = "see notifications"
-    CHANGE_NOTICES = "requeue and resolve notifications"
+    SEE_ISSUERS = "see issuers"
+    CHANGE_ISSUERS = "change issuers"
+    SEE_NOTIFICATIONS = "see notifications"
+    CHANGE_NOTIFICATIONS = "requeue and resolve notifications"
     SEE_CHANNELS = "see channels"
     CHANGE_CHANNELS = "change channels"
     SEE_AUDIT = "see the audit log"
@@ -46,6 +38,10 @@ class Action(StrEnum):
     PLAN = "plan documents"
     APPLY = "apply documents"
     IMPORT = "import certificates"
+    SEE_CAS = "see our CAs"
+    CHANGE_CAS = "change our CAs"
+    REVOKE_ISSUED = "revoke what our CAs issued"
+    CHANGE_ACME_CLIENTS = "administer ACME clients"
 
 
 EXPORT_RIGHT: Final = "export"  # given to a token by name: no role has it by itself
@@ -53,13 +49,13 @@ RIGHTS: Final = frozenset({EXPORT_RIGHT})
 _LOOK: Final = frozenset(
     {
         Action.SEE, Action.SEE_ISSUERS, Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_SELF, Action.PLAN,
-        Action.SEE_NOTICES, Action.SEE_CHANNELS,
+        Action.SEE_NOTIFICATIONS, Action.SEE_CHANNELS, Action.SEE_CAS,
     }
 )  # fmt: skip
 _OPERATE: Final = frozenset(
     {
         Action.CREATE, Action.CHANGE, Action.RENEW, Action.REVOKE, Action.EXPORT, Action.APPROVE, Action.CHANGE_JOBS,
-        Action.APPLY, Action.CHANGE_NOTICES,
+        Action.APPLY, Action.CHANGE_NOTIFICATIONS,
     }
 )  # fmt: skip
 MAY: Final[Mapping[Role, frozenset[Action]]] = {
@@ -76,7 +72,7 @@ _UNOWNED: Final = frozenset({Action.SEE_ISSUERS, Action.SEE_CHANNELS, Action.SEE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Whoever asks. Confined to certificates of these owners and with all of these labels, where there are any."""
+    """The asker: a token or a local user. Confined to certificates of these owners and with all of these labels."""
 
     id: str
     name: str
@@ -102,7 +98,7 @@ class Principal:
 
 
 def local(user: str) -> Principal:
-    """Whoever may open the socket in the data folder holds the database and its key anyway."""
+    """A user who can open the local socket is treated as admin: that user can already read the database and its key."""
     return Principal(id=f"local:{user}", name=user, kind="local", role=Role.ADMIN, rights=RIGHTS)
 
 

@@ -10,16 +10,15 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from holdfast.pki import keys
-from holdfast.pki.certify import distribution_points, key_usage
-from holdfast.pki.issuer import issuer_problem
+from holdfast.pki.certify import Unsigned, distribution_points, key_usage, unsigned
 from holdfast.pki.keys import PublicKey
-from holdfast.pki.lint import Finding
-from holdfast.pki.unsigned import Unsigned, unsigned
+from holdfast.pki.lint import LintFinding
+from holdfast.pki.signing import issuer_problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Authority:
-    """What goes into the certificate of a CA."""
+class CaCertificateFields:
+    """The fields of a CA's certificate."""
 
     organization: str
     common_name: str
@@ -29,7 +28,7 @@ class Authority:
     not_after: datetime
     path_length: int  # how many CAs may stand between this one and an end certificate
     constraints: x509.NameConstraints | None = None
-    crl_url: str | None = None  # where the list of whoever signs it is found; a root's own certificate has none
+    crl_url: str | None = None  # where the CRL of its issuer is found; a root's own certificate has none
 
     @property
     def subject(self) -> x509.Name:
@@ -41,7 +40,7 @@ class Authority:
         )
 
 
-def prepare(authority: Authority, issuer: x509.Certificate | None = None) -> Unsigned:
+def prepare(authority: CaCertificateFields, issuer: x509.Certificate | None = None) -> Unsigned:
     """The certificate but for its signature; without an issuer, a root's own."""
     issuer_key = authority.key if issuer is None else _usable(issuer.public_key())
     builder = (
@@ -72,32 +71,32 @@ def _usable(key: object) -> PublicKey:
     return key  # type: ignore[return-value]  # check_key let through only these
 
 
-def findings(certificate: x509.Certificate, issuer: x509.Certificate | None, *, now: datetime) -> list[Finding]:
-    """What is wrong with the certificate of a CA that is about to be signed (`issuer`: None for a root)."""
+def findings(certificate: x509.Certificate, issuer: x509.Certificate | None, *, now: datetime) -> list[LintFinding]:
+    """The rules that the certificate of a CA breaks, before it is signed (`issuer`: None for a root)."""
     return [*_own_findings(certificate, issuer, now), *(_findings_below(certificate, issuer) if issuer else ())]
 
 
 def _own_findings(
     certificate: x509.Certificate, issuer: x509.Certificate | None, now: datetime
-) -> Iterator[Finding]:  # fmt: skip
+) -> Iterator[LintFinding]:  # fmt: skip
     if problem := issuer_problem(certificate, dev=issuer is None, now=now):
-        yield Finding("lint-authority", f"it {problem}")
+        yield LintFinding("lint-authority", f"it {problem}")
     if certificate.serial_number.bit_length() <= 64:
-        yield Finding("lint-serial", "its serial is not random")
+        yield LintFinding("lint-serial", "its serial is not random")
 
 
-def _findings_below(certificate: x509.Certificate, issuer: x509.Certificate) -> Iterator[Finding]:
+def _findings_below(certificate: x509.Certificate, issuer: x509.Certificate) -> Iterator[LintFinding]:
     if certificate.issuer != issuer.subject:
-        yield Finding("lint-issuer-name", "its issuer is not the subject of the issuer's certificate")
+        yield LintFinding("lint-issuer-name", "its issuer is not the subject of the issuer's certificate")
     ours, theirs = _path_length(certificate), _path_length(issuer)
     if ours is None or (theirs is not None and ours >= theirs):
-        yield Finding("lint-path-length", f"its path length is {ours} under an issuer of {theirs}")
+        yield LintFinding("lint-path-length", f"its path length is {ours} under an issuer of {theirs}")
     if certificate.not_valid_after_utc > issuer.not_valid_after_utc:
-        yield Finding("lint-outlives-issuer", "it ends after its issuer")
+        yield LintFinding("lint-outlives-issuer", "it expires after its issuer")
     if certificate.not_valid_before_utc < issuer.not_valid_before_utc:
-        yield Finding("lint-outlives-issuer", "it begins before its issuer")
+        yield LintFinding("lint-outlives-issuer", "it begins before its issuer")
     if _identifiers(certificate)[1] != _identifiers(issuer)[0]:
-        yield Finding("lint-authority-key", "its authorityKeyIdentifier is not its issuer's subjectKeyIdentifier")
+        yield LintFinding("lint-authority-key", "its authorityKeyIdentifier is not its issuer's subjectKeyIdentifier")
 
 
 def _path_length(certificate: x509.Certificate) -> int | None:

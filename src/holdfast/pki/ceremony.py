@@ -1,8 +1,9 @@
-"""Making a private CA: a root that is put away, an intermediate that signs, and a transcript of what was done."""
+"""Making a private CA: a root that is put away, an intermediate that signs, and a transcript of each step."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -10,21 +11,22 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
+from holdfast.core.key_kind import KeyKind
 from holdfast.errors import UserError
-from holdfast.pki import authority, bundle, keys
-from holdfast.pki.aside import aside
-from holdfast.pki.authority import Authority
+from holdfast.pki import authority, chain, keys
+from holdfast.pki.authority import CaCertificateFields
+from holdfast.pki.certify import Unsigned, finish
 from holdfast.pki.chain import issued_by
-from holdfast.pki.constraints import permitting
-from holdfast.pki.encrypted import to_encrypted_pem
-from holdfast.pki.intent import new_serial
-from holdfast.pki.issuer import Issuer
-from holdfast.pki.keys import KeyKind, PrivateKey
+from holdfast.pki.describe import name_in_words
+from holdfast.pki.in_thread import aside
+from holdfast.pki.keys import PrivateKey, to_encrypted_pem
+from holdfast.pki.names import permitting
+from holdfast.pki.profile import new_serial
 from holdfast.pki.refused import PkiRefused
-from holdfast.pki.signer import KeySigner
-from holdfast.pki.unsigned import Unsigned, finish
+from holdfast.pki.signing import KeySigner, SigningCertificate
 from holdfast.ports import Files, Random
 from holdfast.secret import Secret
 
@@ -52,8 +54,8 @@ class FilesExist(UserError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What is decided before the ceremony."""
+class CeremonyPlan:
+    """The names, lifetimes and key kinds that are decided before the ceremony."""
 
     name: str
     key_kind: KeyKind = KeyKind.EC_P256
@@ -67,12 +69,12 @@ class Plan:
             raise PkiRefused("pki-name", f"The name of a CA has 1 to {MAX_NAME} printable characters.")
         if not 0 < self.intermediate_years < self.root_years <= 25:
             raise PkiRefused("pki-years", "The root lives longer than the intermediate, and at most 25 years.")
-        permitting(self.permit)  # refuses what is no subtree, before any key is made
+        permitting(self.permit)  # refuses a text that is no subtree, before any key is made
         check_crl_url(self.crl_url)
 
 
 def check_crl_url(url: str | None) -> None:
-    """Over plain HTTP: whoever fetches a list to check a certificate cannot check one for that first."""
+    """CRLs are fetched over plain HTTP: a client that checks a certificate cannot check another one first for that."""
     if url is not None and not re.fullmatch(r"http://[!-~]{1,500}", url):
         raise PkiRefused("pki-crl-url", f"{url!r:.80} is no address of a list.", "Write http:// and where it will be.")
 
@@ -110,7 +112,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A root and an intermediate with their keys in the open: for whoever seals them at once."""
+    """A root and an intermediate with unencrypted keys, for a caller that seals the keys at once."""
 
     root: x509.Certificate
     root_key: PrivateKey = field(repr=False)
@@ -118,8 +120,8 @@ class Made:
     intermediate_key: PrivateKey = field(repr=False)
 
 
-async def perform(plan: Plan, passphrases: Passphrases, *, now: datetime, random: Random) -> Result:
-    """Make keys and certificates; nothing is written yet. What does not pass the checks is never returned."""
+async def perform(plan: CeremonyPlan, passphrases: Passphrases, *, now: datetime, random: Random) -> Result:
+    """Make keys and certificates; nothing is written yet. Certificates that fail the checks are never returned."""
     made = await make(plan, now=now, random=random)
     return Result(
         root=made.root,
@@ -129,14 +131,14 @@ async def perform(plan: Plan, passphrases: Passphrases, *, now: datetime, random
     )
 
 
-async def make(plan: Plan, *, now: datetime, random: Random, taken: Collection[str] = ()) -> Made:
+async def make(plan: CeremonyPlan, *, now: datetime, random: Random, taken: Collection[str] = ()) -> Made:
     """The same with the keys not encrypted: for a server that seals both with its own.
 
     `taken` are common names of other CAs: no two are to have one name and different keys.
     """
     root_key = await keys.generate(plan.key_kind)
     begins = _begin(now)
-    root_plan = Authority(
+    root_plan = CaCertificateFields(
         organization=plan.name,
         common_name=_common_name(plan, "Root", now, root_key, taken),
         key=root_key.public_key(),
@@ -151,7 +153,7 @@ async def make(plan: Plan, *, now: datetime, random: Random, taken: Collection[s
 
 
 async def make_intermediate(
-    plan: Plan,
+    plan: CeremonyPlan,
     root: x509.Certificate,
     root_key: PrivateKey,
     *,
@@ -160,13 +162,13 @@ async def make_intermediate(
     taken: Collection[str] | None,
     constraints: x509.NameConstraints | None = None,
 ) -> tuple[x509.Certificate, PrivateKey]:
-    """A new intermediate under a root, which may be years old: it ends with its root, if not before.
+    """A new intermediate under a root, which may be years old: it expires with its root, if not before.
 
-    `constraints` hold if the plan has none of its own. `taken`: None, if nobody knows which names were given before.
+    `constraints` hold if the plan has none of its own. `taken`: None, if the names given before are not known.
     """
     key = await keys.generate(plan.key_kind)
     begins, ends = _span(root, plan.intermediate_years, now)
-    below = Authority(
+    below = CaCertificateFields(
         organization=plan.name,
         common_name=_common_name(plan, "Intermediate", now, key, taken),
         key=key.public_key(),
@@ -180,7 +182,7 @@ async def make_intermediate(
     return _signed(authority.prepare(below, root), root_key, root, now), key
 
 
-def _common_name(plan: Plan, role: str, now: datetime, key: PrivateKey, taken: Collection[str] | None) -> str:
+def _common_name(plan: CeremonyPlan, role: str, now: datetime, key: PrivateKey, taken: Collection[str] | None) -> str:
     """With a part of the key's identifier where the plain one may be another's: one name with two keys misleads."""
     plain = f"{plan.name} {role} CA {now.year}"
     if taken is not None and plain not in taken:
@@ -211,10 +213,12 @@ def certify_again(
         raise PkiRefused("pki-other-root", "This intermediate was signed by another root.")
     begins, ends = _span(root, years, now)
     if ends <= older.not_valid_after_utc:
-        problem = f"It would end {ends:%F}, and ends {older.not_valid_after_utc:%F} as it is."
-        raise PkiRefused("pki-no-later", problem, f"Its root ends {root.not_valid_after_utc:%F}: no longer than that.")
-    issuer = Issuer(id="", certificate=older)
-    again = Authority(
+        problem = f"It would expire {ends:%F}, and already expires {older.not_valid_after_utc:%F}."
+        raise PkiRefused(
+            "pki-no-later", problem, f"Its root expires {root.not_valid_after_utc:%F}: no longer than that."
+        )
+    issuer = SigningCertificate(id="", certificate=older)
+    again = CaCertificateFields(
         organization=_part(older, NameOID.ORGANIZATION_NAME),
         common_name=_part(older, NameOID.COMMON_NAME),
         key=issuer.public_key,
@@ -231,12 +235,12 @@ def certify_again(
 
 
 def organization_of(certificate: x509.Certificate) -> str:
-    """By which name the CA goes on."""
+    """The organization in the root's subject, which new intermediates keep."""
     return _part(certificate, NameOID.ORGANIZATION_NAME)
 
 
 def crl_url_of(certificate: x509.Certificate) -> str | None:
-    """Where a certificate says that the list of its issuer is; None if it does not."""
+    """The CRL address that a certificate names; None if it names none."""
     try:
         points = certificate.extensions.get_extension_for_class(x509.CRLDistributionPoints).value
     except x509.ExtensionNotFound:
@@ -282,8 +286,8 @@ def save(files: Files, folder: Path, result: Result, transcript: str) -> None:
     contents = {
         ROOT_KEY: result.root_key_pem,
         INTERMEDIATE_KEY: result.intermediate_key_pem,
-        ROOT: bundle.certificates_pem([result.root]),
-        INTERMEDIATE: bundle.certificates_pem([result.intermediate]),
+        ROOT: chain.certificates_pem([result.root]),
+        INTERMEDIATE: chain.certificates_pem([result.intermediate]),
         TRANSCRIPT: transcript.encode(),
     }
     check_free(files, folder)
@@ -306,3 +310,90 @@ def check_free(files: Files, folder: Path, names: Iterable[str] = FILES) -> None
     for name in names:
         if files.read(folder / name) is not None:
             raise FilesExist(folder / name)
+
+
+# ── The transcript ──
+# The record of a ceremony: each file with its fingerprint, and what a person must do with it.
+
+
+_WIDTH: Final = 100
+_REPLACE_BEFORE: Final = timedelta(days=365)
+
+
+def transcript(plan: CeremonyPlan, result: Result, folder: Path, *, now: datetime, version: str) -> str:
+    """For people to read, sign and file; it holds no secret."""
+    ends = result.intermediate.not_valid_after_utc
+    paragraphs = [
+        f"Key ceremony for {plan.name!r}\n"
+        f"Made at {now:%F %T}Z by Holdfast {version} in {folder}. Both keys: {plan.key_kind}.",
+        _authority("The root", result.root, "signs intermediates only; at most 1 CA below it"),
+        _authority("The intermediate", result.intermediate, f"signs end certificates only; names: {_names(plan)}"),
+        "Checked: both certificates against our rules before they were signed, each signature after that, and that\n"
+        "both encrypted keys open again with their passphrases.",
+        "What to do now\n"
+        + _step(ROOT, "is public. Install it on every machine that is to trust this CA; compare its fingerprint there.")
+        + _step(
+            ROOT_KEY,
+            "is encrypted, and is needed only to make the next intermediate. Copy it to two media that are kept in two "
+            "places, try to read both copies, then remove it from this machine. Keep its passphrase apart from them. "
+            "A thief of both can make certificates that everyone above trusts; without either of them, the CA ends "
+            "with its intermediate.",
+        )
+        + _step(INTERMEDIATE, "is public. The CA sends it to clients along with each certificate.")
+        + _step(
+            INTERMEDIATE_KEY,
+            "is encrypted, and is used every day: it goes to the CA server, with its passphrase, and into its backup.",
+        )
+        + _step(
+            "calendar",
+            f"Make the next intermediate before {ends - _replace_before(plan):%F}; this one expires {ends:%F}.",
+        ),
+    ]
+    return "\n\n".join(paragraphs)
+
+
+def succession(
+    plan: CeremonyPlan, root: x509.Certificate, made: x509.Certificate, folder: Path, *, now: datetime
+) -> str:
+    """The record of a new intermediate under a root that was there before."""
+    ends = made.not_valid_after_utc
+    paragraphs = [
+        f"The next intermediate of {plan.name!r}\nMade at {now:%F %T}Z in {folder}. Its key: {plan.key_kind}.",
+        _authority("The root, brought out for this", root, "put it away again"),
+        _authority("The intermediate", made, f"signs end certificates only; names: {_names(plan)}"),
+        "What to do now\n"
+        + _step(INTERMEDIATE, "is public. The CA sends it to clients along with each certificate.")
+        + _step(INTERMEDIATE_KEY, "is encrypted: 'holdfast ca adopt' takes it over, with its passphrase.")
+        + _step("calendar", f"Make the next one before {ends - _replace_before(plan):%F}; this one expires {ends:%F}."),
+    ]
+    return "\n\n".join(paragraphs)
+
+
+def _replace_before(plan: CeremonyPlan) -> timedelta:
+    """A year ahead, or less for a short life: certificates must not outlive it."""
+    return min(_REPLACE_BEFORE, plan.intermediate_years * _REPLACE_BEFORE / 4)
+
+
+def _authority(title: str, certificate: x509.Certificate, may: str) -> str:
+    key = certificate.public_key()
+    rows = {
+        "subject": name_in_words(certificate.subject),
+        "serial": f"{certificate.serial_number:x}",
+        "valid": f"{certificate.not_valid_before_utc:%F %T}Z to {certificate.not_valid_after_utc:%F %T}Z",
+        "it": may,
+        "SHA-256 of the certificate": certificate.fingerprint(hashes.SHA256()).hex(),
+        "SHA-256 of its public key": keys.spki_sha256(key).hex() if isinstance(key, keys.PublicKey) else "",
+    }
+    width = max(map(len, rows))
+    return "\n".join([title, *(f"  {word.ljust(width)}  {text}" for word, text in rows.items())])
+
+
+def _names(plan: CeremonyPlan) -> str:
+    return f"only {', '.join(plan.permit)} and below" if plan.permit else "any"
+
+
+def _step(what: str, text: str) -> str:
+    filled = textwrap.wrap(text, _WIDTH - 24)
+    return "".join(
+        f"  {word.ljust(22)}{line}\n" for word, line in zip([what, *[""] * len(filled)], filled, strict=False)
+    )

@@ -1,4 +1,4 @@
-"""Certificates that belong together: reading them, putting them in order, and saying what is wrong with them."""
+"""Certificates that belong together: reading, ordering and checking them, and writing them as PEM or PKCS#12."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import Final
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, KeySerializationEncryption, PrivateFormat, pkcs12
 from cryptography.x509 import verification
 
 from holdfast.pki import keys
-from holdfast.pki.issuer import is_self_signed
-from holdfast.pki.keys import PublicKey
+from holdfast.pki.keys import PrivateKey, PublicKey
 from holdfast.pki.refused import ChainRefused
+from holdfast.pki.signing import is_self_signed
+from holdfast.secret import Secret
 
 MAX_BUNDLE: Final = 100 * 1024
 MAX_CERTIFICATES: Final = 10
@@ -77,7 +79,7 @@ def ordered(certificates: Sequence[x509.Certificate]) -> tuple[x509.Certificate,
 
 
 def without_root(chain: Sequence[x509.Certificate]) -> tuple[x509.Certificate, ...]:
-    """What a server should send: clients have the root, or do not trust it."""
+    """The chain that a server should send: clients have the root already, or do not trust it."""
     return tuple(each for at, each in enumerate(chain) if at == 0 or not is_self_signed(each))
 
 
@@ -93,7 +95,7 @@ def problem_with(
     now: datetime,
     roots: Sequence[x509.Certificate] = (),
 ) -> str | None:
-    """Why a received chain must not be used, in a sentence; None if it is what was asked for.
+    """Why a received chain must not be used, in a sentence; None if it fits the order.
 
     Names that CAs are known to add by themselves (`added_names`) are no problem; any other one is.
     Without roots, only what the chain itself shows is checked: each certificate is signed by the next.
@@ -127,7 +129,7 @@ def _leaf_problem(
 
 
 def added_names(certificate: x509.Certificate, names: Collection[str]) -> list[str]:
-    """Names that nobody asked for and that a CA gave along with these: whoever has the one may have the other."""
+    """Names that a CA added on its own, such as www: the holder of the requested name may have each of them."""
     return sorted(({*subject_names(certificate)[0]} - {*names}) & _companions(names))
 
 
@@ -200,3 +202,48 @@ def verification_problem(
     except verification.VerificationError as error:
         return f"The chain does not lead to a root that we trust: {error}"
     return None
+
+
+# ── Files for servers ──
+# Certificates and keys as servers want them: PEM files, and PKCS#12 (RFC 7292) for those that know nothing else.
+
+
+ROUNDS: Final = 100_000  # of PBKDF2, for each of two boxes and the MAC; old Java takes at most 5 million
+
+
+def certificates_pem(chain: Sequence[x509.Certificate]) -> bytes:
+    """Leaf first, as nginx's ssl_certificate and RFC 8555 §9.1 want them."""
+    return b"".join(each.public_bytes(Encoding.PEM) for each in chain)
+
+
+def to_pkcs12(
+    key: PrivateKey,
+    chain: Sequence[x509.Certificate],
+    passphrase: Secret[str],
+    *,
+    name: str,
+    compatible: bool = False,
+) -> Secret[bytes]:
+    """A .p12 file with AES-256 and SHA-256; `compatible`: 3DES and SHA-1, for Windows before 2019, Java before 8u301.
+
+    It takes tenths of a second on purpose: call it through aside().
+    """
+    if not passphrase:
+        raise ValueError("a PKCS#12 file needs a passphrase")
+    if not chain or chain[0].public_key() != key.public_key():
+        raise ChainRefused("chain-other-key", "The first certificate of the chain is not for this key.")
+    content = pkcs12.serialize_key_and_certificates(
+        name.encode(), key, chain[0], list(chain[1:]) or None, _encryption(passphrase, compatible=compatible)
+    )
+    return Secret(content)
+
+
+def _encryption(passphrase: Secret[str], *, compatible: bool) -> KeySerializationEncryption:
+    builder = PrivateFormat.PKCS12.encryption_builder()
+    if compatible:
+        builder = builder.kdf_rounds(2048).key_cert_algorithm(pkcs12.PBES.PBESv1SHA1And3KeyTripleDESCBC)
+        builder = builder.hmac_hash(hashes.SHA1())  # noqa: S303  (the point of `compatible`)
+    else:
+        builder = builder.kdf_rounds(ROUNDS).key_cert_algorithm(pkcs12.PBES.PBESv2SHA256AndAES256CBC)
+        builder = builder.hmac_hash(hashes.SHA256())
+    return builder.build(passphrase.reveal().encode())

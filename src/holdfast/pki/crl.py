@@ -5,37 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import IntEnum
 from typing import Final
 
 from cryptography import x509
 
-from holdfast.pki.certify import authority_key
-from holdfast.pki.issuer import SHARD, Issuer
-from holdfast.pki.signer import Signer
-from holdfast.pki.unsigned import Unsigned, finish, unsigned
-
-
-class Reason(IntEnum):
-    """Why a certificate was revoked (§5.3.1): the numbers that may stand in an ACME revocation request.
-
-    The others are for CAs, for attributes, or, like certificateHold, can be taken back.
-    """
-
-    UNSPECIFIED = 0
-    KEY_COMPROMISE = 1
-    AFFILIATION_CHANGED = 3
-    SUPERSEDED = 4
-    CESSATION_OF_OPERATION = 5
-    PRIVILEGE_WITHDRAWN = 9
-
+from holdfast.core.revocation_reason import RevocationReason
+from holdfast.pki.certify import Unsigned, authority_key, finish, unsigned
+from holdfast.pki.signing import SHARD, Signer, SigningCertificate
 
 FLAGS: Final = {
-    Reason.KEY_COMPROMISE: x509.ReasonFlags.key_compromise,
-    Reason.AFFILIATION_CHANGED: x509.ReasonFlags.affiliation_changed,
-    Reason.SUPERSEDED: x509.ReasonFlags.superseded,
-    Reason.CESSATION_OF_OPERATION: x509.ReasonFlags.cessation_of_operation,
-    Reason.PRIVILEGE_WITHDRAWN: x509.ReasonFlags.privilege_withdrawn,
+    RevocationReason.KEY_COMPROMISE: x509.ReasonFlags.key_compromise,
+    RevocationReason.AFFILIATION_CHANGED: x509.ReasonFlags.affiliation_changed,
+    RevocationReason.SUPERSEDED: x509.ReasonFlags.superseded,
+    RevocationReason.CESSATION_OF_OPERATION: x509.ReasonFlags.cessation_of_operation,
+    RevocationReason.PRIVILEGE_WITHDRAWN: x509.ReasonFlags.privilege_withdrawn,
 }  # unspecified is not written (§5.3.1)
 
 
@@ -43,11 +26,11 @@ FLAGS: Final = {
 class Revoked:
     serial: int
     revoked_at: datetime
-    reason: Reason = Reason.UNSPECIFIED
+    reason: RevocationReason = RevocationReason.UNSPECIFIED
 
 
 def prepare(
-    issuer: Issuer,
+    issuer: SigningCertificate,
     *,
     number: int,
     this_update: datetime,
@@ -57,16 +40,16 @@ def prepare(
     earlier: Sequence[str] = (),
     kept: Iterable[x509.RevokedCertificate] = (),
 ) -> Unsigned:
-    """A list that only lacks its signature. `number` must grow with every list of this issuer and shard.
+    """A CRL without its signature. `number` must grow with every CRL of this issuer and shard.
 
     `earlier` are the addresses, as the issuer's `crl_url` is one, that older certificates name. `kept` are entries
-    of an earlier list, taken over as they are.
+    of an earlier CRL, taken over unchanged.
     """
     if not 0 <= number < 1 << 159:
         raise ValueError("a CRL number is positive and has at most 20 octets")
     this_update, next_update = _whole(this_update), _whole(next_update)
     if not this_update < next_update:
-        raise ValueError("a CRL ends after it begins")
+        raise ValueError("a CRL expires after it begins")
     entries = {each.serial: each for each in sorted(revoked, key=lambda each: (each.serial, each.revoked_at))}
     listed = {each.serial_number: each for each in kept} | {each.serial: _entry(each) for each in entries.values()}
     # Through the constructor: add_revoked_certificate copies all entries for each one, so that 100 000 take minutes.
@@ -85,7 +68,7 @@ def prepare(
 
 
 def sign(
-    issuer: Issuer,
+    issuer: SigningCertificate,
     signer: Signer,
     *,
     number: int,
@@ -96,7 +79,7 @@ def sign(
     earlier: Sequence[str] = (),
     kept: Iterable[x509.RevokedCertificate] = (),
 ) -> bytes:
-    """The list in DER; the same arguments give the same bytes."""
+    """The CRL in DER; the same arguments give the same bytes."""
     content = prepare(
         issuer,
         number=number,
@@ -110,11 +93,13 @@ def sign(
     return finish(content, signer)
 
 
-def _place(issuer: Issuer, shard: int | None, earlier: Sequence[str]) -> x509.IssuingDistributionPoint | None:
-    """Names the shard by its certificates' own URLs, so that no list can be passed off as another's (§5.2.5).
+def _place(
+    issuer: SigningCertificate, shard: int | None, earlier: Sequence[str]
+) -> x509.IssuingDistributionPoint | None:
+    """Names the shard by its certificates' own URLs, so that no CRL can be passed off as another's (§5.2.5).
 
-    By all they ever had: a certificate keeps its URL when the CA moves. A list that is the only one names none: it
-    is in scope for every certificate, wherever that says the list is.
+    By all they ever had: a certificate keeps its URL when the CA moves. A CRL that is the only one names no shard:
+    it is in scope for every certificate, at any CRL address.
     """
     if issuer.shards == 1:
         return None
@@ -133,7 +118,7 @@ def _place(issuer: Issuer, shard: int | None, earlier: Sequence[str]) -> x509.Is
 
 
 def places_of(der: bytes, shard: int) -> list[str]:
-    """The addresses by which a list names its shard, as `earlier` wants them."""
+    """The addresses by which a CRL names its shard, as `earlier` takes them."""
     try:
         found = x509.load_der_x509_crl(der).extensions.get_extension_for_class(x509.IssuingDistributionPoint).value
     except x509.ExtensionNotFound:
@@ -157,13 +142,13 @@ def _whole(at: datetime) -> datetime:
 
 
 def regenerate_at(this_update: datetime, next_update: datetime) -> datetime:
-    """After a third of its life: two more tries fit in before anyone holds a stale list."""
+    """After a third of its life: two more tries fit in before any client holds a stale CRL."""
     return this_update + (next_update - this_update) / 3
 
 
 def may_be_left_out(not_after: datetime, listed_at: datetime | None, now: datetime) -> bool:
-    """Whether an expired certificate has been on a list made after its end, as §3.3 asks; `listed_at` is the last.
+    """Whether an expired certificate has been on a CRL made after it expired, as §3.3 asks; `listed_at` is the last.
 
-    One that is still good stays, though it was on a list from the future: a clock may have been ahead.
+    One that is still good stays, though it was on a CRL from the future: a clock may have been ahead.
     """
     return listed_at is not None and not_after < min(listed_at, now)

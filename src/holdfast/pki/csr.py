@@ -1,7 +1,7 @@
 """Certificate signing requests (PKCS#10, RFC 2986): what may be asked of us, and how we ask others.
 
-A request is a wish, not a template: names, key and must-staple are read from it; whatever else a certificate
-has comes from our profile. What we do not know, we refuse, rather than issue something else than was asked.
+Names, key and must-staple are read from a CSR; every other field of the certificate comes from our profile. An
+extension or attribute that we do not know is refused, rather than left out of the certificate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 from holdfast.pki import keys, names
 from holdfast.pki.keys import PrivateKey, PublicKey
 from holdfast.pki.refused import CsrRefused, KeyRefused, NameRefused, PkiRefused
-from holdfast.pki.signer import DIGESTS, algorithm_of
+from holdfast.pki.signing import DIGESTS, algorithm_of
 
 MAX_CSR: Final = 64 * 1024
 MAX_NAMES: Final = 100
@@ -32,7 +32,7 @@ MAX_COMMON_NAME: Final = 64  # RFC 5280 appendix A: ub-common-name
 _PEM: Final = re.compile(
     rb"\s*-----BEGIN (NEW )?CERTIFICATE REQUEST-----\s([A-Za-z0-9+/=\s]*)-----END (?:NEW )?CERTIFICATE REQUEST-----\s*"
 )
-# Left by OpenSSL and by Windows in every request they make; they wish for nothing that our profile decides otherwise.
+# Left by OpenSSL and by Windows in every request they make; they ask for nothing that our profile decides otherwise.
 _IGNORED: Final = frozenset(
     {
         ExtensionOID.SUBJECT_KEY_IDENTIFIER.dotted_string,
@@ -48,8 +48,8 @@ _WEAK: Final = (hashes.MD5, hashes.SHA1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What a request asks for, checked: every name in its one spelling, in the order of the request."""
+class CertificateRequest:
+    """The checked content of a CSR: every name in its one spelling, in the order of the CSR."""
 
     names: tuple[str, ...]  # DNS names; a wildcard begins with "*."
     ips: tuple[str, ...]
@@ -62,7 +62,7 @@ class Request:
         return keys.from_spki(self.spki)
 
 
-def parse(content: bytes, *, ed25519_allowed: bool = False, must_staple_allowed: bool = False) -> Request:
+def parse(content: bytes, *, ed25519_allowed: bool = False, must_staple_allowed: bool = False) -> CertificateRequest:
     """Read a request in DER or PEM, or raise CsrRefused for the first rule that it breaks."""
     csr = _read(content)
     try:
@@ -78,13 +78,13 @@ def parse(content: bytes, *, ed25519_allowed: bool = False, must_staple_allowed:
         raise CsrRefused("csr-no-names", "The request has no name.", "Put the names into subjectAltName.")
     if len(dns) + len(ips) > MAX_NAMES:
         raise _too_many_names()
-    return Request(
+    return CertificateRequest(
         names=tuple(dns), ips=tuple(ips), spki=keys.spki(key), common_name=common_name, must_staple=must_staple
     )
 
 
 def key_of(content: bytes) -> PublicKey:
-    """The key of a request that we made ourselves: of that one nothing else has to be looked at again."""
+    """The key of a CSR that we made ourselves, whose other fields need no second check."""
     return _key(_read(content), ed25519_allowed=True)
 
 
@@ -125,7 +125,7 @@ def _key(csr: x509.CertificateSigningRequest, *, ed25519_allowed: bool) -> Publi
 
 
 def _check_signature(csr: x509.CertificateSigningRequest) -> None:
-    """It proves that whoever asks has the private key; a weak hash would let others say so."""
+    """The signature proves that the sender holds the private key; with a weak hash others could forge it."""
     try:
         if isinstance(csr.signature_hash_algorithm, _WEAK):
             raise CsrRefused("csr-signature-weak", "The request is signed with SHA-1 or MD5.", "Use SHA-256.")
@@ -152,7 +152,7 @@ def _extensions(csr: x509.CertificateSigningRequest) -> x509.Extensions:
 
 
 def _check_extensions(extensions: x509.Extensions, *, must_staple_allowed: bool) -> bool:
-    """Refuse what we would not grant; return whether must-staple is asked for."""
+    """Refuse extensions that we do not grant; return whether the CSR asks for must-staple."""
     must_staple = False
     for extension in extensions:
         match extension.value:
@@ -266,7 +266,7 @@ def build(
 ) -> bytes:
     """A request in DER for these names. The same names and key give the same bytes, so it can be made again.
 
-    `common_name`: the first name that is short enough stands in the subject, too, for CAs that look there.
+    `common_name`: the first name that is short enough is also written into the subject, for CAs that look there.
     """
     entries: list[x509.GeneralName] = [x509.DNSName(names.dns_name(name)) for name in dns]
     entries += [x509.IPAddress(ipaddress.ip_address(names.ip_address(text))) for text in ips]

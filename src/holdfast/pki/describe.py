@@ -1,4 +1,4 @@
-"""What a certificate, a CRL or a request says, in words. The text comes from strangers: it is made printable."""
+"""Certificates, CRLs and CSRs described in words. The text comes from strangers: it is made printable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNREADABLE: Final = (
     ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion,
     x509.DuplicateExtension, x509.UnsupportedGeneralNameType,
 )  # fmt: skip
-Line = tuple[str, str]
+DescribedLine = tuple[str, str]
 
 
 def describe(content: bytes, *, now: datetime) -> str:
@@ -43,7 +43,7 @@ def describe(content: bytes, *, now: datetime) -> str:
         raise PkiRefused("file-malformed", "This is not a certificate, a CRL or a signing request.") from None
 
 
-def _read(content: bytes, now: datetime) -> list[tuple[str, list[Line]]]:
+def _read(content: bytes, now: datetime) -> list[tuple[str, list[DescribedLine]]]:
     if b"-----BEGIN CERTIFICATE-----" in content:
         found = chain.parse_bundle(content)
         titles = ["Certificate"] if len(found) == 1 else [f"Certificate {n} of {len(found)}" for n in _counted(found)]
@@ -55,7 +55,7 @@ def _read(content: bytes, now: datetime) -> list[tuple[str, list[Line]]]:
     return [_read_der(content, now)]
 
 
-def _read_der(content: bytes, now: datetime) -> tuple[str, list[Line]]:
+def _read_der(content: bytes, now: datetime) -> tuple[str, list[DescribedLine]]:
     try:
         return "Certificate", list(_certificate(x509.load_der_x509_certificate(content), now))
     except _UNREADABLE:
@@ -70,7 +70,7 @@ def _counted(found: Iterable[object]) -> Iterator[int]:
     return (number for number, _ in enumerate(found, start=1))
 
 
-def _paragraph(title: str, lines: list[Line]) -> str:
+def _paragraph(title: str, lines: list[DescribedLine]) -> str:
     width = max(len(word) for word, _ in lines)
     return "\n".join([title, *(f"  {word.ljust(width)}  {_printable(text)}" for word, text in lines)])
 
@@ -83,7 +83,7 @@ def _printable(text: str) -> str:
 # ── Certificates ──
 
 
-def _certificate(certificate: x509.Certificate, now: datetime) -> Iterator[Line]:
+def _certificate(certificate: x509.Certificate, now: datetime) -> Iterator[DescribedLine]:
     values = {type(each.value): each.value for each in certificate.extensions}
     yield "for", _listed(_general_names(values.get(x509.SubjectAlternativeName))) or "no name"
     yield "subject", name_in_words(certificate.subject)
@@ -97,7 +97,7 @@ def _certificate(certificate: x509.Certificate, now: datetime) -> Iterator[Line]
     yield "fingerprint", f"SHA-256 {certificate.fingerprint(hashes.SHA256()).hex()}"
 
 
-def _ability_lines(values: dict[type[x509.ExtensionType], x509.ExtensionType]) -> Iterator[Line]:
+def _ability_lines(values: dict[type[x509.ExtensionType], x509.ExtensionType]) -> Iterator[DescribedLine]:
     if isinstance(uses := values.get(x509.ExtendedKeyUsage), x509.ExtendedKeyUsage):
         yield "good for", ", ".join(_USES.get(use, use.dotted_string) for use in uses)
     match values.get(x509.BasicConstraints):
@@ -114,7 +114,7 @@ def _ability_lines(values: dict[type[x509.ExtensionType], x509.ExtensionType]) -
         yield "TLS features", ", ".join(feature.name for feature in features)
 
 
-def _place_lines(values: dict[type[x509.ExtensionType], x509.ExtensionType]) -> Iterator[Line]:
+def _place_lines(values: dict[type[x509.ExtensionType], x509.ExtensionType]) -> Iterator[DescribedLine]:
     if isinstance(points := values.get(x509.CRLDistributionPoints), x509.CRLDistributionPoints):
         yield "CRL at", _listed([text for point in points for text in _general_names(point.full_name)])
     if isinstance(access := values.get(x509.AuthorityInformationAccess), x509.AuthorityInformationAccess):
@@ -123,7 +123,7 @@ def _place_lines(values: dict[type[x509.ExtensionType], x509.ExtensionType]) -> 
             yield word, _listed(_general_names([each.access_location]))
 
 
-def _key_lines(key: object) -> Iterator[Line]:
+def _key_lines(key: object) -> Iterator[DescribedLine]:
     match key:
         case rsa.RSAPublicKey(key_size=size):
             yield "key", f"RSA, {size} bits"
@@ -140,7 +140,7 @@ def _key_lines(key: object) -> Iterator[Line]:
 # ── CRLs and requests ──
 
 
-def _crl(crl: x509.CertificateRevocationList, now: datetime) -> Iterator[Line]:
+def _crl(crl: x509.CertificateRevocationList, now: datetime) -> Iterator[DescribedLine]:
     yield "issued by", name_in_words(crl.issuer)
     number = [each.value.crl_number for each in crl.extensions if isinstance(each.value, x509.CRLNumber)]
     yield "number", str(*number) or "none"
@@ -161,7 +161,7 @@ def _crl(crl: x509.CertificateRevocationList, now: datetime) -> Iterator[Line]:
         yield "", " ".join([f"{entry.serial_number:x}", f"at {entry.revocation_date_utc:%F %T}Z", *reasons])
 
 
-def _request(request: x509.CertificateSigningRequest) -> Iterator[Line]:
+def _request(request: x509.CertificateSigningRequest) -> Iterator[DescribedLine]:
     values = {type(each.value): each.value for each in request.extensions}
     yield "for", _listed(_general_names(values.get(x509.SubjectAlternativeName))) or "no name but the subject's"
     yield "subject", name_in_words(request.subject)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
@@ -16,7 +18,7 @@ from holdfast.pki import keys
 from holdfast.pki.der import bit_string, object_identifier, sequence
 from holdfast.pki.keys import PublicKey
 from holdfast.pki.refused import KeyRefused, SignerRefused
-from holdfast.pki.signer import Algorithm, algorithm_of
+from holdfast.pki.signing import Algorithm, algorithm_of
 from holdfast.secret import Secret
 
 # Errors that a second try does not mend. A wrong PIN least of all: the third one locks the token.
@@ -37,7 +39,7 @@ _FOR_A_PERSON: Final = {
 
 
 class _Library:
-    """A vendor's library in this process. It is told of no threads: one at a time speaks to it, whoever it is."""
+    """A vendor's library in this process. It is initialized without threads: one thread at a time calls it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -48,7 +50,7 @@ _LIBRARIES: Final[dict[str, _Library]] = {}  # by path; a library is loaded once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class DeviceAddress:
     """Where the key is: the vendor's library, a token in it, and the label that the key pair has there."""
 
     library: str
@@ -65,7 +67,7 @@ class Pkcs11Signer:
 
     quick = False  # a device may be on the network: milliseconds, or its time-out
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DeviceAddress) -> None:
         """Open the token and look for the key; this blocks, so call it through aside()."""
         self._place = place
         self._library = _LIBRARIES.setdefault(place.library, _Library())
@@ -152,7 +154,7 @@ class Pkcs11Signer:
                 raise self._told(error) from error
 
     def _dial(self) -> None:
-        """Once more with the library started anew, unless the device itself said what is wrong."""
+        """Try once more with the library started anew, unless the device itself named the error."""
         try:
             self._connect()
         except SignerRefused:
@@ -226,3 +228,44 @@ def _logged_in(token: Any, pin: Secret[str]) -> Any:
         return token.open(user_pin=pin.reveal())
     except UserAlreadyLoggedIn:
         return token.open(rw=False)
+
+
+# ── Addresses ──
+# The address of a key in a device, as RFC 7512 writes it: pkcs11:token=…;object=…?module-path=…&pin-source=…
+
+
+EXAMPLE = "pkcs11:token=ca;object=issuer?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=file:/etc/holdfast/pin"
+
+
+def place_of(address: str, read: Callable[[Path], bytes | None]) -> DeviceAddress:
+    """Where the key is, with the PIN from the file that the address names: the PIN is never part of the address."""
+    if not address.startswith("pkcs11:"):
+        raise _malformed()
+    path, _, query = address.removeprefix("pkcs11:").partition("?")
+    named = {**_pairs(path, ";"), **_pairs(query, "&")}
+    if "pin-value" in named:
+        raise SignerRefused("hsm-address", "A PIN may not stand in the address.", "Name its file with pin-source.")
+    try:
+        library, token, key, source = (named[name] for name in ("module-path", "token", "object", "pin-source"))
+    except KeyError:
+        raise _malformed() from None
+    return DeviceAddress(library=library, token=token, key=key, pin=_pin(Path(source.removeprefix("file:")), read))
+
+
+def _pairs(text: str, separator: str) -> dict[str, str]:
+    pairs = (part.partition("=") for part in text.split(separator) if part)
+    return {name: unquote(value) for name, _, value in pairs}
+
+
+def _pin(file: Path, read: Callable[[Path], bytes | None]) -> Secret[str]:
+    try:
+        content = read(file)
+    except OSError as error:
+        raise SignerRefused("hsm-pin", f"The PIN cannot be read from {file}: {error.strerror or error}.") from None
+    if not content or not (pin := content.decode(errors="replace").strip()):
+        raise SignerRefused("hsm-pin", f"There is no PIN in {file}.")
+    return Secret(pin)
+
+
+def _malformed() -> SignerRefused:
+    return SignerRefused("hsm-address", "This is not the address of a key in a device.", f"Write it so: {EXAMPLE}")

@@ -1,6 +1,7 @@
 """The names that a certificate may carry: one spelling for each DNS name and each address, or a refusal.
 
-Lower case and A-labels only (RFC 5280 §7.2, RFC 5890), so that two names are the same exactly if their text is.
+Lower case and A-labels only (RFC 5280 §7.2, RFC 5890), so that two names are the same exactly if their text is. And
+name constraints (RFC 5280 §4.2.1.10), which decide the names that a CA may certify.
 """
 
 from __future__ import annotations
@@ -8,9 +9,11 @@ from __future__ import annotations
 import ipaddress
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import idna
+from cryptography import x509
 
 from holdfast.pki.refused import NameRefused
 
@@ -63,7 +66,7 @@ _NOTHING_ELSE: Final = "Type it anew, with letters, digits, hyphens and dots onl
 
 
 def _check_characters(text: str) -> None:
-    """Say what is wrong in words: a name with a hidden character looks like another one when it is printed."""
+    """Name the bad character in words: a name with a hidden character looks like another one when it is printed."""
     if text.isascii() and text.isprintable() and " " not in text:
         return
     for char in text:
@@ -81,7 +84,7 @@ def _check_characters(text: str) -> None:
 
 
 def _ascii_form(text: str) -> str:
-    """What is wanted instead; which of several it is, where letters look alike, is for a person to see."""
+    """The A-label form of a name; a person must see which one it is, where letters look alike."""
     base = text.removeprefix("*.")
     try:
         found = idna.encode(base, uts46=True).decode() if len(base) <= MAX_NAME else ""
@@ -111,7 +114,7 @@ def _check_label(label: str, name: str) -> None:
 
 
 def _instead(name: str, label: str) -> str:
-    """What was perhaps meant."""
+    """The spelling that was perhaps meant."""
     if "://" in name or "/" in name:
         host = re.split(r"[/:?#]", name.partition("://")[2] or name)[0].rpartition("@")[2]
         return f"Give the host alone, without scheme, port and path: {host[:253] or 'www.example.com'}"
@@ -125,7 +128,7 @@ def _instead(name: str, label: str) -> str:
 
 
 def _check_a_label(label: str, name: str) -> None:
-    """It must stand for something, and be the only way to write that (RFC 5891 §5.4)."""
+    """An A-label must decode to a valid U-label, and be its only encoding (RFC 5891 §5.4)."""
     try:
         same = idna.alabel(idna.ulabel(label)) == label.encode()
     except (idna.IDNAError, UnicodeError, ValueError):
@@ -179,5 +182,80 @@ def same_or_below(name: str, base: str) -> bool:
 
 
 def _shown(text: str) -> str:
-    """Quoted, printable and short, whatever it holds."""
+    """A text, quoted, printable and short."""
     return ascii(text if len(text) <= 80 else f"{text[:77]}...")
+
+
+# ── Name constraints ──
+# Name constraints (RFC 5280 §4.2.1.10): which names a CA may certify. Not all clients obey them, so we do.
+
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def outside(constraints: x509.NameConstraints | None, dns: Iterable[str], ips: Iterable[str]) -> list[str]:
+    """The names that the constraints do not let through, with a reason each."""
+    if constraints is None:
+        return []
+    wanted: list[str | IPAddress] = [*dns, *map(ipaddress.ip_address, ips)]
+    found = []
+    for name in wanted:
+        permitted = _of_its_kind(constraints.permitted_subtrees, name)
+        excluded = _of_its_kind(constraints.excluded_subtrees, name)
+        if any(_covers(tree, name) or _reaches_into(name, tree) for tree in excluded):
+            found.append(f"{name} is excluded by the CA's name constraints")
+        elif permitted and not any(_covers(tree, name) for tree in permitted):
+            found.append(f"{name} is not among the names that the CA may certify")
+    return found
+
+
+def _of_its_kind(
+    trees: Iterable[x509.GeneralName] | None, name: str | IPAddress
+) -> list[x509.DNSName | x509.IPAddress]:
+    """A list of subtrees says nothing about names of another kind; IPv4 and IPv6 are one kind."""
+    if isinstance(name, str):
+        return [tree for tree in trees or () if isinstance(tree, x509.DNSName)]
+    return [tree for tree in trees or () if isinstance(tree, x509.IPAddress)]
+
+
+def _covers(tree: x509.DNSName | x509.IPAddress, name: str | IPAddress) -> bool:
+    if isinstance(name, str):
+        return isinstance(tree, x509.DNSName) and same_or_below(name, tree.value.lower().removeprefix("."))
+    network = tree.value
+    return isinstance(network, _Network) and network.version == name.version and name in network
+
+
+def _reaches_into(name: str | IPAddress, tree: x509.DNSName | x509.IPAddress) -> bool:
+    """A wildcard covers every label there: *.example also covers the excluded secret.example."""
+    return isinstance(tree, x509.DNSName) and name == f"*.{tree.value.lower().removeprefix('.').partition('.')[2]}"
+
+
+def permitting(subtrees: Sequence[str]) -> x509.NameConstraints | None:
+    """The constraints that permit these names and networks and, of DNS names and addresses, nothing else.
+
+    A kind of name of which nothing is permitted is excluded as a whole: it would otherwise be free.
+    """
+    if not subtrees:
+        return None
+    permitted: list[x509.GeneralName] = [_subtree(text) for text in subtrees]
+    versions = {tree.value.version for tree in permitted if isinstance(tree, x509.IPAddress)}
+    everything = {4: ipaddress.ip_network("0.0.0.0/0"), 6: ipaddress.ip_network("::/0")}
+    excluded: list[x509.GeneralName] = [
+        x509.IPAddress(whole) for version, whole in everything.items() if version not in versions
+    ]
+    if not any(isinstance(tree, x509.DNSName) for tree in permitted):
+        excluded.insert(0, x509.DNSName(""))
+    return x509.NameConstraints(permitted, excluded or None)
+
+
+def _subtree(text: str) -> x509.DNSName | x509.IPAddress:
+    """`.example.internal` is accepted and means what `example.internal` does: itself and all below."""
+    try:
+        return x509.IPAddress(ipaddress.ip_network(text))
+    except ValueError:
+        pass
+    if "/" in text:
+        raise NameRefused(
+            "subtree-malformed", f"{text} is not a network.", "Write it as 10.0.0.0/8, without host bits."
+        )
+    return x509.DNSName(dns_name(text.removeprefix("."), wildcard=False))

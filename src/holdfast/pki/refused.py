@@ -1,4 +1,4 @@
-"""What this folder refuses: each refusal has a class for who must act, a code for programs, a sentence for people."""
+"""The refusals of this folder: each has a class for its subject, a code for programs, and a sentence for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from holdfast.errors import UserError
 
 
 class PkiRefused(UserError):
-    """The sentence says what is wrong; `code` names the rule, and is stable: programs and the docs refer to it."""
+    """The sentence explains the refusal; `code` names the rule, and is stable: programs and the docs refer to it."""
 
     def __init__(self, code: str, problem: str, hint: str = "") -> None:
         super().__init__(problem)
@@ -30,8 +30,8 @@ class ChainRefused(PkiRefused):
     """Certificates that cannot be read, or do not belong together."""
 
 
-class IssuerRefused(PkiRefused):
-    """An issuer that must not sign, or must not sign this."""
+class MustNotSign(PkiRefused):
+    """A CA that must not sign, or must not sign this certificate."""
 
     status = 500
 

@@ -1,4 +1,4 @@
-"""A root that is brought out of its safe: it signs the next intermediate, or a list of those that are revoked."""
+"""A root that is brought out of its safe: it signs the next intermediate, or a CRL of the revoked ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Final
 
 from cryptography import x509
 
-from holdfast.pki import bundle, crl, keys
-from holdfast.pki.aside import aside
+from holdfast.core.revocation_reason import RevocationReason
+from holdfast.pki import chain, crl, keys
 from holdfast.pki.ceremony import (
     INTERMEDIATE,
     INTERMEDIATE_KEY,
     MIN_PASSPHRASE,
     TRANSCRIPT,
-    Plan,
+    CeremonyPlan,
     certify_again,
     make_intermediate,
     organization_of,
@@ -25,11 +25,10 @@ from holdfast.pki.ceremony import (
     write_new,
 )
 from holdfast.pki.chain import parse_bundle
-from holdfast.pki.crl import Reason
-from holdfast.pki.issuer import Issuer, is_self_signed
+from holdfast.pki.in_thread import aside
 from holdfast.pki.keys import PrivateKey
 from holdfast.pki.refused import ChainRefused, PkiRefused, SignerRefused
-from holdfast.pki.signer import KeySigner
+from holdfast.pki.signing import KeySigner, SigningCertificate, is_self_signed
 from holdfast.ports import Files, Random
 from holdfast.secret import Secret
 
@@ -49,7 +48,7 @@ class Root:
 
 
 async def open_root(certificate: bytes, key: bytes, passphrase: Secret[str]) -> Root:
-    """Refuses what is no root, and a key that is another's."""
+    """Refuses a certificate that is no root, and a key that does not belong to it."""
     [root, *others] = parse_bundle(certificate)
     if others or not is_self_signed(root):
         raise ChainRefused("chain-no-root", "This is not the certificate of a root alone.")
@@ -69,20 +68,20 @@ class Next:
 
 async def next_intermediate(
     root: Root,
-    plan: Plan,
+    plan: CeremonyPlan,
     passphrase: Secret[str],
     *,
     now: datetime,
     random: Random,
     like: x509.Certificate | None = None,
 ) -> Next:
-    """A weak passphrase is refused before anything is made. `like` is the one of before: what it may not, this may not.
+    """A weak passphrase is refused first. `like` is the earlier intermediate, whose constraints are kept.
 
-    Its name has a mark of its key: here nobody knows which names were given before.
+    Its name has a mark of its key, because the names given before are not known here.
     """
     if len(passphrase.reveal()) < MIN_PASSPHRASE:
         raise PkiRefused("pki-passphrase", f"A passphrase has at least {MIN_PASSPHRASE} characters.")
-    constraints = None if like is None else Issuer(id="", certificate=like).constraints
+    constraints = None if like is None else SigningCertificate(id="", certificate=like).constraints
     certificate, key = await make_intermediate(
         plan, root.certificate, root.key, now=now, random=random, taken=None, constraints=constraints
     )
@@ -98,13 +97,13 @@ def certified_again(
 
 
 def save(files: Files, folder: Path, made: Next, transcript: str) -> None:
-    """Write the certificate, the key and what was done, none over another."""
+    """Write the certificate, the key and the transcript, none over another file."""
     write_new(
         files,
         folder,
         {
             INTERMEDIATE_KEY: made.key_pem,
-            INTERMEDIATE: bundle.certificates_pem([made.certificate]),
+            INTERMEDIATE: chain.certificates_pem([made.certificate]),
             TRANSCRIPT: transcript.encode(),
         },
     )
@@ -118,12 +117,12 @@ def revocation_list(
     now: datetime,
     life: timedelta,
 ) -> bytes:
-    """The root's own list, in DER: for whoever checks intermediates. `number` must grow from list to list."""
+    """The root's own CRL, in DER, for clients that check intermediates. `number` must grow from CRL to CRL."""
     if not CRL_LIFE[0] <= life <= CRL_LIFE[1]:
         least, most = (each.days for each in CRL_LIFE)
         raise SignerRefused("crl-days", f"A root's list is good for {least} to {most} days.")
     return crl.sign(
-        Issuer(id="root", certificate=root.certificate),
+        SigningCertificate(id="root", certificate=root.certificate),
         KeySigner(root.key),
         number=number,
         this_update=now,
@@ -133,16 +132,16 @@ def revocation_list(
     )
 
 
-def entry(serial: int, at: datetime, reason: Reason) -> x509.RevokedCertificate:
+def entry(serial: int, at: datetime, reason: RevocationReason) -> x509.RevokedCertificate:
     """An intermediate that is revoked; of a CA it is said that the CA is compromised, not a key (RFC 5280 §5.3.1)."""
     builder = x509.RevokedCertificateBuilder(serial).revocation_date(at.astimezone(UTC).replace(microsecond=0))
-    flag = x509.ReasonFlags.ca_compromise if reason is Reason.KEY_COMPROMISE else crl.FLAGS.get(reason)
+    flag = x509.ReasonFlags.ca_compromise if reason is RevocationReason.KEY_COMPROMISE else crl.FLAGS.get(reason)
     return (builder if flag is None else builder.add_extension(x509.CRLReason(flag), critical=False)).build()
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What an earlier list of a root said, which the next one goes on saying."""
+    """The entries of a root's earlier CRL, which the next CRL repeats."""
 
     number: int
     entries: tuple[x509.RevokedCertificate, ...]
@@ -152,7 +151,7 @@ class Listed:
 
 
 def read_list(content: bytes, root: x509.Certificate) -> Listed:
-    """A list of this root, in DER or PEM."""
+    """A CRL of this root, in DER or PEM."""
     try:
         parse = x509.load_pem_x509_crl if content.startswith(b"-----") else x509.load_der_x509_crl
         found = parse(content)

@@ -1,1 +1,1 @@
-"""Proofs that we publish for CAs to find: base.py is the contract, then a file for each way."""
+"""Solvers publish challenge responses for CAs to find: base.py is the contract, then a file for each way."""

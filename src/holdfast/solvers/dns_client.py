@@ -1,4 +1,4 @@
-"""Questions to name servers that no validator asks: who serves a zone, what a name stands for, one server's view."""
+"""DNS questions of solvers: the servers of a zone, the target of an alias, and one server's view of a record."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DnsClient:
     # ── What they mean ──
 
     async def target(self, name: str) -> str:
-        """Where the aliases of a name lead: a proof may be delegated to a zone that we can change (CNAME)."""
+        """Where the aliases of a name lead: _acme-challenge may be delegated to a zone that we can change (CNAME)."""
         seen = [name]
         while (alias := _first(await self.ask(seen[-1], "CNAME"), seen[-1], "CNAME")) is not None:
             if len(seen) > _MOST_ALIASES:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
+from pydantic import Field
+
+from holdfast.core.kind import Kind
 from holdfast.errors import TryLater
 from holdfast.ports import Files
 from holdfast.solvers.base import not_now
-from holdfast.solvers.dns_record import Record
+from holdfast.solvers.dns_record import DnsSolver, TxtRecord
+from holdfast.solvers.kind import DnsSettings, SolverKind, SolverParts
 
 RUN_FOR: Final = 120.0
 
@@ -31,13 +35,13 @@ class Hook:
         self._argv = tuple(argv)
         self._run_for = run_for
 
-    async def add(self, record: Record) -> None:
+    async def add(self, record: TxtRecord) -> None:
         await self._run("add", record)
 
-    async def remove(self, record: Record) -> None:
+    async def remove(self, record: TxtRecord) -> None:
         await self._run("remove", record)
 
-    async def _run(self, action: Literal["add", "remove"], record: Record) -> None:
+    async def _run(self, action: Literal["add", "remove"], record: TxtRecord) -> None:
         told = {"action": action, "name": record.name, "value": record.value, "zone": record.zone}
         argv = [*self._argv, action, record.name, record.value]
         try:
@@ -53,3 +57,22 @@ class Hook:
             raise not_now(
                 f"The hook {self._argv[0]} ended with {code} ({action} {record.name}); run it by hand to see why."
             )
+
+
+class HookSettings(DnsSettings):
+    argv: tuple[Annotated[str, Field(strict=True)], ...] = Field(
+        min_length=1, description="A program, and its words.", examples=[["/usr/local/bin/dns-hook", "--zone"]]
+    )
+
+
+def _make(settings: HookSettings, parts: SolverParts) -> DnsSolver:
+    return settings.solver(parts, Hook(parts.files, settings.argv))
+
+
+DNS_HOOK: Final[SolverKind[HookSettings]] = Kind(
+    name="dns-hook",
+    summary="dns-01, by a program of the operator's.",
+    settings=HookSettings,
+    limits=None,
+    make=_make,
+)

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pydantic import Field
+
+from holdfast.core.kind import Kind
 from holdfast.errors import TryLater
+from holdfast.kind_settings import Number, Text
 from holdfast.ports import Files
 from holdfast.secret import Secret
 from holdfast.solvers.base import never, not_now
-from holdfast.solvers.dns_record import Record
+from holdfast.solvers.dns_record import DnsSolver, TxtRecord
+from holdfast.solvers.kind import DnsSettings, SolverKind, SolverParts
 
 RUN_FOR: Final = 120.0
 REQUIREMENT: Final = "dns-lexicon>=3.25"  # as in the extra
@@ -41,13 +46,13 @@ class Lexicon:
         self._python = python  # the interpreter that has dns-lexicon; mostly our own
         self._settings = settings
 
-    async def add(self, record: Record) -> None:
+    async def add(self, record: TxtRecord) -> None:
         await self._run("add", record)
 
-    async def remove(self, record: Record) -> None:
+    async def remove(self, record: TxtRecord) -> None:
         await self._run("remove", record)
 
-    async def _run(self, action: str, record: Record) -> None:
+    async def _run(self, action: str, record: TxtRecord) -> None:
         settings = self._settings
         told = {
             "action": action, "name": record.name, "value": record.value, "zone": record.zone, "ttl": settings.ttl,
@@ -80,3 +85,24 @@ class Lexicon:
             why = f"{provider}, by dns-lexicon, did not end in {run_for:g} s ({what}) and was stopped; is it reachable?"
             raise not_now(why) from None
         return output.decode("ascii", "replace").strip().rpartition("\n")[2]
+
+
+class DnsLexiconSettings(DnsSettings):
+    provider: Text = Field(description="As in `lexicon --help`: cloudflare, route53, …")
+    ttl: Number = Field(default=60, le=2**31 - 1, description="Seconds that records may be cached.")
+
+
+def _make(settings: DnsLexiconSettings, parts: SolverParts) -> DnsSolver:
+    told = LexiconSettings(provider=settings.provider, options=parts.credentials, ttl=settings.ttl)
+    return settings.solver(parts, Lexicon(parts.files, parts.python, told))
+
+
+DNS_LEXICON: Final[SolverKind[DnsLexiconSettings]] = Kind(
+    name="dns-lexicon",
+    summary="dns-01, at 80 and more DNS providers, by dns-lexicon (the extra dns).",
+    settings=DnsLexiconSettings,
+    any_credential=True,  # those that its provider wants
+    limits=None,
+    address="provider",
+    make=_make,
+)

@@ -27,14 +27,14 @@ def main() -> str:
     except ImportError:
         return "missing"
     lexicon.client.tldextract.TLDExtract = lambda **_: _split
-    wishes = {
+    settings = {
         "provider_name": told["provider"],
         "domain": told["zone"],
         "ttl": told["ttl"],
         told["provider"]: told["options"],
     }
     try:
-        with lexicon.client.Client(lexicon.config.ConfigResolver().with_dict(wishes)) as zone:
+        with lexicon.client.Client(lexicon.config.ConfigResolver().with_dict(settings)) as zone:
             if told["action"] == "add":
                 zone.create_record("TXT", told["name"], told["value"])
             else:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.core.acme import Identifier, permits
 from holdfast.core.finding import Finding, bad, note, ok
+from holdfast.core.own_ca.acme import Identifier, permits
 from holdfast.errors import Refused, TryLater
 from holdfast.ports import Clock, Net, NetProblem, Random
 from holdfast.solvers.dns_client import DnsClient, values
 from holdfast.validators import wire
 from holdfast.validators.check import Validator
 from holdfast.validators.resolver import DnsProblem, Resolver
-from holdfast.validators.verdict import Challenge, Valid, ValidationSettings
-from holdfast.validators.wire import Kind
+from holdfast.validators.verdict import ChallengeToCheck, Valid, ValidationSettings
+from holdfast.validators.wire import RecordKind
 
 DNS_PORT: Final = 53
 UNREACHED: Final = frozenset({"connection", "dns", "tls"})  # problems in which no web server answered
@@ -35,7 +35,7 @@ class Preflight:
     solvers: Sequence[Mapping[str, Any]] | None = None  # as configured; None: that is another machine's to know
 
     async def look(self, name: str) -> list[Finding]:
-        """Each look stands for itself: what one cannot see does not hide what another can."""
+        """Each check is made by itself: a failed one does not hide the result of another."""
         base = name.removeprefix("*.")
         solver = self._solver(name)
         checks: list[tuple[str, Callable[[str], Coroutine[Any, Any, Finding]]]] = [
@@ -50,20 +50,20 @@ class Preflight:
 
     # ── Which way ──
 
-    def _solver(self, name: str) -> Mapping[str, Any] | None:
-        """The first that fits, as the engine chooses; a wildcard is offered no other proof than dns-01."""
+    def _solver(self, name: str) -> Mapping[str, object] | None:
+        """The first that fits, as the engine chooses; a wildcard is offered no other challenge than dns-01."""
         wildcard, identifier = name.startswith("*."), Identifier("dns", name)
         for each in (*(self.solvers or ()), _SERVED):
             if permits(_patterns(each), identifier) and not (wildcard and _way(each) != "dns-01"):
                 return each
         return None
 
-    def _wanted(self, solver: Mapping[str, Any] | None, *, wildcard: bool) -> tuple[str, ...]:
+    def _wanted(self, solver: Mapping[str, object] | None, *, wildcard: bool) -> tuple[str, ...]:
         if self.solvers is None or solver is None:
             return ("dns-01", "caa") if wildcard else ("address", "http-01", "dns-01", "caa")
         return (*_LOOKS[_way(solver)], "caa")
 
-    def _by_whom(self, solver: Mapping[str, Any] | None) -> list[Finding]:
+    def _by_whom(self, solver: Mapping[str, object] | None) -> list[Finding]:
         if self.solvers is None:
             return []
         if solver is None:
@@ -73,7 +73,7 @@ class Preflight:
             ]
         return [ok("solver", f"{solver['kind']}: it is proved by {_way(solver)}")]
 
-    async def _safely(self, check: str, look: Callable[[str], Coroutine[Any, Any, Finding]], name: str) -> Finding:
+    async def _safely(self, check: str, look: Callable[[str], Awaitable[Finding]], name: str) -> Finding:
         try:
             async with asyncio.timeout(self.looks.timeout):
                 return await look(name)
@@ -91,9 +91,11 @@ class Preflight:
         return ok("address", ", ".join(str(each) for each in found))
 
     async def _web(self, name: str) -> Finding:
-        """With a token that nobody knows: it is enough that a web server answers where a proof would be."""
+        """With a random token: it is enough that a web server answers where a challenge response would be."""
         token = self.random.token(16).hex()
-        asked = Challenge(type="http-01", identifier_type="dns", identifier=name, token=token, thumbprint="preflight")
+        asked = ChallengeToCheck(
+            type="http-01", identifier_type="dns", identifier=name, token=token, thumbprint="preflight"
+        )
         verdict = await Validator(self.net, self.clock, self.random, self.looks).check(asked)
         if isinstance(verdict, Valid) or verdict.problem.type not in UNREACHED:
             where = ", then ".join(str(each) for each in _hops(verdict.evidence))
@@ -101,7 +103,7 @@ class Preflight:
         fix = f"Let port {self.looks.http_port} of {name} be reached, or prove it by dns-01 (keeping.solvers_file)."
         return bad("http-01", verdict.problem.detail, fix)
 
-    async def _zone(self, name: str, solver: Mapping[str, Any]) -> Finding:
+    async def _zone(self, name: str, solver: Mapping[str, object]) -> Finding:
         client = DnsClient(self.net, self.random, self.looks.resolvers)
         at = f"_acme-challenge.{name}"
         target = await client.target(at)
@@ -149,7 +151,7 @@ class Preflight:
     async def _issuers(self, place: str) -> set[str] | None:
         """Who may issue, by the records right there; None if there are none."""
         try:
-            answer = await self._resolver().ask(place, Kind.CAA)
+            answer = await self._resolver().ask(place, RecordKind.CAA)
         except DnsProblem as why:
             if why.kind != "nxdomain":
                 raise
@@ -166,11 +168,11 @@ class Preflight:
 _ITS_WORD: Final = "Nothing has to be done, if every name server of the zone has it soon after it is written."
 
 
-def _way(solver: Mapping[str, Any]) -> str:
+def _way(solver: Mapping[str, object]) -> str:
     return _WAYS.get(str(solver.get("kind")), "dns-01")
 
 
-def _patterns(solver: Mapping[str, Any]) -> list[str]:
+def _patterns(solver: Mapping[str, object]) -> list[str]:
     names = solver.get("names")
     return [str(each) for each in names] if isinstance(names, list) else []
 

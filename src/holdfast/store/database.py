@@ -21,15 +21,21 @@ from typing import Any, Final, Protocol, TypeVar
 from holdfast.core.backoff import CONFLICT
 from holdfast.errors import Duplicate, OutcomeUnknown, StoreUnavailable, TxConflict
 from holdfast.ports import Clock, Points
-from holdfast.store import alerts, journal, owed_jobs
-from holdfast.store.marks import Apart, Brief, Relaxed
+from holdfast.store import journal
+from holdfast.store.marks import Autocommit, Inline, NoFsync
 from holdfast.store.tx import Session, Tx
+from holdfast.store.work import jobs
 
 T = TypeVar("T")
 
 GROUP: Final = 64  # writes committed together at most
 CONFLICT_TRIES: Final = 12
 NOTIFY_AFTER: Final = 0.02  # seconds; wake-ups of other replicas are gathered, because NOTIFY serialises commits
+
+
+# Runs inside a transaction after its functions and before its jobs and journal are written. It may write more; if it
+# raises, the transaction is rolled back. Like every transaction function it may run more than once.
+BeforeCommit = Callable[[Tx], None]
 
 
 class Store(Protocol):
@@ -42,13 +48,13 @@ class Store(Protocol):
 
 
 class Engine(Protocol):
-    """What differs between SQLite and PostgreSQL."""
+    """The differences between SQLite and PostgreSQL."""
 
     name: str
     writers: int
     readers: int
     near: bool  # in this process: a few rows are read sooner than another thread is reached
-    shared: bool  # other processes may use it too, and want to be told of new work
+    shared: bool  # other processes may use it too, and are notified of new work
 
     def connect(self, *, write: bool, deadline: float) -> EngineSession: ...
     def listen(self, heard: Callable[[], None]) -> None: ...
@@ -90,7 +96,7 @@ class Wake:
 
 
 class Retrying:
-    """The half of a store that is the same everywhere: what to do when an attempt did not go through."""
+    """Retries a transaction that did not go through; shared by every store."""
 
     def __init__(self, clock: Clock, deadline: timedelta) -> None:
         self._clock = clock
@@ -126,7 +132,7 @@ class Retrying:
 
 
 def _nothing(tx: Tx) -> None:
-    """Nobody listens."""
+    """The default listener of commits."""
 
 
 class _State(Enum):
@@ -158,7 +164,7 @@ class _Stale(StoreUnavailable):
 
 
 class _Inbox:
-    """The calls that wait for a thread. Behind the last of them stands None, once it is closed."""
+    """The calls that wait for a thread. Once closed, the last entry is None."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -199,9 +205,11 @@ class Database(Retrying):
         clock: Clock,
         points: Points,
         deadline: timedelta,
+        before_commit: BeforeCommit,
         committed: Callable[[Tx], None] = _nothing,
     ) -> None:
         super().__init__(clock, deadline)
+        self._before_commit = before_commit
         self._committed = committed  # hears of durable commits, on the writers' threads
         self.engine = engine
         self.wake = Wake()
@@ -223,7 +231,7 @@ class Database(Retrying):
 
     async def read(self, fn: Callable[[Tx], T]) -> T:
         """Run a function in a read-only transaction with one consistent view."""
-        near = self.engine.near and isinstance(fn, Brief)
+        near = self.engine.near and isinstance(fn, Inline)
         result: T = self._glance(fn) if near else await self._call(self._reads, fn, self._deadline)
         return result
 
@@ -234,7 +242,7 @@ class Database(Retrying):
         return fn(Tx(self._near))
 
     async def _attempt(self, fn: Callable[[Tx], T], deadline: float) -> T:
-        apart = self.engine.shared and isinstance(fn, Apart)  # no reason to wait for the commits of others
+        apart = self.engine.shared and isinstance(fn, Autocommit)  # no reason to wait for the commits of others
         result: T = await self._call(self._reads if apart else self._writes, fn, deadline)
         return result
 
@@ -291,7 +299,7 @@ class Database(Retrying):
 
         A caller that merely went away does not spoil the transaction for others that wait for it.
         """
-        with self._guard:  # for the abort, too: a moment later the session may work for somebody else
+        with self._guard:  # for the abort, too: a moment later the session may run another call
             certain = call.state is not _State.COMMITTING
             if certain:
                 call.state = _State.ABANDONED
@@ -348,7 +356,7 @@ class Database(Retrying):
                     except _Stale:  # the server was restarted while we were idle: nothing was asked of it yet
                         session = self._reconnect(session, write)
                         wakes = self._run(session, work, write)
-            except BaseException as error:  # no connection, or a harness that kills: nobody may wait for ever
+            except BaseException as error:  # no connection, or a harness that kills: no caller may wait for ever
                 for call in calls:
                     call.error = call.error or error
             self._hand_back(calls, wakes)
@@ -364,12 +372,12 @@ class Database(Retrying):
         try:
             self._loop.call_soon_threadsafe(self._deliver, calls, wakes)
         except RuntimeError:
-            return  # the loop has ended: nobody waits any more
+            return  # the event loop is closed
 
     def _run(self, session: EngineSession, calls: list[_Call], write: bool) -> bool:
         """Run a group in one transaction, or, if one of it fails, each alone. Every call gets its own true answer."""
         try:
-            if self.engine.shared and isinstance(calls[0].fn, Apart):
+            if self.engine.shared and isinstance(calls[0].fn, Autocommit):
                 return self._run_apart(session, calls[0])
             return self._transact(session, calls, write)
         except _Stale:
@@ -399,14 +407,14 @@ class Database(Retrying):
                     raise _Stale(str(error)) from error
                 raise
             tx = Tx(session)
-            durable = write and not all(isinstance(call.fn, Relaxed) for call in calls)
+            durable = write and not all(isinstance(call.fn, NoFsync) for call in calls)
             try:
                 if write and not durable:
                     session.relax()
                 for call in calls:
                     if call.state is not _State.ABANDONED:
                         call.result = call.fn(tx)
-                conclude(tx)
+                conclude(tx, self._before_commit)
                 if write:
                     self._points("store.before-commit")
                 self._enter_commit(calls)
@@ -423,7 +431,7 @@ class Database(Retrying):
     def _run_apart(self, session: EngineSession, call: _Call) -> bool:
         """Without a transaction: each statement is done once it was run."""
         with self._using(session, [call]):
-            if not isinstance(call.fn, Brief):
+            if not isinstance(call.fn, Inline):
                 self._enter_commit([call])  # from here on it may have happened
             try:
                 call.result = call.fn(Tx(session))
@@ -435,7 +443,7 @@ class Database(Retrying):
 
     @contextmanager
     def _using(self, session: EngineSession, calls: list[_Call]) -> Iterator[None]:
-        """While these calls run, whoever gives one up can cut the session off."""
+        """While these calls run, a caller that gives one up can abort the session."""
         with self._guard:
             for call in calls:
                 call.session, call.group = session, calls
@@ -459,10 +467,10 @@ class Database(Retrying):
                 call.state = _State.COMMITTING
 
 
-def conclude(tx: Tx) -> None:
-    """What a transaction owes is written last: to people, its jobs, its journal, whose lock comes after all others."""
-    alerts.route(tx)
-    owed_jobs.pay(tx)
+def conclude(tx: Tx, before_commit: BeforeCommit) -> None:
+    """End a transaction: the hook, then its jobs, then its journal, whose lock must be taken after all others."""
+    before_commit(tx)
+    jobs.insert_owed(tx)
     journal.seal(tx)
 
 
@@ -471,7 +479,7 @@ def _NOTIFY(tx: Tx) -> None:  # noqa: N802 - a marker, compared by identity
 
 
 def forget_keys(tx: Tx, before: datetime) -> int:
-    """Keys of writes that nobody repeats any more."""
+    """Delete old keys of writes, which no client repeats any more."""
     return tx.run("DELETE FROM write_keys WHERE at < :before", before=before)
 
 
@@ -487,7 +495,7 @@ def _once(fn: Callable[[Tx], T], key: str) -> Callable[[Tx], T]:
             key=key,
             result=result,
         )
-        first: T = json.loads(result)  # what a repetition would get, so that nobody relies on more
+        first: T = json.loads(result)  # the same value that a repetition gets
         return first
 
     return keyed

@@ -8,16 +8,17 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
+from holdfast.core.access import Approval
 from holdfast.core.certificate import Certificate
-from holdfast.core.chain import Entry
-from holdfast.core.inventory import AuditFilter, Filter, Sort
+from holdfast.core.inventory import AuditFilter, InventoryFilter, Sort
 from holdfast.core.issuance import Issuance
-from holdfast.store import approvals, certificates, issuances, jobs
-from holdfast.store.approvals import Approval
-from holdfast.store.jobs import Job
+from holdfast.core.journal import AuditRow
+from holdfast.core.work.job import Job
+from holdfast.store import access, certificates, issuances
 from holdfast.store.tx import Tx, to_micros, value_list
+from holdfast.store.work import jobs
 
-Place = tuple[Any, ...]  # where a page ended: the values of the columns that it is sorted by
+PagePosition = tuple[Any, ...]  # where a page ended: the values of the columns that it is sorted by
 _OVER: Final = "('issued', 'failed', 'cancelled')"
 
 
@@ -27,7 +28,9 @@ _OVER: Final = "('issued', 'failed', 'cancelled')"
 NEVER: Final = 1 << 62  # the place of those that have no end yet: after all others
 
 
-def find(tx: Tx, wanted: Filter, *, sort: Sort = "name", after: Place | None = None, limit: int) -> list[Certificate]:
+def find(
+    tx: Tx, wanted: InventoryFilter, *, sort: Sort = "name", after: PagePosition | None = None, limit: int
+) -> list[Certificate]:
     """One page."""
     if sort == "expires":
         return _by_end(tx, wanted, after or (0, ""), limit)
@@ -35,7 +38,7 @@ def find(tx: Tx, wanted: Filter, *, sort: Sort = "name", after: Place | None = N
     return _page(tx, source, by, clauses, values, after, limit)
 
 
-def _by_end(tx: Tx, wanted: Filter, after: Place, limit: int) -> list[Certificate]:
+def _by_end(tx: Tx, wanted: InventoryFilter, after: PagePosition, limit: int) -> list[Certificate]:
     clauses, values = clauses_of(wanted)
     found = list[Certificate]()
     if after[0] < NEVER:
@@ -50,22 +53,22 @@ def _by_end(tx: Tx, wanted: Filter, after: Place, limit: int) -> list[Certificat
 
 
 def _page(
-    tx: Tx, source: str, by: str, clauses: list[str], values: dict[str, Any], after: Place | None, limit: int
+    tx: Tx, source: str, by: str, clauses: list[str], values: dict[str, object], after: PagePosition | None, limit: int
 ) -> list[Certificate]:  # fmt: skip
     """In the order of an index, so that a page ends when it is full."""
     if after is not None:
         places = {f"after_{number}": value for number, value in enumerate(after)}
         clauses, values = [*clauses, f"({by}) > (:{', :'.join(places)})"], values | places
-    columns = ", ".join(f"certificates.{name.strip()}" for name in certificates.COLUMNS.split(","))
+    columns = certificates.TABLE.of("certificates")
     rows = tx.rows(
         f"SELECT {columns} FROM {source} WHERE {' AND '.join(clauses)} ORDER BY {by} LIMIT :limit",
         limit=limit,
         **values,
     )
-    return [certificates.from_row(row) for row in rows]
+    return [certificates.TABLE.read(row) for row in rows]
 
 
-def _by_name(wanted: Filter) -> tuple[str, str, list[str], dict[str, Any]]:
+def _by_name(wanted: InventoryFilter) -> tuple[str, str, list[str], dict[str, object]]:
     """From where, in which order, and which."""
     if wanted.text is None:
         return "certificates", "certificates.name, certificates.id", *clauses_of(wanted)
@@ -82,7 +85,7 @@ _FOUND_FIRST: Final = """found.text = (SELECT MIN(other.text) FROM certificate_n
                                     AND other.text LIKE :text ESCAPE '!')"""
 
 
-def count(tx: Tx, wanted: Filter) -> int:
+def count(tx: Tx, wanted: InventoryFilter) -> int:
     clauses, values = clauses_of(wanted)
     rows = tx.rows(f"SELECT COUNT(*) AS n FROM certificates WHERE {' AND '.join(clauses)}", **values)
     return int(rows[0]["n"])
@@ -91,8 +94,8 @@ def count(tx: Tx, wanted: Filter) -> int:
 IN_USE: Final = "certificates.state <> 'archived'"  # to the letter as the partial indexes have it
 
 
-def clauses_of(wanted: Filter) -> tuple[list[str], dict[str, Any]]:
-    clauses, values = list[str](), dict[str, Any]()
+def clauses_of(wanted: InventoryFilter) -> tuple[list[str], dict[str, object]]:
+    clauses, values = list[str](), dict[str, object]()
     if wanted.whatever_state:
         clauses.append("TRUE")
     elif wanted.state != "archived":
@@ -141,9 +144,10 @@ def under_way(tx: Tx, ids: Sequence[str]) -> dict[str, Issuance]:
         return {}
     text, values = value_list([(each,) for each in ids])
     rows = tx.rows(
-        f"SELECT {issuances.COLUMNS} FROM issuances WHERE certificate IN ({text}) AND state NOT IN {_OVER}", **values
+        f"SELECT {issuances.TABLE.columns} FROM issuances WHERE certificate IN ({text}) AND state NOT IN {_OVER}",
+        **values,
     )
-    return {row["certificate"]: issuances.from_row(row) for row in rows}
+    return {row["certificate"]: issuances.TABLE.read(row) for row in rows}
 
 
 def jobs_of(tx: Tx, kind: str, subjects: Sequence[str]) -> dict[str, Job]:
@@ -157,18 +161,18 @@ def _jobs(tx: Tx, kind: str, subjects: Sequence[str], which: str) -> dict[str, J
         return {}
     text, values = value_list([(each,) for each in subjects])
     rows = tx.rows(
-        f"SELECT {jobs.COLUMNS} FROM jobs WHERE kind = :kind AND subject IN ({text}) AND {which} ORDER BY due_at",
+        f"SELECT {jobs.TABLE.columns} FROM jobs WHERE kind = :kind AND subject IN ({text}) AND {which} ORDER BY due_at",
         kind=kind,
         **values,
     )
-    return {row["subject"]: jobs.from_row(row) for row in rows}
+    return {row["subject"]: jobs.TABLE.read(row) for row in rows}
 
 
 # ── Attempts, jobs, audit ──
 
 
 def attempts(
-    tx: Tx, *, certificate: str | None = None, state: str | None = None, after: Place | None = None, limit: int
+    tx: Tx, *, certificate: str | None = None, state: str | None = None, after: PagePosition | None = None, limit: int
 ) -> list[Issuance]:
     """The newest first."""
     clauses, values = _equal(certificate=certificate, state=state)
@@ -176,15 +180,15 @@ def attempts(
         clauses.append("(started_at, id) < (:after_0, :after_1)")
         values |= {"after_0": after[0], "after_1": after[1]}
     rows = tx.rows(
-        f"""SELECT {issuances.COLUMNS} FROM issuances {_where(clauses)}
+        f"""SELECT {issuances.TABLE.columns} FROM issuances {_where(clauses)}
              ORDER BY started_at DESC, id DESC LIMIT :limit""",
         limit=limit,
         **values,
     )
-    return [issuances.from_row(row) for row in rows]
+    return [issuances.TABLE.read(row) for row in rows]
 
 
-def place_of_attempt(issuance: Issuance) -> Place:
+def place_of_attempt(issuance: Issuance) -> PagePosition:
     return (to_micros(issuance.started_at), issuance.id)
 
 
@@ -197,18 +201,20 @@ def job_page(tx: Tx, *, kind: str | None = None, state: str | None = None, after
     """In the order in which they were made."""
     clauses, values = _equal(kind=kind, state=state)
     rows = tx.rows(
-        f"SELECT {jobs.COLUMNS} FROM jobs {_where([*clauses, 'id > :after'])} ORDER BY id LIMIT :limit",
+        f"SELECT {jobs.TABLE.columns} FROM jobs {_where([*clauses, 'id > :after'])} ORDER BY id LIMIT :limit",
         after=after,
         limit=limit,
         **values,
     )
-    return [jobs.from_row(row) for row in rows]
+    return [jobs.TABLE.read(row) for row in rows]
 
 
-def approval_page(tx: Tx, seen: Filter, *, state: str, after: Place | None = None, limit: int) -> list[Approval]:
-    """Of certificates that somebody may see: pending ones by how pressing they are, decided ones the last first."""
+def approval_page(
+    tx: Tx, seen: InventoryFilter, *, state: str, after: PagePosition | None = None, limit: int
+) -> list[Approval]:
+    """Approvals of visible certificates: pending ones by urgency, decided ones the last first."""
     clauses, values = clauses_of(seen)
-    columns = ", ".join(f"approvals.{name.strip()}" for name in approvals.COLUMNS.split(","))
+    columns = access.APPROVALS.of("approvals")
     pending = state == "pending"
     by = "approvals.expires_at, approvals.id" if pending else "approvals.decided_at DESC, approvals.id DESC"
     if after is not None:
@@ -221,16 +227,16 @@ def approval_page(tx: Tx, seen: Filter, *, state: str, after: Place | None = Non
         limit=limit,
         **values,
     )
-    return [approvals.from_row(row) for row in rows]
+    return [access.APPROVALS.read(row) for row in rows]
 
 
-def place_of_approval(approval: Approval) -> Place:
+def place_of_approval(approval: Approval) -> PagePosition:
     return (to_micros(approval.decided_at or approval.expires_at), approval.id)
 
 
 def audit_page(
     tx: Tx, wanted: AuditFilter, *, before: int | None = None, after: int | None = None, limit: int
-) -> list[Entry]:
+) -> list[AuditRow]:
     """The newest first; or, after a number, the oldest first."""
     clauses, values = _equal(actor=wanted.actor, action=wanted.action, subject=wanted.subject)
     bounds = {"at >= :since": wanted.since, "at < :until": wanted.until, "seq < :before": before, "seq > :after": after}
@@ -244,10 +250,10 @@ def audit_page(
         limit=limit,
         **values,
     )
-    return [Entry(**row) for row in rows]
+    return [AuditRow(**row) for row in rows]
 
 
-def _equal(**columns: str | None) -> tuple[list[str], dict[str, Any]]:
+def _equal(**columns: str | None) -> tuple[list[str], dict[str, object]]:
     given = {name: value for name, value in columns.items() if value is not None}
     return [f"{name} = :{name}" for name in given], dict(given)
 

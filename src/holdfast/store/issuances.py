@@ -1,4 +1,4 @@
-"""Issuances: each attempt, step by step; every write compares the version that its writer read."""
+"""Issuances, step by step, and the challenge responses that this server shows; a write compares the version it read."""
 
 from __future__ import annotations
 
@@ -6,35 +6,28 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
-from operator import attrgetter
-from typing import Any, Final
+from typing import Final
 
-from holdfast.core.acme import Identifier
 from holdfast.core.changed import changed
-from holdfast.core.issuance import Issuance, State
-from holdfast.core.job import Claim
+from holdfast.core.issuance import Issuance
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.work.job import Claim
 from holdfast.errors import TxConflict
-from holdfast.store.certificates import identifiers_of, identifiers_text
-from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
+from holdfast.store.rows import Codec, Table, identifiers_of
+from holdfast.store.tx import Tx, value_list
 
 PAGE: Final = 200
-COLUMNS = """id, certificate, generation, state, version, issuer, cause, urgent, identifiers, key_secret, csr, asked_at,
-              ref, uncertain_since, maybe_twice, withdrawal, proofs, replaces, failures, polls, polled_since,
-              requested_by, started_at, ended_at, error, reason"""
-_NAMES: Final = tuple(name.strip() for name in COLUMNS.split(","))
-_INSERT: Final = f"INSERT INTO issuances ({COLUMNS}) VALUES ({', '.join(f':{name}' for name in _NAMES)})"
 _BY: Final = "AND EXISTS (SELECT 1 FROM jobs WHERE jobs.id = :job AND fence = :fence AND jobs.state = 'running')"
-_read: Final = attrgetter(*_NAMES)
-_WRITTEN_OUT: Final = frozenset({"identifiers", "ref", "proofs", "error"})
 _OVER: Final = "('issued', 'failed', 'cancelled')"
+TABLE: Final = Table(Issuance, "issuances", codecs={"error": Codec(lambda text: storable(text))})
 
 
 def insert(tx: Tx, issuance: Issuance) -> bool:
     """Begin one; False if another is under way for the same certificate."""
-    return tx.run(f"{_INSERT} ON CONFLICT DO NOTHING", **_values(issuance)) == 1
+    return tx.run(f"{TABLE.insert} ON CONFLICT DO NOTHING", **TABLE.values(issuance)) == 1
 
 
-def save(tx: Tx, before: Issuance, *, by: Claim | None = None, **changes: Any) -> Issuance:
+def save(tx: Tx, before: Issuance, *, by: Claim | None = None, **changes: object) -> Issuance:
     """Write a step; TxConflict if another worker, or a person, was faster. `by`: or if this claim is over.
 
     What stays as it was is not written: each column that is named costs the upkeep of its indexes.
@@ -48,7 +41,7 @@ def save(tx: Tx, before: Issuance, *, by: Claim | None = None, **changes: Any) -
         id=before.id,
         version=version,
         **guard,
-        **{name: _stored(name, value) for name, value in new.items()},
+        **TABLE.changes(new),
     )
     if not written:
         raise TxConflict(f"issuance {before.id} was changed meanwhile")
@@ -62,8 +55,10 @@ def _update(names: tuple[str, ...], *, guarded: bool) -> str:
 
 
 def get(tx: Tx, issuance: str, *, lock: bool = False) -> Issuance | None:
-    row = tx.row(f"SELECT {COLUMNS} FROM issuances WHERE id = :id {'/* FOR UPDATE */' if lock else ''}", id=issuance)
-    return None if row is None else from_row(row)
+    row = tx.row(
+        f"SELECT {TABLE.columns} FROM issuances WHERE id = :id {'/* FOR UPDATE */' if lock else ''}", id=issuance
+    )
+    return None if row is None else TABLE.read(row)
 
 
 def as_it_is(tx: Tx, known: Issuance) -> Issuance | None:
@@ -72,47 +67,51 @@ def as_it_is(tx: Tx, known: Issuance) -> Issuance | None:
     return None if row is None else known if row["version"] == known.version else get(tx, known.id, lock=True)
 
 
-def order_of(tx: Tx, issuance: str) -> tuple[Mapping[str, Any] | None, tuple[Identifier, ...]] | None:
+def order_of(tx: Tx, issuance: str) -> tuple[Mapping[str, object] | None, tuple[Identifier, ...]] | None:
     """What an attempt left of its order, and for which names."""
     row = tx.row("SELECT ref, identifiers FROM issuances WHERE id = :id", id=issuance)
-    return None if row is None else (_ref(row["ref"]), identifiers_of(row["identifiers"]))
+    return (
+        None
+        if row is None
+        else (None if row["ref"] is None else json.loads(row["ref"]), identifiers_of(row["identifiers"]))
+    )
 
 
 def under_way(tx: Tx, certificate: str) -> Issuance | None:
     row = tx.row(
-        f"SELECT {COLUMNS} FROM issuances WHERE certificate = :certificate AND state NOT IN {_OVER}",
+        f"SELECT {TABLE.columns} FROM issuances WHERE certificate = :certificate AND state NOT IN {_OVER}",
         certificate=certificate,
     )
-    return None if row is None else from_row(row)
+    return None if row is None else TABLE.read(row)
 
 
 def under_way_at(tx: Tx, certificate: str, at: datetime) -> Issuance | None:
     """The one that was begun by then, and not over."""
     row = tx.row(
-        f"""SELECT {COLUMNS} FROM issuances
+        f"""SELECT {TABLE.columns} FROM issuances
              WHERE certificate = :certificate AND started_at <= :at AND (ended_at IS NULL OR ended_at > :at)
              ORDER BY started_at DESC, id DESC LIMIT 1""",
         certificate=certificate,
         at=at,
     )
-    return None if row is None else from_row(row)
+    return None if row is None else TABLE.read(row)
 
 
 def of(tx: Tx, certificate: str, limit: int = 50) -> list[Issuance]:
     """The newest first."""
     rows = tx.rows(
-        f"""SELECT {COLUMNS} FROM issuances WHERE certificate = :certificate
+        f"""SELECT {TABLE.columns} FROM issuances WHERE certificate = :certificate
              ORDER BY started_at DESC, id DESC LIMIT :limit""",
         certificate=certificate,
         limit=limit,
     )
-    return [from_row(row) for row in rows]
+    return [TABLE.read(row) for row in rows]
 
 
 def without_job(tx: Tx, kind: str, limit: int = PAGE) -> list[tuple[Issuance, bool]]:
     """Those under way that no live job works on, and whether a dead one tells that it was given up."""
     rows = tx.rows(
-        f"""SELECT {COLUMNS}, EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = issuances.id)
+        f"""SELECT {TABLE.columns}, EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = issuances.id)
                    AS has_dead_job
               FROM issuances
              WHERE state NOT IN {_OVER} AND state <> 'awaiting_approval'
@@ -122,7 +121,7 @@ def without_job(tx: Tx, kind: str, limit: int = PAGE) -> list[tuple[Issuance, bo
         kind=kind,
         limit=limit,
     )
-    return [(from_row(row), bool(row["has_dead_job"])) for row in rows]
+    return [(TABLE.read(row), bool(row["has_dead_job"])) for row in rows]
 
 
 def uses_key(tx: Tx, secret: str) -> bool:
@@ -155,7 +154,7 @@ def forget_old(tx: Tx, before: datetime, limit: int = PAGE) -> list[str | None]:
 # ── Orders at CAs that issue later ──
 
 
-def is_under_way(tx: Tx, issuer: str, ref: Mapping[str, Any]) -> bool:
+def is_under_way(tx: Tx, issuer: str, ref: Mapping[str, object]) -> bool:
     """Whether an attempt that is not over has this order."""
     row = tx.row(
         f"SELECT 1 AS found FROM issuances WHERE issuer = :issuer AND ref = :ref AND state NOT IN {_OVER} LIMIT 1",
@@ -211,7 +210,7 @@ def to_withdraw_without_job(tx: Tx, kind: str, limit: int = PAGE) -> dict[str, s
 
 
 def is_new_word(tx: Tx, issuer: str, word: str) -> bool:
-    """Whether nobody has told of this word of a CA yet; from now on somebody has."""
+    """Whether this word of a CA is new; it is recorded as known from now on."""
     return bool(
         tx.run(
             """INSERT INTO issuer_words (issuer, word, seen_at) VALUES (:issuer, :word, now_us())
@@ -231,62 +230,57 @@ def has_word(tx: Tx, issuer: str, word: str) -> bool:
     return row is not None
 
 
-def _values(issuance: Issuance) -> dict[str, Any]:
-    return {name: _stored(name, value) for name, value in zip(_NAMES, _read(issuance), strict=True)}
-
-
-def _stored(name: str, value: Any) -> Any:
-    """A field as its column holds it."""
-    if value is None or name not in _WRITTEN_OUT:
-        return value
-    match name:
-        case "identifiers":
-            return identifiers_text(value)
-        case "ref":
-            return json.dumps(value)
-        case "proofs":
-            return json.dumps(list(value))
-        case "error":
-            return storable(value)
-    raise AssertionError(f"{name} is not written out")
-
-
 def storable(error: str) -> str:
     """Without what a database refuses: a remote's words must not cost the answer."""
     return error[:2000].replace("\0", "\ufffd").encode(errors="replace").decode()
 
 
-def from_row(row: Row) -> Issuance:
-    return Issuance(
-        id=row["id"],
-        certificate=row["certificate"],
-        generation=row["generation"],
-        state=State(row["state"]),
-        version=row["version"],
-        issuer=row["issuer"],
-        cause=row["cause"],
-        urgent=bool(row["urgent"]),
-        identifiers=identifiers_of(row["identifiers"]),
-        key_secret=row["key_secret"],
-        csr=None if row["csr"] is None else bytes(row["csr"]),
-        asked_at=instant(row["asked_at"]),
-        ref=_ref(row["ref"]),
-        uncertain_since=instant(row["uncertain_since"]),
-        maybe_twice=bool(row["maybe_twice"]),
-        withdrawal=row["withdrawal"],
-        proofs=() if row["proofs"] == "[]" else tuple(json.loads(row["proofs"])),
-        replaces=row["replaces"],
-        failures=row["failures"],
-        polls=row["polls"],
-        polled_since=instant(row["polled_since"]),
-        requested_by=row["requested_by"],
-        started_at=from_micros(row["started_at"]),
-        ended_at=instant(row["ended_at"]),
-        error=row["error"],
-        reason=row["reason"],
+RESPONSES_PAGE: Final = 500
+
+
+def put_response(tx: Tx, *, type: str, token: str, identifier: str, key_authorization: str) -> None:  # noqa: A002
+    """Publish; saying so again is harmless."""
+    tx.run(
+        """INSERT INTO challenge_responses (type, token, identifier, key_authorization, created_at)
+           VALUES (:type, :token, :identifier, :key_authorization, now_us())
+           ON CONFLICT (type, token) DO UPDATE SET key_authorization = excluded.key_authorization,
+              identifier = excluded.identifier""",
+        type=type,
+        token=token,
+        identifier=identifier,
+        key_authorization=key_authorization,
     )
 
 
-def _ref(text: str | None) -> Mapping[str, Any] | None:
-    found: Mapping[str, Any] | None = None if text is None else json.loads(text)
-    return found
+def response_by_token(tx: Tx, type: str, token: str) -> str | None:  # noqa: A002
+    """The key authorization that belongs to a token."""
+    row = tx.row(
+        "SELECT key_authorization FROM challenge_responses WHERE type = :type AND token = :token",
+        type=type,
+        token=token,
+    )
+    return None if row is None else str(row["key_authorization"])
+
+
+def response_by_name(tx: Tx, type: str, identifier: str) -> str | None:  # noqa: A002
+    """The newest key authorization for a name: for tls-alpn-01, which knows no token."""
+    row = tx.row(
+        """SELECT key_authorization FROM challenge_responses WHERE type = :type AND identifier = :identifier
+            ORDER BY created_at DESC LIMIT 1""",
+        type=type,
+        identifier=identifier,
+    )
+    return None if row is None else str(row["key_authorization"])
+
+
+def delete_response(tx: Tx, type: str, token: str) -> None:  # noqa: A002
+    tx.run("DELETE FROM challenge_responses WHERE type = :type AND token = :token", type=type, token=token)
+
+
+def forget_old_responses(tx: Tx, before: datetime, limit: int = RESPONSES_PAGE) -> int:
+    return tx.run(
+        """DELETE FROM challenge_responses WHERE (type, token) IN
+                  (SELECT type, token FROM challenge_responses WHERE created_at < :before LIMIT :limit)""",
+        before=before,
+        limit=limit,
+    )

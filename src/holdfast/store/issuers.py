@@ -1,63 +1,38 @@
-"""The CAs that we get certificates from, by name; our accounts there, and the breaker of each."""
+"""Issuers with their breakers, and our accounts at them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
-from functools import lru_cache
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
 
-from holdfast.core.breaker import Breaker
+from holdfast.core.issuers.breaker import Breaker
+from holdfast.core.issuers.issuer import AccountRow, IssuerAccountState, IssuerRow
 from holdfast.errors import TxConflict
-from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
+from holdfast.store.rows import SETTINGS, Part, Table, assignments
+from holdfast.store.tx import Tx, value_list
 
-State = Literal["active", "paused"]
-_COLUMNS = """name, kind, settings, credentials, state, version, breaker_failures, breaker_until, breaker_probe,
-              breaker_probe_until, breaker_error, breaker_limits, created_at"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IssuerRow:
-    name: str
-    kind: str  # acme, local, …
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    credentials: Mapping[str, str] = field(default_factory=dict)  # purpose → id of a secret
-    state: State = "active"
-    version: int = 1
-    breaker: Breaker = field(default_factory=Breaker)
-    created_at: datetime
+BREAKER: Final = Table(Breaker, prefix="breaker_")
+TABLE: Final = Table(
+    IssuerRow, "issuers", codecs={"settings": SETTINGS, "credentials": SETTINGS}, parts={"breaker": Part(BREAKER)}
+)
 
 
 def insert(tx: Tx, row: IssuerRow) -> bool:
     """Add one; False if the name is taken."""
-    added = tx.run(
-        """INSERT INTO issuers (name, kind, settings, credentials, state, version, created_at)
-           VALUES (:name, :kind, :settings, :credentials, :state, :version, :created_at) ON CONFLICT DO NOTHING""",
-        name=row.name,
-        kind=row.kind,
-        settings=json.dumps(dict(row.settings)),
-        credentials=json.dumps(dict(row.credentials)),
-        state=row.state,
-        version=row.version,
-        created_at=row.created_at,
-    )
-    return added == 1
+    return tx.run(f"{TABLE.insert} ON CONFLICT DO NOTHING", **TABLE.values(row)) == 1
 
 
 def save(tx: Tx, before: IssuerRow, **changes: Any) -> IssuerRow:
     """Write settings, credentials or state, as the next version; the breaker has its own statement."""
     after = replace(before, version=before.version + 1, **changes)
+    written = TABLE.changes({name: getattr(after, name) for name in ("settings", "credentials", "state", "version")})
     changed = tx.run(
-        """UPDATE issuers SET settings = :settings, credentials = :credentials, state = :state, version = :version
-            WHERE name = :name AND version = :was""",
+        f"UPDATE issuers SET {assignments(written)} WHERE name = :name AND version = :was",
         name=before.name,
-        settings=json.dumps(dict(after.settings)),
-        credentials=json.dumps(dict(after.credentials)),
-        state=after.state,
-        version=after.version,
         was=before.version,
+        **written,
     )
     if not changed:
         raise TxConflict(f"CA {before.name} was changed meanwhile")
@@ -65,43 +40,34 @@ def save(tx: Tx, before: IssuerRow, **changes: Any) -> IssuerRow:
 
 
 def save_breaker(tx: Tx, name: str, breaker: Breaker) -> None:
-    tx.run(
-        """UPDATE issuers SET breaker_failures = :failures, breaker_until = :until, breaker_probe = :probe,
-                  breaker_probe_until = :probe_until, breaker_error = :error, breaker_limits = :limits
-            WHERE name = :name""",
-        name=name,
-        failures=breaker.failures,
-        until=breaker.until,
-        probe=breaker.probe,
-        probe_until=breaker.probe_until,
-        error=breaker.error,
-        limits=breaker.limits,
-    )
+    tx.run(f"UPDATE issuers SET {assignments(BREAKER.names)} WHERE name = :name", name=name, **BREAKER.values(breaker))
 
 
 def get(tx: Tx, name: str, *, lock: bool = False) -> IssuerRow | None:
-    row = tx.row(f"SELECT {_COLUMNS} FROM issuers WHERE name = :name {'/* FOR UPDATE */' if lock else ''}", name=name)
-    return None if row is None else _row(row)
+    row = tx.row(
+        f"SELECT {TABLE.columns} FROM issuers WHERE name = :name {'/* FOR UPDATE */' if lock else ''}", name=name
+    )
+    return None if row is None else TABLE.read(row)
 
 
 def named(tx: Tx, names: Sequence[str]) -> dict[str, IssuerRow]:
     if not names:
         return {}
     text, values = value_list([(name,) for name in names])
-    rows = tx.rows(f"SELECT {_COLUMNS} FROM issuers WHERE name IN ({text})", **values)
-    return {row["name"]: _row(row) for row in rows}
+    rows = tx.rows(f"SELECT {TABLE.columns} FROM issuers WHERE name IN ({text})", **values)
+    return {row["name"]: TABLE.read(row) for row in rows}
 
 
 def all_issuers(tx: Tx) -> list[IssuerRow]:
-    return [_row(row) for row in tx.rows(f"SELECT {_COLUMNS} FROM issuers ORDER BY name")]
+    return [TABLE.read(row) for row in tx.rows(f"SELECT {TABLE.columns} FROM issuers ORDER BY name")]
 
 
 def page(tx: Tx, *, after: str = "", limit: int) -> list[IssuerRow]:
     """In the order of their names."""
     rows = tx.rows(
-        f"SELECT {_COLUMNS} FROM issuers WHERE name > :after ORDER BY name LIMIT :limit", after=after, limit=limit
+        f"SELECT {TABLE.columns} FROM issuers WHERE name > :after ORDER BY name LIMIT :limit", after=after, limit=limit
     )
-    return [_row(row) for row in rows]
+    return [TABLE.read(row) for row in rows]
 
 
 def needed_by(tx: Tx, name: str, limit: int) -> list[str]:
@@ -129,28 +95,83 @@ def delete(tx: Tx, name: str) -> None:
     tx.run("DELETE FROM issuers WHERE name = :name", name=name)
 
 
-@lru_cache(maxsize=256)
-def _read(text: str) -> Mapping[str, Any]:
-    """There are few CAs, and each attempt reads the row of its own: whoever has such a value does not change it."""
-    found: Mapping[str, Any] = json.loads(text)
-    return found
+ACCOUNTS: Final = Table(AccountRow, "issuer_accounts")
 
 
-def _row(row: Row) -> IssuerRow:
-    return IssuerRow(
-        name=row["name"],
-        kind=row["kind"],
-        settings=_read(row["settings"]),
-        credentials=_read(row["credentials"]),
-        state=row["state"],
-        version=row["version"],
-        breaker=Breaker(
-            failures=row["breaker_failures"],
-            until=instant(row["breaker_until"]),
-            probe=row["breaker_probe"],
-            probe_until=instant(row["breaker_probe_until"]),
-            error=row["breaker_error"],
-            limits=row["breaker_limits"],
-        ),
-        created_at=from_micros(row["created_at"]),
+def insert_account(tx: Tx, account: AccountRow) -> bool:
+    """Begin one; False if there is one for this CA: use that."""
+    return tx.run(f"{ACCOUNTS.insert} ON CONFLICT DO NOTHING", **ACCOUNTS.values(account)) == 1
+
+
+def current_account(tx: Tx, issuer: str, directory: str | None = None) -> AccountRow | None:
+    """The account in use, perhaps not yet answered by the CA."""
+    row = tx.row(
+        f"""SELECT {ACCOUNTS.columns} FROM issuer_accounts
+             WHERE issuer = :issuer AND state IN ('creating', 'valid')
+               {"AND directory = :directory" if directory is not None else ""}
+             ORDER BY created_at DESC LIMIT 1""",
+        issuer=issuer,
+        **({} if directory is None else {"directory": directory}),
     )
+    return None if row is None else ACCOUNTS.read(row)
+
+
+def accounts_of(tx: Tx, issuer: str) -> list[AccountRow]:
+    rows = tx.rows(
+        f"SELECT {ACCOUNTS.columns} FROM issuer_accounts WHERE issuer = :issuer ORDER BY created_at", issuer=issuer
+    )
+    return [ACCOUNTS.read(row) for row in rows]
+
+
+def account_confirmed(tx: Tx, account: str, url: str) -> None:
+    """The CA knows it, under this address."""
+    tx.run("UPDATE issuer_accounts SET url = :url, state = 'valid' WHERE id = :id", id=account, url=url)
+
+
+def account_ended(tx: Tx, account: str, state: IssuerAccountState) -> None:
+    """The CA forgot it (gone), or we gave it up (deactivated): the next order makes a new one."""
+    tx.run("UPDATE issuer_accounts SET state = :state WHERE id = :id", id=account, state=state)
+
+
+def contacts_told(tx: Tx, account: str, contacts: Sequence[str]) -> None:
+    """The CA has heard of these addresses."""
+    tx.run(
+        "UPDATE issuer_accounts SET contacts = :contacts WHERE id = :id",
+        id=account,
+        contacts=json.dumps(list(contacts)),
+    )
+
+
+def changing_account_key(tx: Tx, account: str, old: str, new: str) -> bool:
+    """Begin a change; False if one is under way, or the old key is not its key any more."""
+    changed = tx.run(
+        """UPDATE issuer_accounts SET new_key_secret = :new
+            WHERE id = :id AND key_secret = :old AND new_key_secret IS NULL AND url IS NOT NULL""",
+        id=account,
+        old=old,
+        new=new,
+    )
+    return changed == 1
+
+
+def changed_account_key(tx: Tx, account: str, new: str) -> bool:
+    """The CA took the new key; False if that was recorded before."""
+    changed = tx.run(
+        """UPDATE issuer_accounts SET key_secret = new_key_secret, new_key_secret = NULL
+            WHERE id = :id AND new_key_secret = :new""",
+        id=account,
+        new=new,
+    )
+    return changed == 1
+
+
+def kept_account_key(tx: Tx, account: str, new: str) -> bool:
+    """The CA refused the new key, and knows the old one."""
+    changed = tx.run(
+        "UPDATE issuer_accounts SET new_key_secret = NULL WHERE id = :id AND new_key_secret = :new", id=account, new=new
+    )
+    return changed == 1
+
+
+def delete_accounts(tx: Tx, issuer: str) -> None:
+    tx.run("DELETE FROM issuer_accounts WHERE issuer = :issuer", issuer=issuer)

@@ -6,31 +6,20 @@ in order, a reader that resumes after an id misses nothing, and the lock can nev
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from holdfast.core import chain
-from holdfast.core.telling import TOLD
-from holdfast.store.tx import Tx, from_micros, value_list
+from holdfast.core import journal
+from holdfast.core.journal import Event
+from holdfast.core.notifications.alert_texts import TOLD
+from holdfast.store.rows import Table
+from holdfast.store.tx import Tx, value_list
 
 SYSTEM: Final = "system"
 PAGE: Final = 50  # rows a statement: the quickest on SQLite
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """Something that happened, as shown on a timeline."""
-
-    id: int
-    at: datetime
-    name: str
-    subject: str
-    job: str
-    details: dict[str, Any]
+EVENTS: Final = Table(Event, "events")
 
 
 def audit(
@@ -41,7 +30,7 @@ def audit(
     actor: str = SYSTEM,
     before: object = None,
     after: object = None,
-    **details: Any,
+    **details: object,
 ) -> None:
     """Owe the audit log one row; it is written, or the whole transaction is not.
 
@@ -51,10 +40,10 @@ def audit(
     if tx.origin:
         details["origin"] = dict(tx.origin)
     if before is not None:
-        details["before"] = chain.digest(before)
+        details["before"] = journal.digest(before)
     if after is not None:
-        details["after"] = chain.digest(after)
-    tx.audits.append((actor, action, subject, chain.canonical(details)))
+        details["after"] = journal.digest(after)
+    tx.audits.append((actor, action, subject, journal.canonical(details)))
 
 
 @contextmanager
@@ -67,9 +56,9 @@ def coming_from(tx: Tx, origin: Mapping[str, str]) -> Iterator[None]:
         tx.origin = held
 
 
-def event(tx: Tx, name: str, subject: str, *, job: str = "", **details: Any) -> None:
-    """Add to the timeline of a subject; if it is one that people are told of, the notice is owed with it."""
-    tx.events.append((name, subject, job, chain.canonical(details)))
+def event(tx: Tx, name: str, subject: str, *, job: str = "", **details: object) -> None:
+    """Add to the timeline of a subject; if it is one that people are told of, the notification is owed with it."""
+    tx.events.append((name, subject, job, journal.canonical(details)))
     if name in TOLD or details.get("alert"):
         tx.alerts.append((name, subject, details))
 
@@ -96,30 +85,30 @@ def _insert_audits(tx: Tx, seq: int, previous: str, at: int) -> None:
     rows = []
     for actor, action, subject, details in tx.audits:
         seq += 1
-        previous = chain.link(previous, seq, at, actor, action, subject, details)
+        previous = journal.link(previous, seq, at, actor, action, subject, details)
         rows.append((seq, at, actor, action, subject, details, previous))
     _insert(tx, "audit (seq, at, actor, action, subject, details, hash)", rows)
     tx.run("UPDATE journal_head SET audit_hash = :hash WHERE only_one = 1", hash=previous)
 
 
-def _insert(tx: Tx, into: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def _insert(tx: Tx, into: str, rows: Sequence[tuple[object, ...]]) -> None:
     """In pages: PostgreSQL takes 65,535 parameters, and SQLite finds each by walking over those before it."""
     for start in range(0, len(rows), PAGE):
         text, values = value_list(rows[start : start + PAGE])
         tx.run(f"INSERT INTO {into} {text}", **values)
 
 
-def audit_page(tx: Tx, after: int, limit: int = 1000) -> list[chain.Entry]:
+def audit_page(tx: Tx, after: int, limit: int = 1000) -> list[journal.AuditRow]:
     rows = tx.rows(
         """SELECT seq, at, actor, action, subject, details, hash FROM audit
             WHERE seq > :after ORDER BY seq LIMIT :limit""",
         after=after,
         limit=limit,
     )
-    return [chain.Entry(**row) for row in rows]
+    return [journal.AuditRow(**row) for row in rows]
 
 
-def audit_rows(tx: Tx, first: int, last: int) -> list[chain.Entry]:
+def audit_rows(tx: Tx, first: int, last: int) -> list[journal.AuditRow]:
     return [entry for after in range(first - 1, last, 1000) for entry in audit_page(tx, after, min(1000, last - after))]
 
 
@@ -129,13 +118,13 @@ def audit_head(tx: Tx) -> tuple[int, str]:
     return head["audit_seq"], head["audit_hash"]
 
 
-def verify(tx: Tx) -> chain.Verdict:
+def verify(tx: Tx) -> journal.ChainVerdict:
     """Walk the whole chain and name the first bad row."""
     seq, newest = audit_head(tx)
-    return chain.verify(_all_entries(tx), newest_seq=seq, newest_hash=newest)
+    return journal.chain_verdict(_all_entries(tx), newest_seq=seq, newest_hash=newest)
 
 
-def _all_entries(tx: Tx) -> Iterator[chain.Entry]:
+def _all_entries(tx: Tx) -> Iterator[journal.AuditRow]:
     after = 0
     while page := audit_page(tx, after):
         yield from page
@@ -145,23 +134,13 @@ def _all_entries(tx: Tx) -> Iterator[chain.Entry]:
 def events_after(tx: Tx, last: int, *, subject: str | None = None, limit: int = 500) -> list[Event]:
     """The next events after an id: ids are committed in order, so a reader that resumes here misses nothing."""
     rows = tx.rows(
-        f"""SELECT id, at, name, subject, job, details FROM events
+        f"""SELECT {EVENTS.columns} FROM events
              WHERE id > :last {"AND subject = :subject" if subject is not None else ""} ORDER BY id LIMIT :limit""",
         last=last,
         limit=limit,
         **({} if subject is None else {"subject": subject}),
     )
-    return [
-        Event(
-            id=row["id"],
-            at=from_micros(row["at"]),
-            name=row["name"],
-            subject=row["subject"],
-            job=row["job"],
-            details=json.loads(row["details"]),
-        )
-        for row in rows
-    ]
+    return [EVENTS.read(row) for row in rows]
 
 
 def forget_events(tx: Tx, before: datetime, limit: int = 5000) -> int:
@@ -179,7 +158,7 @@ def forget_events(tx: Tx, before: datetime, limit: int = 5000) -> int:
     )
 
 
-def audit_outbox(tx: Tx, consumer: str, limit: int = 500) -> list[chain.Entry]:
+def audit_outbox(tx: Tx, consumer: str, limit: int = 500) -> list[journal.AuditRow]:
     """The rows that a named consumer has not yet taken. It acts, then moves its cursor: at least once, in order."""
     # In event_cursors.event_id it keeps the number of an audit row, not that of an event.
     row = tx.row("SELECT event_id FROM event_cursors WHERE consumer = :consumer", consumer=consumer)

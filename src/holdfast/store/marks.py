@@ -10,7 +10,7 @@ from holdfast.store.tx import Tx
 T = TypeVar("T")
 
 
-class Relaxed:
+class NoFsync:
     """A write whose loss in a crash is no loss (a redeemed nonce, a hint): it does not wait for the disk by itself."""
 
     __slots__ = ("fn",)
@@ -22,13 +22,13 @@ class Relaxed:
         return self.fn(tx)
 
 
-def relaxed(fn: Callable[[Tx], T]) -> Callable[[Tx], T]:
+def no_fsync(fn: Callable[[Tx], T]) -> Callable[[Tx], T]:
     """Mark a function for write(): `await db.write(relaxed(fn))`."""
-    return Relaxed(fn)
+    return NoFsync(fn)
 
 
-class Apart:
-    """Statements that each stand by themselves, and owe nobody anything: PostgreSQL needs no transaction for them."""
+class Autocommit:
+    """Statements that are each complete by themselves: PostgreSQL needs no transaction for them."""
 
     __slots__ = ("fn",)
 
@@ -39,17 +39,17 @@ class Apart:
         return self.fn(tx)
 
 
-def apart(fn: Callable[[Tx], T]) -> Callable[[Tx], T]:
+def autocommit(fn: Callable[[Tx], T]) -> Callable[[Tx], T]:
     """Mark a function for write(): `await db.write(apart(fn))`. It is not held up by what waits for the disk."""
-    return Apart(fn)
+    return Autocommit(fn)
 
 
-class Brief(Apart):
+class Inline(Autocommit):
     """A look at a few rows by their keys, one after the other. On SQLite it is sooner done than handed to a thread."""
 
     __slots__ = ()
 
 
-def brief(fn: Callable[[Tx], T]) -> Callable[[Tx], T]:
+def inline(fn: Callable[[Tx], T]) -> Callable[[Tx], T]:
     """Mark a function for read(): `await db.read(brief(fn))`."""
-    return Brief(fn)
+    return Inline(fn)

@@ -81,7 +81,7 @@ def prepare(tx: Tx) -> None:
 
 
 def migrate(tx: Tx, engine: str, migrations: list[Migration], points: Points) -> list[str]:
-    """Apply what is missing, in this one transaction; the row lock makes a second replica wait, then find it done."""
+    """Apply the missing steps, in this one transaction; the row lock makes a second replica wait, then find it done."""
     if engine == "postgresql":
         tx.run("SET LOCAL statement_timeout = 0")  # a step may take longer than a store call; PATIENCE bounds it
     tx.run("UPDATE schema_lock SET version = version WHERE only_one = 1")

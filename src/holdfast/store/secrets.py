@@ -15,7 +15,7 @@ from holdfast.store.tx import Row, Tx, from_micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KeptSecret:
     """A sealed secret and the id it is kept under: `secret_…`."""
 
     id: str
@@ -23,7 +23,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class KekCheck:
     """What the database knows about a KEK."""
 
     kek_id: str
@@ -41,7 +41,7 @@ def place(secret_id: str) -> Mapping[str, str]:
 # ── Secrets ──
 
 
-def put(tx: Tx, kept: Kept) -> None:
+def put(tx: Tx, kept: KeptSecret) -> None:
     """Add a secret. KeyMissing if its KEK is not the current one any more: it must be sealed again.
 
     So a rotation has an end, however many are put meanwhile by replicas that have not noticed it.
@@ -67,7 +67,7 @@ def delete(tx: Tx, secret_id: str) -> bool:
     return tx.run("DELETE FROM secrets WHERE id = :id", id=secret_id) == 1
 
 
-def under(tx: Tx, kek_id: str, *, after: str, limit: int) -> list[Kept]:
+def under(tx: Tx, kek_id: str, *, after: str, limit: int) -> list[KeptSecret]:
     """A page of the secrets under a KEK, in order of id."""
     rows = tx.rows(
         """SELECT id, kek_id, wrapped, box FROM secrets
@@ -79,7 +79,7 @@ def under(tx: Tx, kek_id: str, *, after: str, limit: int) -> list[Kept]:
     return [_kept(row) for row in rows]
 
 
-def rewrap(tx: Tx, before: Kept, after: Sealed) -> bool:
+def rewrap(tx: Tx, before: KeptSecret, after: Sealed) -> bool:
     """Replace the wrap of one secret; False if it is no longer as it was read."""
     changed = tx.run(
         """UPDATE secrets SET kek_id = :kek_id, wrapped = :wrapped
@@ -99,22 +99,22 @@ def counts(tx: Tx) -> dict[str, int]:
     return {row["kek_id"]: row["number"] for row in rows}
 
 
-def _kept(row: Row) -> Kept:
+def _kept(row: Row) -> KeptSecret:
     sealed = Sealed(kek_id=row["kek_id"], wrapped=bytes(row["wrapped"]), box=bytes(row["box"]))
-    return Kept(id=row["id"], sealed=sealed)
+    return KeptSecret(id=row["id"], sealed=sealed)
 
 
 # ── Checks ──
 
 
-def checks(tx: Tx) -> list[Check]:
+def checks(tx: Tx) -> list[KekCheck]:
     """Every KEK in use, the current one first; none before the first start."""
     rows = tx.rows(
         """SELECT kek_id, is_current, salt, check_box, created_at FROM key_checks
             ORDER BY is_current DESC, created_at DESC, kek_id DESC"""
     )
     return [
-        Check(
+        KekCheck(
             kek_id=row["kek_id"],
             current=bool(row["is_current"]),
             salt=None if row["salt"] is None else bytes(row["salt"]),
@@ -125,7 +125,7 @@ def checks(tx: Tx) -> list[Check]:
     ]
 
 
-def add_current(tx: Tx, check: Check) -> None:
+def add_current(tx: Tx, check: KekCheck) -> None:
     """Make a KEK the current one. Duplicate if there is one that did not step down first."""
     tx.run(
         """INSERT INTO key_checks (kek_id, is_current, salt, check_box, created_at)
@@ -138,7 +138,7 @@ def add_current(tx: Tx, check: Check) -> None:
 
 
 def step_down(tx: Tx, kek_id: str) -> None:
-    """Make room for another current KEK. What is being put under this one now is found by the rotation."""
+    """Make room for another current KEK. Secrets that are being sealed with this one now are found by the rotation."""
     tx.run("UPDATE key_checks SET is_current = FALSE WHERE kek_id = :kek_id", kek_id=kek_id)
 
 

@@ -9,7 +9,7 @@ import sqlite3
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from holdfast.errors import (
     Duplicate,
@@ -94,7 +94,7 @@ class SqliteEngine:
             [mark] = session.query("PRAGMA application_id", {})
             tables = {row["name"] for row in session.query("SELECT name FROM sqlite_master WHERE type = 'table'", {})}
         except StoreError:
-            return  # whoever opens it for good says what is wrong with it
+            return  # opening it for good reports the error
         finally:
             session.close()
         ours = mark["application_id"] == APPLICATION_ID or (not mark["application_id"] and tables >= OUR_TABLES)
@@ -105,7 +105,7 @@ class SqliteEngine:
             )
 
     def _refuse_holes(self, cut: str) -> None:
-        """After a crash the file may be short, the rest being in the WAL. What is in neither would be read as zeros."""
+        """After a crash the file may be short, the rest being in the WAL. Pages in neither would be read as zeros."""
         session = open_read_only(self.path, self._clock)
         try:
             sound = session.query("PRAGMA quick_check(1)", {}) == [{"quick_check": "ok"}]
@@ -156,13 +156,13 @@ class SqliteSession:
     def now_us(self) -> int:
         return self._clock() if self._clock is not None else int(self.query("SELECT now_us() AS now", {})[0]["now"])
 
-    def execute(self, sql: str, params: Mapping[str, Any]) -> int:
+    def execute(self, sql: str, params: Mapping[str, object]) -> int:
         try:
             return self._connection.execute(sql, params).rowcount
         except sqlite3.Error as error:
             raise _translated(error) from error
 
-    def query(self, sql: str, params: Mapping[str, Any]) -> list[Row]:
+    def query(self, sql: str, params: Mapping[str, object]) -> list[Row]:
         try:
             cursor = self._connection.execute(sql, params)
             cursor.row_factory = None  # the names of the columns are looked up once, and not for each row
@@ -188,10 +188,10 @@ class SqliteSession:
                 self._connection.execute("ROLLBACK")
 
     def relax(self) -> None:
-        """The durability of a file is a setting of its connection; what is not worth a commit stays in memory."""
+        """The durability of a file is a setting of its connection; a relaxed write stays in memory."""
 
     def notify(self) -> None:
-        """Nobody else to tell."""
+        """There is no other process to tell."""
 
     def abort(self) -> None:
         self._connection.interrupt()
@@ -228,7 +228,7 @@ def open_read_only(path: Path, clock: Clock) -> SqliteSession:
     return SqliteSession(connection)
 
 
-def _row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> Row:
+def _row(cursor: sqlite3.Cursor, values: tuple[object, ...]) -> Row:
     return {column[0]: value for column, value in zip(cursor.description, values, strict=True)}
 
 

@@ -45,7 +45,7 @@ class Session(Protocol):
 
 
 class Tx:
-    """What a transaction function may do. Journal entries and wake-ups collect here until just before COMMIT."""
+    """The open transaction. Journal entries, alerts, jobs and wake-ups collect here until just before COMMIT."""
 
     __slots__ = ("_now", "_session", "alerts", "audits", "epoch", "events", "origin", "owed_jobs", "wakes", "wrote")
 
@@ -55,8 +55,8 @@ class Tx:
         self.epoch = session.epoch
         self.audits: list[tuple[str, str, str, str]] = []  # actor, action, subject, details
         self.events: list[tuple[str, str, str, str]] = []  # name, subject, job id, details
-        self.origin: Mapping[str, str] = {}  # where the wish that is being carried out came from
-        self.alerts: list[tuple[str, str, Mapping[str, Any]]] = []  # name, subject, details: what people are told of
+        self.origin: Mapping[str, str] = {}  # where the request came from, for the audit log
+        self.alerts: list[tuple[str, str, Mapping[str, Any]]] = []  # name, subject, details: for the before-commit hook
         self.owed_jobs: list[tuple[Any, ...]] = []  # rows of jobs, in the order of their columns
         self.wakes = False  # there is new work: tell the workers after COMMIT
         self.wrote = False  # something was changed: COMMIT will wait for the disk
@@ -87,7 +87,7 @@ class Tx:
         return self._now
 
     def told_now(self, micros: int) -> None:
-        """What the database's clock said in a row that was read for another reason: nobody need ask for it again."""
+        """Take the database's time from a row that was read anyway, in place of another query."""
         if self._now is None:
             self._now = from_micros(micros)
 

@@ -6,77 +6,57 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
-from holdfast.core.certificate import Version, VersionState
-from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
+from holdfast.core.certificate import Version
+from holdfast.core.revocation_reason import RevocationReason
+from holdfast.store.rows import Table
+from holdfast.store.tx import Tx, value_list
 
 PAGE: Final = 200
-KEY_COMPROMISE: Final = 1  # RFC 5280 §5.3.1
-_COLUMNS = """id, certificate, generation, issuance, state, key_secret, chain_pem, serial, not_before, not_after,
-              issuer, account, spki_sha256, issued_at, revoke_reason, revoke_asked_at, revoked_at"""
+TABLE: Final = Table(Version, "certificate_versions")
 
 
 def insert(tx: Tx, version: Version) -> bool:
     """Keep a version; False if its issuance gave one before."""
-    added = tx.run(
-        f"""INSERT INTO certificate_versions ({_COLUMNS})
-            VALUES (:id, :certificate, :generation, :issuance, :state, :key_secret, :chain_pem, :serial, :not_before,
-                    :not_after, :issuer, :account, :spki_sha256, :issued_at, NULL, NULL, NULL)
-            ON CONFLICT DO NOTHING""",
-        id=version.id,
-        certificate=version.certificate,
-        generation=version.generation,
-        issuance=version.issuance,
-        state=version.state,
-        key_secret=version.key_secret,
-        chain_pem=version.chain_pem,
-        serial=version.serial,
-        not_before=version.not_before,
-        not_after=version.not_after,
-        issuer=version.issuer,
-        account=version.account,
-        spki_sha256=version.spki_sha256,
-        issued_at=version.issued_at,
-    )
-    return added == 1
+    return tx.run(f"{TABLE.insert} ON CONFLICT DO NOTHING", **TABLE.values(version)) == 1
 
 
 def get(tx: Tx, version: str | None) -> Version | None:
     if version is None:
         return None
-    row = tx.row(f"SELECT {_COLUMNS} FROM certificate_versions WHERE id = :id", id=version)
-    return None if row is None else _version(row)
+    row = tx.row(f"SELECT {TABLE.columns} FROM certificate_versions WHERE id = :id", id=version)
+    return None if row is None else TABLE.read(row)
 
 
 def many(tx: Tx, ids: Sequence[str], *, chains: bool = True) -> dict[str, Version]:
-    """Without their chains, if nobody will look at them: those of a page are megabytes."""
+    """Without their chains where these are not needed: those of a page are megabytes."""
     if not ids:
         return {}
     text, values = value_list([(each,) for each in ids])
-    columns = _COLUMNS if chains else _COLUMNS.replace("chain_pem", "'' AS chain_pem")
+    columns = TABLE.columns if chains else TABLE.columns.replace("chain_pem", "'' AS chain_pem")
     rows = tx.rows(f"SELECT {columns} FROM certificate_versions WHERE id IN ({text})", **values)
-    return {row["id"]: _version(row) for row in rows}
+    return {row["id"]: TABLE.read(row) for row in rows}
 
 
 def of(tx: Tx, certificate: str, limit: int = 50) -> list[Version]:
     """The newest first."""
     rows = tx.rows(
-        f"""SELECT {_COLUMNS} FROM certificate_versions WHERE certificate = :certificate
+        f"""SELECT {TABLE.columns} FROM certificate_versions WHERE certificate = :certificate
              ORDER BY issued_at DESC, id DESC LIMIT :limit""",
         certificate=certificate,
         limit=limit,
     )
-    return [_version(row) for row in rows]
+    return [TABLE.read(row) for row in rows]
 
 
 def in_use_at(tx: Tx, certificate: str, at: datetime) -> Version | None:
     """The newest one that was there at that time."""
     row = tx.row(
-        f"""SELECT {_COLUMNS} FROM certificate_versions WHERE certificate = :certificate AND issued_at <= :at
+        f"""SELECT {TABLE.columns} FROM certificate_versions WHERE certificate = :certificate AND issued_at <= :at
              ORDER BY issued_at DESC, id DESC LIMIT 1""",
         certificate=certificate,
         at=at,
     )
-    return None if row is None else _version(row)
+    return None if row is None else TABLE.read(row)
 
 
 def uses_key(tx: Tx, secret: str) -> bool:
@@ -93,7 +73,7 @@ def has_bad_key(tx: Tx, version: Version) -> bool:
                              AND spki_sha256 = :key AND revoke_reason = :compromised)""",
         certificate=version.certificate,
         key=version.spki_sha256,
-        compromised=KEY_COMPROMISE,
+        compromised=RevocationReason.KEY_COMPROMISE.number,
     )
     return row is not None
 
@@ -144,14 +124,14 @@ def revoked_here(tx: Tx, serial: str, spki_sha256: str, not_after: datetime, rea
                SET state = 'revoked', revoked_at = now_us(), revoke_reason = COALESCE(revoke_reason, :reason)
              WHERE not_after > :after AND not_after < :before AND state IN ('active', 'imported')
                AND serial = :serial AND spki_sha256 = :key AND revoked_at IS NULL
-         RETURNING {_COLUMNS}""",
+         RETURNING {TABLE.columns}""",
         after=not_after - second,
         before=not_after + second,
         serial=serial,
         key=spki_sha256,
         reason=reason,
     )
-    return [_version(row) for row in rows]
+    return [TABLE.read(row) for row in rows]
 
 
 def to_revoke_without_job(tx: Tx, kind: str, limit: int = PAGE) -> dict[str, str]:
@@ -165,25 +145,3 @@ def to_revoke_without_job(tx: Tx, kind: str, limit: int = PAGE) -> dict[str, str
         limit=limit,
     )
     return {row["id"]: row["issuer"] for row in rows}
-
-
-def _version(row: Row) -> Version:
-    return Version(
-        id=row["id"],
-        certificate=row["certificate"],
-        generation=row["generation"],
-        issuance=row["issuance"],
-        state=VersionState(row["state"]),
-        key_secret=row["key_secret"],
-        chain_pem=row["chain_pem"],
-        serial=row["serial"],
-        not_before=from_micros(row["not_before"]),
-        not_after=from_micros(row["not_after"]),
-        issuer=row["issuer"],
-        account=row["account"],
-        spki_sha256=row["spki_sha256"],
-        issued_at=from_micros(row["issued_at"]),
-        revoke_reason=row["revoke_reason"],
-        revoke_asked_at=instant(row["revoke_asked_at"]),
-        revoked_at=instant(row["revoked_at"]),
-    )

@@ -1,1 +1,1 @@
-"""Proofs that we check as a CA: that a client controls the name it asks for (RFC 8555 §8), and that CAA lets us."""
+"""Validators of our own CAs: whether a client controls the name it orders (RFC 8555 §8), and whether CAA allows us."""

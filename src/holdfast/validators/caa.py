@@ -1,21 +1,58 @@
-"""CAA (RFC 8659, with the account and the method of RFC 8657): whether the owner of a name lets us issue for it."""
+"""CAA records (RFC 8659): which CAs may issue for a name, and the syntax that they share with dns-persist-01."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from holdfast.ports import Clock
-from holdfast.validators import issue_value, wire
-from holdfast.validators.issue_value import IssueValue
+from holdfast.validators import wire
 from holdfast.validators.resolver import DnsProblem, Resolver
-from holdfast.validators.verdict import Challenge, Failed, Trace
-from holdfast.validators.wire import Kind, Property
+from holdfast.validators.verdict import ChallengeFailed, ChallengeToCheck, Trace
+from holdfast.validators.wire import Property, RecordKind
+
+# ── The syntax of an issue value ──
+# The syntax that CAA records and dns-persist-01 share: `ca.example; accounturi=…; policy=…` (RFC 8659 §4.2).
+
+
+_LABEL: Final = r"[A-Za-z0-9](?:-*[A-Za-z0-9])*"
+_DOMAIN: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_PARAMETER: Final = re.compile(rf"({_LABEL})[ \t]*=[ \t]*([\x21-\x3a\x3c-\x7e]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class IssueValue:
+    issuer: str  # in lower case; empty means that no CA may issue
+    parameters: tuple[tuple[str, str], ...] = ()  # tags in lower case; one may come twice
+
+    def all(self, tag: str) -> list[str]:
+        return [value for name, value in self.parameters if name == tag]
+
+
+def parse_issue_value(text: str) -> IssueValue | None:
+    """None if it does not follow the grammar."""
+    domain, _, rest = text.partition(";")
+    domain, rest = domain.strip(" \t"), rest.strip(" \t")
+    if domain and not _DOMAIN.fullmatch(domain):
+        return None
+    found = []
+    for part in rest.split(";") if rest else ():
+        parameter = _PARAMETER.fullmatch(part.strip(" \t"))
+        if parameter is None:
+            return None
+        found.append((parameter[1].lower(), parameter[2]))
+    return IssueValue(domain.lower(), tuple(found))
+
+
+# ── CAA records ──
+# CAA (RFC 8659, with the account and the method of RFC 8657): whether the owner of a name lets us issue for it.
+
 
 MAX_LABELS: Final = 32  # of a name; each is a question
 MAX_REMEMBERED: Final = 1024  # parents
-REMEMBER_FOR: Final = 300.0  # seconds at most, whatever a TTL says
+REMEMBER_FOR: Final = 300.0  # seconds at most, for any TTL
 UNDERSTOOD: Final = frozenset({"issue", "issuewild", "iodef", "issuemail", "issuevmc", "contactemail", "contactphone"})
 
 
@@ -34,20 +71,20 @@ class Caa:
         self._identities = frozenset(name.lower() for name in identities)
         self._parents: dict[str, _Remembered] = {}
 
-    async def check(self, challenge: Challenge, trace: Trace) -> None:
-        """Return if we may issue; Failed if we may not, or cannot know: silence is no permission (RFC 8659 §3)."""
+    async def check(self, challenge: ChallengeToCheck, trace: Trace) -> None:
+        """Return if we may issue; ChallengeFailed if we may not, or if DNS gives no answer (RFC 8659 §3)."""
         if not self._identities or challenge.identifier_type != "dns":
             return
         name, properties = await self._relevant(challenge.base)
         trace.more["caa"] = {"at": name, "records": len(properties)}
         if reason := forbidden(properties, challenge, self._identities):
-            raise Failed("caa", f"CAA at {name} does not let us issue: {reason}.")
+            raise ChallengeFailed("caa", f"CAA at {name} does not let us issue: {reason}.")
 
     async def _relevant(self, name: str) -> tuple[str | None, tuple[Property, ...]]:
         """The first records on the way up (§3)."""
         labels = name.split(".")
         if len(labels) > MAX_LABELS:
-            raise Failed("caa", f"{name} has more than {MAX_LABELS} labels, too many to look for CAA.")
+            raise ChallengeFailed("caa", f"{name} has more than {MAX_LABELS} labels, too many to look for CAA.")
         for start in range(len(labels)):
             place = ".".join(labels[start:])
             found = await self._at_parent(place) if start else (await self._at(place))[0]
@@ -70,17 +107,17 @@ class Caa:
 
     async def _at(self, name: str) -> tuple[tuple[Property, ...], int]:
         try:
-            answer = await self._resolver.ask(name, Kind.CAA)
+            answer = await self._resolver.ask(name, RecordKind.CAA)
             return tuple(wire.caa(data) for data in answer.data), answer.ttl
         except wire.Malformed as why:
-            raise DnsProblem("malformed", name, Kind.CAA, str(why)) from None
+            raise DnsProblem("malformed", name, RecordKind.CAA, str(why)) from None
         except DnsProblem as why:
             if why.kind != "nxdomain":
                 raise
             return (), 0
 
 
-def forbidden(properties: Sequence[Property], challenge: Challenge, identities: Collection[str]) -> str | None:
+def forbidden(properties: Sequence[Property], challenge: ChallengeToCheck, identities: Collection[str]) -> str | None:
     """Why these records forbid it; None if they do not."""
     unknown = [each.tag for each in properties if each.critical and each.tag not in UNDERSTOOD]
     if unknown:
@@ -93,11 +130,11 @@ def forbidden(properties: Sequence[Property], challenge: Challenge, identities: 
 
 
 def _values(properties: Sequence[Property], tag: str) -> list[IssueValue | None]:
-    return [issue_value.parse(each.value) for each in properties if each.tag == tag]
+    return [parse_issue_value(each.value) for each in properties if each.tag == tag]
 
 
-def permits(value: IssueValue | None, challenge: Challenge, identities: Collection[str]) -> bool:
-    """A value that breaks the grammar is one that names nobody (§4.2). Unknown parameters are other CAs' business."""
+def permits(value: IssueValue | None, challenge: ChallengeToCheck, identities: Collection[str]) -> bool:
+    """A value that breaks the grammar names no CA (§4.2). Unknown parameters are other CAs' business."""
     if value is None or value.issuer not in identities:
         return False
     accounts, methods = value.all("accounturi"), value.all("validationmethods")

@@ -1,4 +1,4 @@
-"""The one entry: a challenge in, a verdict out, within its time and whatever the other side does."""
+"""The entry to all validators: a challenge in, a result out, within its time for any behaviour of the other side."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ import asyncio
 from holdfast.pki import names
 from holdfast.pki.refused import NameRefused
 from holdfast.ports import Clock, Net, Random
-from holdfast.validators import dns01, dns_account01, dns_persist01, http01, tlsalpn01
-from holdfast.validators.addresses import Addresses
+from holdfast.validators import dns_challenges, http01, tlsalpn01
 from holdfast.validators.caa import Caa
-from holdfast.validators.dialer import SafeDialer
-from holdfast.validators.location import Ports
+from holdfast.validators.dialer import Addresses, SafeDialer
+from holdfast.validators.http01 import Ports
 from holdfast.validators.resolver import DnsProblem, Resolver
-from holdfast.validators.verdict import Challenge, Failed, Invalid, Trace, Valid, ValidationSettings, Verdict
+from holdfast.validators.verdict import (
+    ChallengeFailed,
+    ChallengeToCheck,
+    Invalid,
+    Trace,
+    Valid,
+    ValidationResult,
+    ValidationSettings,
+)
 
 
 class Validator:
@@ -34,49 +41,53 @@ class Validator:
             each=settings.timeout / 2,
         )
 
-    async def check(self, challenge: Challenge) -> Verdict:
-        """Never raises for what others do. CAA comes last: it says nothing of use about a proof that is not there."""
+    async def check(self, challenge: ChallengeToCheck) -> ValidationResult:
+        """Never raises for the behaviour of remotes. CAA comes last: it does not matter if the response is missing."""
         began, trace = self._clock.monotonic(), Trace()
         failed = None
         try:
             async with asyncio.timeout(self._settings.timeout):
                 await self._prove(challenge, trace)
                 await self._caa.check(challenge, trace)
-        except Failed as why:
+        except ChallengeFailed as why:
             failed = why
         except DnsProblem as why:
-            failed = Failed("dns", f"{why}.", retryable=why.retryable)
+            failed = ChallengeFailed("dns", f"{why}.", retryable=why.retryable)
         except TimeoutError:
-            failed = Failed("connection", f"The check did not end in {self._settings.timeout:g} s.", retryable=True)
+            failed = ChallengeFailed(
+                "connection", f"The check did not end in {self._settings.timeout:g} s.", retryable=True
+            )
         evidence = trace.evidence(self._clock.monotonic() - began)
         return Valid(evidence) if failed is None else Invalid(failed.problem, evidence, failed.retryable)
 
-    async def _prove(self, challenge: Challenge, trace: Trace) -> None:
-        """Whatever is not named here is refused: a new kind of challenge must never be a proof by default."""
+    async def _prove(self, challenge: ChallengeToCheck, trace: Trace) -> None:
+        """A type of challenge that is not listed here is refused: a new type must never pass by default."""
         _must_be_spelled_right(challenge)
         match challenge.type:
             case "http-01":
                 await http01.check(challenge, self._dialer, self._ports, self._settings.user_agent, trace)
             case "dns-01":
-                await dns01.check(challenge, self._resolver, trace)
+                await dns_challenges.check_dns01(challenge, self._resolver, trace)
             case "tls-alpn-01":
                 await tlsalpn01.check(challenge, self._dialer, self._ports.tls, trace)
             case "dns-account-01":
-                await dns_account01.check(challenge, self._resolver, trace)
+                await dns_challenges.check_dns_account01(challenge, self._resolver, trace)
             case "dns-persist-01":
-                await dns_persist01.check(challenge, self._resolver, self._issuers, self._clock.now(), trace)
+                await dns_challenges.check_dns_persist01(
+                    challenge, self._resolver, self._issuers, self._clock.now(), trace
+                )
             case _:
-                raise Failed("malformed", f"There is no challenge of the type {challenge.type!r}.")
+                raise ChallengeFailed("malformed", f"There is no challenge of the type {challenge.type!r}.")
 
 
-def _must_be_spelled_right(challenge: Challenge) -> None:
+def _must_be_spelled_right(challenge: ChallengeToCheck) -> None:
     """Checked when it was asked for, and again where it becomes a part of requests."""
     spell = {"dns": names.dns_name, "ip": names.ip_address}.get(challenge.identifier_type)
     if spell is None:
-        raise Failed("unsupportedIdentifier", "Only names and addresses can be proved.")
+        raise ChallengeFailed("unsupportedIdentifier", "Only names and addresses can be proved.")
     try:
         right = spell(challenge.identifier) == challenge.identifier
     except NameRefused:
         right = False
     if not right:
-        raise Failed("rejectedIdentifier", "The identifier is not in the one spelling of its kind.")
+        raise ChallengeFailed("rejectedIdentifier", "The identifier is not in the one spelling of its kind.")

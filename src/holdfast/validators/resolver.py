@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Literal
 
+from holdfast.pki.names import IPAddress
 from holdfast.ports import Net, NetProblem, Random
 from holdfast.validators import wire
-from holdfast.validators.addresses import IPAddress
-from holdfast.validators.wire import Answer, Kind
+from holdfast.validators.wire import DnsAnswer, RecordKind
 
 ROUNDS: Final = 2  # over all servers
 TRY_FOR: Final = 2.0  # seconds for one server; a lost datagram must leave time for the next one
@@ -32,7 +32,7 @@ _SAID: Final[dict[DnsKind, str]] = {
 class DnsProblem(Exception):
     """A question without an answer. NXDOMAIN is among them: an empty answer is not."""
 
-    def __init__(self, kind: DnsKind, name: str, asked: Kind, more: str = "") -> None:
+    def __init__(self, kind: DnsKind, name: str, asked: RecordKind, more: str = "") -> None:
         super().__init__(f"DNS, {asked.name} of {name}: {_SAID[kind]}{f' ({more})' if more else ''}")
         self.kind: Final = kind
 
@@ -57,7 +57,7 @@ def server(text: str) -> tuple[str, int]:
 
 
 class Resolver:
-    """Remembers nothing: a proof is looked up when it is checked."""
+    """Remembers nothing: a TXT record is looked up when its challenge is checked."""
 
     def __init__(self, net: Net, random: Random, servers: Sequence[str], *, try_for: float = TRY_FOR) -> None:
         self._net = net
@@ -67,14 +67,16 @@ class Resolver:
 
     async def addresses(self, name: str) -> list[IPAddress]:
         """Every address of a name, IPv6 first. One family may fail if the other has something."""
-        v6, v4 = await asyncio.gather(self.ask(name, Kind.AAAA), self.ask(name, Kind.A), return_exceptions=True)
+        v6, v4 = await asyncio.gather(
+            self.ask(name, RecordKind.AAAA), self.ask(name, RecordKind.A), return_exceptions=True
+        )
         for failed in (v6, v4):
             if isinstance(failed, BaseException) and not isinstance(failed, DnsProblem):
                 raise failed
         found: list[IPAddress] = []
-        if isinstance(v6, Answer):
+        if isinstance(v6, DnsAnswer):
             found += [ipaddress.IPv6Address(data) for data in v6.data if len(data) == 16]
-        if isinstance(v4, Answer):
+        if isinstance(v4, DnsAnswer):
             found += [ipaddress.IPv4Address(data) for data in v4.data if len(data) == 4]
         problems = [each for each in (v4, v6) if isinstance(each, DnsProblem)]
         if problems and not found:
@@ -83,11 +85,11 @@ class Resolver:
 
     async def texts(self, name: str) -> list[bytes]:
         try:
-            return [wire.text(data) for data in (await self.ask(name, Kind.TXT)).data]
+            return [wire.text(data) for data in (await self.ask(name, RecordKind.TXT)).data]
         except wire.Malformed as why:
-            raise DnsProblem("malformed", name, Kind.TXT, str(why)) from None
+            raise DnsProblem("malformed", name, RecordKind.TXT, str(why)) from None
 
-    async def ask(self, name: str, kind: Kind) -> Answer:
+    async def ask(self, name: str, kind: RecordKind) -> DnsAnswer:
         """What there is under a name. Aliases that the server leaves to us are followed."""
         try:
             asked = wire.question(name, kind)
@@ -100,7 +102,7 @@ class Resolver:
             asked = answer.alias + asked[-wire.TAIL :]
         raise DnsProblem("malformed", name, kind, "it has too many aliases")
 
-    async def _ask(self, name: str, kind: Kind, asked: bytes) -> Answer:
+    async def _ask(self, name: str, kind: RecordKind, asked: bytes) -> DnsAnswer:
         """One server after the other, until one answers; a name that does not exist is an answer."""
         problem = DnsProblem("refused", name, kind, "there is no name server to ask")
         for address, port in self._servers * ROUNDS:
@@ -118,10 +120,10 @@ class Resolver:
                     break
         raise problem
 
-    async def _exchange(self, address: str, port: int, asked: bytes) -> Answer:
-        """By UDP; again by TCP, where nobody can forge, if the answer was cut off or does not repeat our letters.
+    async def _exchange(self, address: str, port: int, asked: bytes) -> DnsAnswer:
+        """By UDP; again by TCP, which cannot be forged, if the answer was cut off or does not repeat our letters.
 
-        From this machine itself nobody forges: there the letters are left as they are, because servers that people try
+        Answers from this machine are not forged: there the letters keep their case, because servers that people try
         things out with, pebble-challtestsrv among them, know a name in lower case only.
         """
         noise = self._random.token(2 + len(asked))

@@ -1,4 +1,4 @@
-"""What is asked of a validator, what it answers, and what it saw on the way."""
+"""The challenge that a validator checks, its result, and the evidence that it saw on the way."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from holdfast.core.acme import key_authorization
-from holdfast.core.problem import STATUS, Problem
+from holdfast.core.own_ca.acme import key_authorization
+from holdfast.core.own_ca.problem import STATUS, Problem
 
-_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{0,512}")  # persistent proofs have none
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{0,512}")  # dns-persist-01 has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Challenge:
-    """One proof to look for. The identifier of a wildcard is written with its `*.`."""
+class ChallengeToCheck:
+    """One challenge to check. The identifier of a wildcard is written with its `*.`."""
 
     type: str  # http-01, dns-01, tls-alpn-01, dns-account-01, dns-persist-01
     identifier_type: str  # dns or ip
@@ -68,14 +68,14 @@ class Valid:
 class Invalid:
     problem: Problem
     evidence: Mapping[str, object]
-    retryable: bool  # whether the same check may end otherwise with nobody changing anything
+    retryable: bool  # whether the same check may succeed later although the client changes nothing
 
 
-Verdict = Valid | Invalid
+ValidationResult = Valid | Invalid
 
 
-class Failed(Exception):
-    """The proof is not there; the rest of the check is not worth doing."""
+class ChallengeFailed(Exception):
+    """The challenge response is not there; the check ends."""
 
     def __init__(self, word: str, detail: str, *, retryable: bool = False) -> None:
         super().__init__(detail)
@@ -85,7 +85,7 @@ class Failed(Exception):
 
 @dataclass(slots=True)
 class Trace:
-    """What was seen so far: it is evidence whatever comes of it, so it grows while the check goes on."""
+    """The evidence seen so far: it is kept for every result, so it grows while the check goes on."""
 
     resolved: dict[str, list[str]] = field(default_factory=dict)  # host: every address it has
     address: str | None = None  # the one that was talked to last

@@ -28,7 +28,7 @@ _RESPONSE, _OPCODE, _TRUNCATED, _RECURSE = 0x8000, 0x7800, 0x0200, 0x0100
 _OPT: Final = bytes.fromhex("00 0029 04d0 00000000 0000")  # EDNS: up to 1232 octets, which no path cuts up (RFC 6891)
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """The types of records that we ask for."""
 
     A = 1
@@ -41,7 +41,7 @@ class Malformed(Exception):
     """A packet that no name server should send, or a name that cannot be asked for."""
 
 
-class Record(NamedTuple):
+class DnsRecord(NamedTuple):
     owner: bytes
     kind: int
     ttl: int
@@ -50,7 +50,7 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DnsAnswer:
     """What there is under a name, after its aliases. Nothing at all is an answer, too."""
 
     rcode: int
@@ -63,7 +63,7 @@ class Answer:
 # ── questions ──
 
 
-def question(name: str, kind: Kind) -> bytes:
+def question(name: str, kind: RecordKind) -> bytes:
     """The question section, in lower case."""
     try:
         labels = name.lower().encode("ascii").split(b".")
@@ -78,7 +78,7 @@ def question(name: str, kind: Kind) -> bytes:
 
 
 def mixed(asked: bytes, noise: bytes) -> bytes:
-    """The same question with each letter in one of its cases: a guess more for whoever forges the answer ("0x20")."""
+    """The same question with each letter in a random case, which a forged answer must guess ("0x20")."""
     name, tail = asked[:-4], asked[-4:]
     return bytes([c ^ 0x20 if n & 1 and 97 <= c <= 122 else c for c, n in zip(name, noise, strict=False)]) + tail
 
@@ -91,7 +91,7 @@ def query(number: int, asked: bytes) -> bytes:
 
 
 def fits(packet: bytes, number: int, asked: bytes) -> bool:
-    """Whether a packet answers this question, be it in whatever case."""
+    """Whether a packet answers this question, in any case."""
     if len(packet) < 12:
         return False
     identity, flags, questions, _, _, _ = _HEADER.unpack_from(packet)
@@ -104,7 +104,7 @@ def repeats(packet: bytes, asked: bytes) -> bool:
     return packet[12 : 12 + len(asked)] == asked
 
 
-def read(packet: bytes, asked: bytes) -> Answer:
+def read(packet: bytes, asked: bytes) -> DnsAnswer:
     """The answer in a packet that fits; Malformed if it cannot be read."""
     try:
         return _read(packet, asked)
@@ -112,23 +112,23 @@ def read(packet: bytes, asked: bytes) -> Answer:
         raise Malformed("a packet ends too early") from None
 
 
-def _read(packet: bytes, asked: bytes) -> Answer:
+def _read(packet: bytes, asked: bytes) -> DnsAnswer:
     _, flags, _, answers, authorities, _ = _HEADER.unpack_from(packet)
     rcode = flags & 15
     if flags & _TRUNCATED:
-        return Answer(rcode, truncated=True)
+        return DnsAnswer(rcode, truncated=True)
     if answers > MAX_RECORDS or authorities > MAX_RECORDS:
         raise Malformed("a packet holds too many records")
     name, kind = asked[:-4].lower(), _TAIL.unpack_from(asked, len(asked) - 4)[0]
     records, at = _records(packet, 12 + len(asked), answers, name)
     found, last = _under(packet, records, name, kind) if rcode == NOERROR else ([], name)
     if found:
-        return Answer(rcode, data=tuple([packet[r.start : r.end] for r in found]), ttl=min([r.ttl for r in records]))
+        return DnsAnswer(rcode, data=tuple([packet[r.start : r.end] for r in found]), ttl=min([r.ttl for r in records]))
     ttl = _ttl_of_nothing(packet, at, authorities, name)
-    return Answer(rcode, ttl=ttl or 0, alias=last if ttl is None and last != name else None)
+    return DnsAnswer(rcode, ttl=ttl or 0, alias=last if ttl is None and last != name else None)
 
 
-def _records(packet: bytes, at: int, count: int, name: bytes) -> tuple[list[Record], int]:
+def _records(packet: bytes, at: int, count: int, name: bytes) -> tuple[list[DnsRecord], int]:
     """The records of the class Internet in one section, and where the next section begins."""
     found = []
     for _ in range(count):
@@ -142,11 +142,11 @@ def _records(packet: bytes, at: int, count: int, name: bytes) -> tuple[list[Reco
         if at > len(packet):
             raise Malformed("a record is longer than its packet")
         if family == _INTERNET:
-            found.append(Record(owner, kind, ttl if ttl < 1 << 31 else 0, start, at))
+            found.append(DnsRecord(owner, kind, ttl if ttl < 1 << 31 else 0, start, at))
     return found, at
 
 
-def _under(packet: bytes, records: list[Record], name: bytes, kind: int) -> tuple[list[Record], bytes]:
+def _under(packet: bytes, records: list[DnsRecord], name: bytes, kind: int) -> tuple[list[DnsRecord], bytes]:
     """The records of this kind, where the aliases lead to, and the name of that place."""
     for _ in range(MAX_ALIASES + 1):
         found = [record for record in records if record.kind == kind and record.owner == name]

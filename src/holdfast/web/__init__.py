@@ -1,1 +1,1 @@
-"""The face for browsers and probes."""
+"""Sites and the HTTP server for clients, browsers and probes."""

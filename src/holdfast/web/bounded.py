@@ -1,4 +1,4 @@
-"""HTTP with bounds: how large a head may be, how long a client may take, and what a client beyond them is told."""
+"""uvicorn's HTTP protocol with our bounds: sizes, times, and one write for each answer."""
 
 from __future__ import annotations
 
@@ -8,10 +8,61 @@ import json
 from typing import Any, Final, NoReturn
 
 import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from holdfast.listening.admission import Admission, Seat
-from holdfast.listening.bounds import PROBES, Reason
-from holdfast.web.gathering import GatheringProtocol
+from holdfast.listening.bounds import PROBES, RefusalReason
+
+# ── One write for each answer ──
+# uvicorn sends head and body apart, which over TLS are two records and two system calls.
+
+
+TAKEN_WITHIN: Final = 10.0  # seconds, for what a closed connection still has to send
+
+
+class GatheringProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, on a transport that gathers the writes of one turn of the loop."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(_Gathering(transport))  # type: ignore[arg-type]
+
+
+class _Gathering:
+    """A transport that gathers writes; everything else is passed to the inner transport."""
+
+    def __init__(self, inner: asyncio.Transport) -> None:
+        self._inner = inner
+        self._loop = asyncio.get_running_loop()
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        if not self._pieces:
+            self._loop.call_soon(self._flush)
+        self._pieces.append(data)
+
+    def close(self) -> None:
+        """A client that does not read the rest must not keep the connection for ever."""
+        self._flush()
+        if not self._inner.is_closing() and self._inner.get_write_buffer_size():
+            self._loop.call_later(TAKEN_WITHIN, self._inner.abort)
+        self._inner.close()
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._inner.write_eof()
+
+    def _flush(self) -> None:
+        if self._pieces and not self._inner.is_closing():
+            self._inner.write(b"".join(self._pieces))
+        self._pieces.clear()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+# ── Bounds ──
+# How large a head may be, how long a client may take, and the answer to a client beyond these bounds.
+
 
 PIECE: Final = 16 * 1024  # bytes that the parser gets at a time, so that a bound is met soon after it is passed
 LEAST_RATE: Final = 64 * 1024  # bytes a second: a body that comes faster than that may take as long as it needs
@@ -25,19 +76,19 @@ THROWN_AWAY: Final = 256 * 1024  # bytes of that, at most
 RETRY_AFTER: Final = 5  # seconds
 
 ANSWERS: Final = {
-    Reason.HEAD_SIZE: (431, "The head of the request is larger than listeners.head_size allows."),
-    Reason.HEAD_FIELDS: (431, "The request has more header fields than listeners.head_fields allows."),
-    Reason.HEAD_TIMEOUT: (408, "The head of the request did not arrive within listeners.head_timeout."),
-    Reason.BODY_TIMEOUT: (408, "The body of the request did not arrive within listeners.body_timeout."),
-    Reason.BODY_SIZE: (413, f"The body of the request has more than {LARGEST_BODY >> 20} MiB."),
-    Reason.PIPELINED: (503, f"More than {MOST_PIPELINED} requests wait on this connection."),
-    Reason.LISTENER_FULL: (503, "This server holds as many connections as it may."),
-    Reason.DISPLACED: (503, "This server needed the connection for another client."),
-    Reason.BAD_REQUEST: (400, "This is not a request of HTTP/1.1."),
+    RefusalReason.HEAD_SIZE: (431, "The head of the request is larger than listeners.head_size allows."),
+    RefusalReason.HEAD_FIELDS: (431, "The request has more header fields than listeners.head_fields allows."),
+    RefusalReason.HEAD_TIMEOUT: (408, "The head of the request did not arrive within listeners.head_timeout."),
+    RefusalReason.BODY_TIMEOUT: (408, "The body of the request did not arrive within listeners.body_timeout."),
+    RefusalReason.BODY_SIZE: (413, f"The body of the request has more than {LARGEST_BODY >> 20} MiB."),
+    RefusalReason.PIPELINED: (503, f"More than {MOST_PIPELINED} requests wait on this connection."),
+    RefusalReason.LISTENER_FULL: (503, "This server holds as many connections as it may."),
+    RefusalReason.DISPLACED: (503, "This server needed the connection for another client."),
+    RefusalReason.BAD_REQUEST: (400, "This is not a request of HTTP/1.1."),
 }
 
 
-def answer(reason: Reason) -> bytes:
+def answer(reason: RefusalReason) -> bytes:
     """The whole response that refuses a request, before any application saw it."""
     status, detail = ANSWERS[reason]
     phrase = http.HTTPStatus(status).phrase
@@ -61,7 +112,7 @@ class BoundedProtocol(GatheringProtocol):
         self._body_bytes, self._body_due = 0, 0.0
         self._due: asyncio.TimerHandle | None = None  # for the head or the body
         self._cut: asyncio.TimerHandle | None = None  # until when the client must read what we wrote
-        self._refusal: Reason | None = None
+        self._refusal: RefusalReason | None = None
 
     # ── The connection ──
 
@@ -100,14 +151,14 @@ class BoundedProtocol(GatheringProtocol):
         except httptools.HttpParserUpgrade:
             pass  # to what we do not speak: its request is answered like any other
         except httptools.HttpParserError:
-            self._refuse(self._refusal or Reason.BAD_REQUEST)
+            self._refuse(self._refusal or RefusalReason.BAD_REQUEST)
             return False
         if was_in_body != self._in_body or self._body_bytes != body:
             self._fed = 0
             return True
         self._fed += len(piece)
         if self._fed > self._bounds.head_size + PIECE:  # the first piece may hold the end of what was before
-            self._refuse(Reason.HEAD_SIZE)
+            self._refuse(RefusalReason.HEAD_SIZE)
         return self._heard
 
     def _wait_for_the_rest(self) -> None:
@@ -132,15 +183,15 @@ class BoundedProtocol(GatheringProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head_fields += 1
         if self._head_fields > self._bounds.head_fields:
-            self._stop(Reason.HEAD_FIELDS)
+            self._stop(RefusalReason.HEAD_FIELDS)
         self._grown(len(name) + len(value))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._seat.only_probes and not self.url.startswith(PROBES):
-            self._stop(Reason.LISTENER_FULL)
+            self._stop(RefusalReason.LISTENER_FULL)
         if len(self.pipeline) >= MOST_PIPELINED:
-            self._stop(Reason.PIPELINED)
+            self._stop(RefusalReason.PIPELINED)
         self._disarm()
         self._in_body, self._body_bytes = True, 0
         super().on_headers_complete()
@@ -150,7 +201,7 @@ class BoundedProtocol(GatheringProtocol):
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
         if self._body_bytes > LARGEST_BODY:
-            self._stop(Reason.BODY_SIZE)
+            self._stop(RefusalReason.BODY_SIZE)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -171,9 +222,9 @@ class BoundedProtocol(GatheringProtocol):
     def _grown(self, size: int) -> None:
         self._head_size += size
         if self._head_size > self._bounds.head_size:
-            self._stop(Reason.HEAD_SIZE)
+            self._stop(RefusalReason.HEAD_SIZE)
 
-    def _stop(self, reason: Reason) -> NoReturn:
+    def _stop(self, reason: RefusalReason) -> NoReturn:
         """Leave the parser by the only way it has."""
         self._refusal = reason
         raise ValueError(reason)
@@ -188,7 +239,7 @@ class BoundedProtocol(GatheringProtocol):
         if self._answering():  # we may have stopped reading until that is done: it is not the client who is late
             self._head_within(seconds)
         else:
-            self._refuse(Reason.HEAD_TIMEOUT)
+            self._refuse(RefusalReason.HEAD_TIMEOUT)
 
     def _body_is_late(self) -> None:
         left = self._body_due + self._body_bytes / LEAST_RATE - self.loop.time()
@@ -196,7 +247,7 @@ class BoundedProtocol(GatheringProtocol):
             self._due = self.loop.call_later(left, self._body_is_late)
         else:
             self._due = None
-            self._refuse(Reason.BODY_TIMEOUT)
+            self._refuse(RefusalReason.BODY_TIMEOUT)
 
     def _disarm(self) -> None:
         if self._due is not None:
@@ -219,7 +270,7 @@ class BoundedProtocol(GatheringProtocol):
 
     def _is_not_reading(self) -> None:
         self._cut = None
-        self._admission.tally.refused(Reason.NOT_READING)
+        self._admission.tally.refused(RefusalReason.NOT_READING)
         self.transport.abort()
 
     # ── The end ──
@@ -229,14 +280,14 @@ class BoundedProtocol(GatheringProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _displaced(self) -> None:
-        self._end(Reason.DISPLACED)
+        self._end(RefusalReason.DISPLACED)
 
-    def _refuse(self, reason: Reason) -> None:
+    def _refuse(self, reason: RefusalReason) -> None:
         self._admission.tally.refused(reason)
         self._end(reason)
 
-    def _end(self, reason: Reason) -> None:
-        """End the connection; if its client is in the middle of a request, and of no answer, it is told why."""
+    def _end(self, reason: RefusalReason) -> None:
+        """End the connection; a client in the middle of a request, and of no answer, gets the reason."""
         self._heard = False
         self._disarm()
         self._unset_keepalive_if_required()
@@ -244,12 +295,12 @@ class BoundedProtocol(GatheringProtocol):
         if self._answering():
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if reason is Reason.DISPLACED and self.scheme == "https":
+        if reason is RefusalReason.DISPLACED and self.scheme == "https":
             self.transport.abort()  # TLS would wait for the client's good-bye, and its place is taken
             return
         if tell:
             self.transport.write(answer(reason))
-        if not tell or reason is Reason.DISPLACED:
+        if not tell or reason is RefusalReason.DISPLACED:
             self.transport.close()
             return
         if self.scheme == "http":
@@ -263,7 +314,7 @@ class BoundedProtocol(GatheringProtocol):
         if self._fed > THROWN_AWAY and not self.transport.is_closing():
             self.transport.pause_reading()
 
-    def _may_be_told(self, reason: Reason) -> bool:
+    def _may_be_told(self, reason: RefusalReason) -> bool:
         if self._answering():
             return self._in_body and not self.pipeline and not self.cycle.response_started
-        return self._begun or reason is Reason.BAD_REQUEST
+        return self._begun or reason is RefusalReason.BAD_REQUEST

@@ -17,11 +17,11 @@ from starlette.types import ASGIApp
 from holdfast.errors import UserError
 from holdfast.listening.accepting import Accepting
 from holdfast.listening.admission import Admission, Seat, Tally
-from holdfast.listening.bounds import Bounds, Reason
+from holdfast.listening.bounds import Bounds, RefusalReason
 from holdfast.secret import Secret
 from holdfast.web.bounded import BoundedProtocol, answer
 
-Line = socket.socket  # bound, and ours
+ListeningSocket = socket.socket  # bound, and ours
 BACKLOG = 2048
 
 
@@ -32,7 +32,9 @@ class AddressTaken(UserError):
 class _Server(uvicorn.Server):
     """uvicorn, with our way to accept: it counts connections before it reads from them."""
 
-    def __init__(self, config: uvicorn.Config, line: Line, admission: Admission, tls: Tls | None) -> None:
+    def __init__(
+        self, config: uvicorn.Config, line: ListeningSocket, admission: Admission, tls: ListenerTls | None
+    ) -> None:
         super().__init__(config)
         self._line, self._admission, self._tls = line, admission, tls
 
@@ -42,7 +44,7 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         context = None if self._tls is None else self._tls.context
-        refusal = answer(Reason.LISTENER_FULL)
+        refusal = answer(RefusalReason.LISTENER_FULL)
         accepting = Accepting(self._line, self._protocol, self._admission, tls=context, refusal=refusal)
         self.servers = [accepting]  # type: ignore[list-item]
         self.started = True
@@ -53,7 +55,7 @@ class _Server(uvicorn.Server):
         )
 
 
-class Tls:
+class ListenerTls:
     """TLS with a certificate that may be replaced while we serve: the next handshake uses the new one."""
 
     def __init__(self) -> None:
@@ -72,7 +74,7 @@ class Tls:
             os.close(handle)
 
 
-def bind(host: str, port: int, *, setting: str = "server.listen") -> Line:
+def bind(host: str, port: int, *, setting: str = "server.listen") -> ListeningSocket:
     """Take the address before anything else starts, so that a taken one is said at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     line = socket.socket(family, socket.SOCK_STREAM)
@@ -90,8 +92,8 @@ def bind(host: str, port: int, *, setting: str = "server.listen") -> Line:
     return line
 
 
-def bind_local(path: Path) -> Line:
-    """A socket in the file system that only our user can open. One that nobody answers on any more is replaced."""
+def bind_local(path: Path) -> ListeningSocket:
+    """A socket in the file system that only our user can open. A socket without a server is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)  # an address has 108 bytes at most: go by the handle
@@ -112,8 +114,8 @@ def bind_local(path: Path) -> Line:
 @contextlib.asynccontextmanager
 async def serving(
     site: ASGIApp,
-    line: Line,
-    tls: Tls | None = None,
+    line: ListeningSocket,
+    tls: ListenerTls | None = None,
     *,
     bounds: Bounds = Bounds(),  # noqa: B008  (a frozen value)
     tally: Tally = Tally(),  # noqa: B008  (it has no state)
@@ -123,7 +125,7 @@ async def serving(
         site, interface="asgi3", log_config=None, access_log=False, lifespan="off", http=BoundedProtocol, ws="none",
         server_header=False, timeout_graceful_shutdown=2, proxy_headers=False,
     )  # fmt: skip
-    line.listen(BACKLOG)  # now, and not when the task comes to it: whoever connects from here on is answered
+    line.listen(BACKLOG)  # now, and not when the task comes to it: clients that connect from here on are answered
     server = _Server(config, line, Admission(bounds, tally), tls)
     task = asyncio.create_task(server.serve(), name="http")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -13,11 +13,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from holdfast import kind_settings, plugins
 from holdfast.core.reasons import Reason
-from holdfast.engine.upstream import OTHERS
 from holdfast.errors import Refused, TryLater
-from holdfast.issuers import kind
-from holdfast.issuers.base import Issuer, Placed, Wish
+from holdfast.issuers.base import Issuer, OrderRequest, Placed
 from holdfast.issuers.kind import Parts
 from holdfast.pki import csr
 from holdfast.secret import Secret
@@ -28,11 +27,11 @@ C = TypeVar("C", bound=Any)
 NAME = "www.holdfast.test"
 
 
-async def looked_up(make: Callable[[], Issuer], wish: Wish, *, claims: int = 40) -> Any:
+async def looked_up(make: Callable[[], Issuer], request: OrderRequest, *, claims: int = 40) -> Any:
     """What `find` comes to, over as many claims as the engine would give it."""
     for _ in range(claims):
         try:
-            return await make().find(wish)
+            return await make().find_order(request)
         except TryLater as why:
             if why.reason != Reason.UNDER_WAY:
                 raise
@@ -51,6 +50,15 @@ class PushedClock(SystemClock):
 
     def monotonic(self) -> float:
         return super().monotonic() + self.ahead.total_seconds()
+
+
+def made(kind: str, settings: Mapping[str, Any], credentials: Mapping[str, str], **parts: Any) -> Issuer:
+    """An issuer of a kind that needs nothing but its settings and credentials, as upstream makes it of a stored row."""
+    found = plugins.kinds(plugins.ISSUERS)[kind]
+    secrets = {name: Secret(value) for name, value in credentials.items()}
+    given = {"name": kind, "clock": SystemClock(), "files": LocalFiles(), "memory": {}, "credentials": secrets, **parts}
+    issuer: Issuer = found.make(kind_settings.read(found, settings, secrets), Parts(**given))
+    return issuer
 
 
 async def refused(call: Callable[..., Awaitable[Any]], *arguments: Any) -> Refused:
@@ -73,18 +81,11 @@ class IssuerBench(Generic[C]):
 
     def issuer(self, *, credentials: dict[str, str] | None = None, **settings: Any) -> Issuer:
         """As for the next job of the same process: made anew, with what the process remembers."""
-        found = OTHERS[self.ca.name.lower()]
-        given = {name: value for name, value in self.ca.settings(**settings).items() if value is not None}
         secrets = {**self.ca.credentials, **(credentials or {})}
-        kind.check(found, given, secrets)
-        return found.make(
-            Parts(
-                name="ca", settings=given, credentials={name: Secret(value) for name, value in secrets.items()},
-                transport=self.transport, clock=self.clock, files=LocalFiles(), memory=self.memory,
-            )
-        )  # fmt: skip
+        kind, given = self.ca.name.lower(), self.ca.settings(**settings)
+        return made(kind, given, secrets, transport=self.transport, clock=self.clock, memory=self.memory)
 
-    def wish(self, *names: str, key: Any = None, **more: Any) -> Wish:
+    def wish(self, *names: str, key: Any = None, **more: Any) -> OrderRequest:
         """As the engine makes it for this kind."""
         names = names or ("www.example.com",)
         if not self.common_name:
@@ -94,9 +95,9 @@ class IssuerBench(Generic[C]):
 
     async def issued(self, issuer: Issuer | None = None, **wishes: Any) -> tuple[Placed, x509.Certificate]:
         """An order that was placed and issued."""
-        issuer, wish = issuer or self.issuer(), self.wish(NAME, **wishes)
-        placed = await issuer.place(wish)
-        return placed, leaf_of(await issuer.look(placed.ref, wish))  # type: ignore[arg-type]
+        issuer, request = issuer or self.issuer(), self.wish(NAME, **wishes)
+        placed = await issuer.place_order(request)
+        return placed, leaf_of(await issuer.order_status(placed.ref, request))  # type: ignore[arg-type]
 
     @property
     def bodies(self) -> list[Any]:

@@ -1,4 +1,4 @@
-"""DigiCert CertCentral (Services API v2) as its documentation and its public clients describe it."""
+"""DigiCert CertCentral (Front API v2) as its documentation and its public clients describe it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,177 @@
+"""Certificates as people read them: a line in a list, and the status block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from holdfast.cli.certificates.options import window_shown
+from holdfast.cli.terminal import Column, duration, instant, painted, pairs, when
+
+PROOFS: Final = (
+    "DNS_TXT_NOT_VISIBLE", "PROOF_NOT_VISIBLE", "VALIDATION_FAILED", "CAA_FORBIDS", "SOLVER_FAILED",
+)  # fmt: skip
+Certificate = Mapping[str, Any]
+
+
+def columns(now: datetime) -> list[Column]:
+    return [
+        Column("NAME", lambda row: str(row["name"])),
+        Column("PHASE", lambda row: str(row["status"]["phase"]).upper()),
+        Column("EXPIRES", lambda row: when(row["not_after"], now)),
+        Column("NEXT", lambda row: _next_in_short(row, now)),
+        Column("REASON", lambda row: str(row["status"]["reason_code"])),
+        Column("OWNER", lambda row: row["owner"] or "-", wide=True),
+        Column("CA", lambda row: ", ".join(row["issuers"]), wide=True),
+        Column("NAMES", lambda row: ", ".join(row["names"]), wide=True),
+        Column("LABELS", lambda row: ",".join(f"{k}={v}" for k, v in row["labels"].items()) or "-", wide=True),
+        Column("ID", lambda row: str(row["id"]), wide=True),
+    ]
+
+
+def _next_in_short(row: Certificate, now: datetime) -> str:
+    """ "now" for an issuance under way, unless it waits for a later time."""
+    at = row["status"]["next_attempt_at"]
+    to_come = at is not None and instant(at) > now and row["status"]["blocked_by"]
+    return "now" if row["operation"] and not to_come else when(at, now)
+
+
+def block(row: Certificate, now: datetime, budget: Sequence[Mapping[str, Any]] = ()) -> str:
+    """The status block: what, why, when next, and what to type. `budget`: what the CA's limits leave."""
+    status = row["status"]
+    phase = str(status["phase"])
+    head = f"{row['name']}   {painted(phase.upper(), phase)}   {_expires(row, now)}{_safe(row, now)}"
+    facts = [
+        ("phase", f"{_phase(row)}   owner {row['owner'] or '-'}   CA {', '.join(row['issuers'])}"),
+        ("reason", f"{status['reason_code']}  {_why(status)}{_times(row, now)}  ({_acts(status)} next)"),
+        ("next", f"{_next(row, now)}{_budget(budget)}"),
+        ("now", f"{_look(row)}   |   {_do(row)}"),
+    ]
+    return f"{head}\n{pairs(facts)}"
+
+
+def _expires(row: Certificate, now: datetime) -> str:
+    if row["not_after"] is None:
+        return "not issued yet"
+    return f"{'expires' if instant(row['not_after']) > now else 'expired'} {when(row['not_after'], now)}"
+
+
+def _safe(row: Certificate, now: datetime) -> str:
+    status = row["status"]
+    if status["safe_until"] is None:
+        return ""
+    left = instant(status["safe_until"]) - now
+    if left <= timedelta(0):
+        return "   too late for a safe attempt"
+    fit = status.get("attempts_that_fit")  # an older server does not say
+    if fit is None:
+        return f"   safe for {duration(left)}"
+    return f"   safe: {fit} more attempt{'' if fit == 1 else 's'} fit{'s' if fit == 1 else ''} before expiry"
+
+
+def _phase(row: Certificate) -> str:
+    status, attempt = row["status"], row["operation"]
+    step = f", {attempt['state'].replace('_', ' ')}" if attempt and attempt["state"] != status["phase"] else ""
+    number = status["attempt"]
+    failed = f", {number} failed attempt{'' if number == 1 else 's'} in a row" if number else ""
+    return f"{status['phase'].replace('_', ' ')}{step}{failed}"
+
+
+def _why(status: Mapping[str, Any]) -> str:
+    """The last error, or else the meaning of the reason code."""
+    return str(status["last_error"] or status["reason"])
+
+
+def _acts(status: Mapping[str, Any]) -> str:
+    who = str(status["acts_next"])
+    return f"{who} act{'' if who == 'you' else 's'}"
+
+
+def _times(row: Certificate, now: datetime) -> str:
+    """Since when it has this phase, and when it last failed. An older server sends neither."""
+    status = row["status"]
+    since = f"since {when(status['since'], now)}" if status.get("since") else ""
+    last = f"last failure {when(row['last_failure_at'], now)}" if row.get("last_failure_at") else ""
+    told = ", ".join(each for each in (since, last) if each)
+    return f"  {told}" if told else ""
+
+
+def _budget(left: Sequence[Mapping[str, Any]]) -> str:
+    """Of the CA as a whole: by orders where it limits them, else by requests."""
+    by_limit = {str(each["key"]).rpartition("/")[2]: each for each in left if str(each["key"]).count("/") == 2}
+    found = by_limit.get("orders") or by_limit.get("requests")
+    return "" if found is None else f"; CA budget {found['left']}/{found['burst']} left"
+
+
+def _next(row: Certificate, now: datetime) -> str:
+    status, attempt = row["status"], row["operation"]
+    if attempt is not None and not attempt["done"] and (not status["next_attempt_at"] or _past(status, now)):
+        return f"now: {attempt['id']} is under way"
+    if status["next_attempt_at"] is None:
+        return f"nothing is planned{': ' + ', '.join(status['blocked_by']) if status['blocked_by'] else ''}"
+    if _past(status, now):
+        return f"due, waiting for a worker: {status['next_attempt_cause']}"
+    if status.get("approval_ends_at"):
+        again = when(status["next_attempt_at"], now)
+        return f"rejected {when(status['approval_ends_at'], now)} unless approved, and then asked for again {again}"
+    held = ", ".join(_held(row, each) for each in status["blocked_by"])
+    return (
+        f"{when(status['next_attempt_at'], now)}: {status['next_attempt_cause']}{f'; held by {held}' if held else ''}"
+    )
+
+
+def _held(row: Certificate, by: str) -> str:
+    """A back-off with its length, and after which failure."""
+    status = row["status"]
+    if by != "BACKOFF" or not row.get("last_failure_at"):
+        return by
+    span = instant(status["next_attempt_at"]) - instant(row["last_failure_at"])
+    return f"back-off {duration(span)} after failure {status['attempt']}"
+
+
+def _past(status: Mapping[str, Any], now: datetime) -> bool:
+    return instant(status["next_attempt_at"]) <= now
+
+
+def _look(row: Certificate) -> str:
+    """The command that tells more: about challenges, if they failed, or about the rules of renewal."""
+    looks_at_proofs = row["status"]["reason_code"] in PROOFS and row["status"]["last_error"]
+    if looks_at_proofs:
+        return f"holdfast challenge test {row['name']}"
+    archived = row["status"]["phase"] == "archived"  # its name is free for another
+    return f"holdfast explain {row['id'] if archived else row['name']}"
+
+
+def _do(row: Certificate) -> str:
+    match row["status"]["phase"]:
+        case "awaiting_approval":
+            return "holdfast approvals ls"
+        case "paused":
+            return f"holdfast resume {row['name']}"
+        case "pending" | "renewing":
+            return f"holdfast wait {row['name']}"
+        case "archived":
+            return f"holdfast issue {row['name']}"
+        case _:
+            return f"holdfast renew {row['name']} --wait"
+
+
+def full(row: Certificate, now: datetime) -> str:
+    """One certificate, with everything that is known of it but its key."""
+    facts = [
+        ("id", str(row["id"])),
+        ("names", ", ".join(row["names"])),
+        ("CAs", ", ".join(row["issuers"])),
+        ("key", f"{row['key']}{', reused' if row['reuse_key'] else ''}"),
+        ("profile", row["profile"] or ""),
+        ("windows", ", ".join(map(window_shown, row["windows"]))),
+        ("owner", row["owner"]),
+        ("labels", ", ".join(f"{name}={value}" for name, value in row["labels"].items())),
+        ("approval", "a second person must approve" if row["approval_required"] else ""),
+        ("generation", f"{row['generation']}, changed by {row['changed_by']}"),
+        ("serial", row["serial"] or ""),
+        ("issued by", row["issuer"] or ""),
+        ("valid", "" if row["not_before"] is None else f"from {when(row['not_before'], now)}"),
+    ]
+    return f"{block(row, now)}\n\n{pairs(facts)}"

@@ -1,0 +1,1 @@
+"""The commands about the installation: servers, tokens, keys, jobs, audit log."""

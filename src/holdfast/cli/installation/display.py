@@ -1,0 +1,117 @@
+"""Jobs, tokens and audit entries as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from holdfast.cli.calling import clock
+from holdfast.cli.everywhere import chosen
+from holdfast.cli.terminal import Column, emit, emit_one, exact, pairs, say, when
+
+
+def jobs(rows: Any) -> None:
+    now = clock().now()
+    columns = [
+        Column("ID", lambda row: str(row["id"])),
+        Column("KIND", lambda row: str(row["kind"])),
+        Column("ABOUT", lambda row: str(row["subject"])),
+        Column("STATE", lambda row: str(row["state"])),
+        Column("ATTEMPT", lambda row: f"{row['attempt']}/{row['max_attempts']}"),
+        Column("DUE", lambda row: when(row["due_at"], now)),
+        Column("REASON", lambda row: str(row["reason_code"] or "-")),
+        Column("ERROR", lambda row: str(row["last_error"] or "-"), wide=True),
+        Column("HOLDER", lambda row: str(row["holder"] or "-"), wide=True),
+    ]
+    emit(rows, columns, name="id", empty="There are no such jobs.")
+
+
+def job(row: Any) -> None:
+    now = clock().now()
+    emit_one(row, text=lambda each: _job(each, now), name="id")
+
+
+def _job(row: Any, now: datetime) -> str:
+    waits = row["next_attempt_at"] is not None
+    facts = [
+        ("id", str(row["id"])),
+        ("kind", str(row["kind"])),
+        ("about", str(row["subject"])),
+        ("state", str(row["state"])),
+        ("attempt", f"{row['attempt']}/{row['max_attempts']}"),
+        ("due", when(row["due_at"], now) if waits else ""),
+        ("began", "" if row["last_attempt_at"] is None else when(row["last_attempt_at"], now)),
+        ("ended", "" if row["finished_at"] is None else when(row["finished_at"], now)),
+        ("holder", str(row["holder"] or "")),
+        ("reason", str(row["reason_code"] or "")),
+        ("error", str(row["last_error"] or "")),
+    ]
+    return pairs(facts)
+
+
+def tokens(rows: Any) -> None:
+    now = clock().now()
+    columns = [
+        Column("ID", lambda row: str(row["id"])),
+        Column("NAME", lambda row: f"{row['kind']}:{row['name']}"),
+        Column("ROLE", lambda row: "+".join([row["role"], *row["rights"]])),
+        Column("STATE", lambda row: _state(row, now)),
+        Column("LAST USED", lambda row: when(row["last_used_at"], now)),
+        Column("ONLY", _scope, wide=True),
+        Column("MADE", lambda row: f"{when(row['created_at'], now)} by {row['created_by']}", wide=True),
+    ]
+    empty = "There are no tokens. Make one: holdfast token create NAME --role admin"
+    emit(rows, columns, name="id", empty=empty)
+
+
+def _state(row: Any, now: datetime) -> str:
+    if row["revoked_at"]:
+        return "revoked"
+    return "never expires" if row["expires_at"] is None else f"expires {when(row['expires_at'], now)}"
+
+
+def _scope(row: Any) -> str:
+    return ", ".join([*row["owners"], *(f"{name}={value}" for name, value in row["labels"].items())]) or "everything"
+
+
+def made_token(row: Any) -> None:
+    if chosen().dry_run:
+        say(f"A token of {row['name']} ({row['role']}) could be made.")
+        return
+    emit_one(row, text=lambda each: str(each["token"]), name="token")
+    say(f"Token {row['id']} of {row['name']} ({row['role']}). It is not shown again: set HOLDFAST_TOKEN to it.")
+
+
+def whoami(row: Any) -> None:
+    facts = [("actor", row["actor"]), ("role", "+".join([row["role"], *row["rights"]])), ("only", _scope(row))]
+    emit_one(row, text=lambda each: pairs(facts), name="actor")
+
+
+def audit(rows: Any) -> None:
+    columns = [
+        Column("SEQ", lambda row: str(row["seq"])),
+        Column("AT", lambda row: exact(row["at"])),
+        Column("ACTOR", lambda row: str(row["actor"])),
+        Column("FROM", _origin),
+        Column("ACTION", lambda row: str(row["action"])),
+        Column("SUBJECT", lambda row: str(row["subject"])),
+    ]
+    emit(rows, columns, name="seq", empty="There is no such audit entry.")
+
+
+def _origin(row: Any) -> str:
+    origin = row["origin"] or {}
+    return " ".join(str(origin[name]) for name in ("face", "address") if origin.get(name)) or "-"
+
+
+SHOWN: Final[Mapping[str, Callable[[Any], None]]] = {
+    "jobs.list": jobs,
+    "jobs.get": job,
+    "jobs.retry": job,
+    "tokens.list": tokens,
+    "tokens.create": made_token,
+    "tokens.self": whoami,
+    "tokens.revoke": lambda row: None,
+    "audit.list": audit,
+}

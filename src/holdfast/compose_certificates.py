@@ -1,0 +1,226 @@
+"""Builds from Settings the part that obtains and renews certificates: issuers, solvers, channels, jobs and duties."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sys
+import tomllib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.compose_ca import CaServer, system_resolvers
+from holdfast.config import Settings
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.engine.issuance import accounts, challenges, issuer_factory
+from holdfast.engine.issuance import duties as issuance_duties
+from holdfast.engine.issuance.challenges import SolverRule
+from holdfast.engine.issuance.issue import IssuanceServices
+from holdfast.engine.issuance.issuer_factory import Upstream
+from holdfast.engine.kind import JobKind
+from holdfast.engine.notifications import delivery
+from holdfast.engine.notifications import duties as notification_duties
+from holdfast.engine.notifications.senders import Senders
+from holdfast.engine.replica import PeriodicDuty
+from holdfast.engine.sweep import Owed
+from holdfast.errors import SettingRefused, StoreError
+from holdfast.listening.admission import ToldTally
+from holdfast.listening.bounds import Bounds
+from holdfast.network import SystemNet
+from holdfast.operations.context import Services
+from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.operations.issuance import challenge_responses, input_changed
+from holdfast.operations.issuance.attempts import CertificateContext
+from holdfast.operations.issuers import manage as manage_issuers
+from holdfast.operations.issuers.manage import IssuerExists
+from holdfast.operations.own_ca.internal_orders import OwnCas
+from holdfast.ports import Clock, Files, Points, Random, no_points
+from holdfast.secret import Secret
+from holdfast.solvers import kind as solvers
+from holdfast.solvers import tls_alpn
+from holdfast.solvers.kind import SolverParts
+from holdfast.store import issuers
+from holdfast.store.database import Store
+from holdfast.telemetry import Telemetry
+from holdfast.world import HttpTransport, TracedTransport
+
+OWN: Final = "own"  # the name of our own CA among those that certificates can come from
+SETTING: Final = "keeping.solvers_file"
+
+
+class CertificateKeeper:
+    """One replica's part in keeping certificates. `prepare` before the engine starts."""
+
+    def __init__(
+        self,
+        db: Store,
+        secret_store: SecretStore,
+        ca: CaServer,
+        *,
+        clock: Clock,
+        random: Random,
+        telemetry: Telemetry,
+        points: Points = no_points,
+    ) -> None:
+        self._settings: Settings = secret_store.settings
+        self._clock, self._telemetry = clock, telemetry
+        self.certificate_context = CertificateContext(
+            db=db, random=random, secret_store=secret_store, approval_for=self._settings.keeping.approval_for
+        )
+        transport = TracedTransport(HttpTransport(points), telemetry.traces)
+        own_cas = OwnCas(ca.acme_context)
+        self._upstream = Upstream(context=self.certificate_context, own_cas=own_cas, transport=transport, clock=clock)
+        self.senders = Senders(secret_store=secret_store, transport=transport, clock=clock)
+        self._services = IssuanceServices(
+            certificate_context=self.certificate_context,
+            make_issuer=self._upstream.make,
+            solver_for=challenges.by_rules(self._rules(secret_store.files, random)),
+            telemetry=telemetry,
+            poll_window=timedelta(seconds=self._settings.keeping.poll_max_wait_seconds),
+        )
+        self._notifications = delivery.DeliveryServices(
+            db=db, make_sender=self.senders.open, clock=clock, random=random, telemetry=telemetry
+        )
+        self.services = Services(
+            certificate_context=self.certificate_context,
+            issuer_kinds=issuer_factory.kinds(),
+            probe=self._upstream.probe,
+            fit=issuer_factory.check,
+            post=self.senders,
+            default_issuers=(OWN,),
+            own_ca=ca.services,
+        )
+
+    async def prepare(self) -> None:
+        """Our own CA is there from the first start; others are added by their operators."""
+        solvers = solvers_digest(self._settings.keeping.solvers_file, self.certificate_context.secret_store.files)
+        await input_changed.of_solvers(self.certificate_context, solvers)
+        first = self._settings.acme.first_ca
+        if first and not await self.certificate_context.db.read(issuers.all_issuers):
+            with contextlib.suppress(IssuerExists):  # another replica was quicker
+                await self.certificate_context.db.write(
+                    lambda tx: manage_issuers.add(tx, OWN, kind="local", settings={"ca": first}, actor="system")
+                )
+
+    def kinds(self) -> list[JobKind]:
+        changed = accounts.kind(self.certificate_context, self._upstream.accounts.change_key)
+        return [*issuance_duties.kinds(self._services), changed, *notification_duties.kinds(self._notifications)]
+
+    def families(self) -> list[Owed]:
+        return [*issuance_duties.families(self.certificate_context), *notification_duties.families(self._notifications)]
+
+    def duties(self) -> list[PeriodicDuty]:
+        told, pace = self._settings.notification, self._settings.scheduler
+        return [
+            *issuance_duties.duties(
+                self.certificate_context,
+                renewal=pace.renewal_interval,
+                ask=pace.ari_interval,
+                turn=pace.turns_interval,
+                approval=pace.approval_interval,
+                cleanup=pace.cleanup_interval,
+                history_for=self._settings.engine.history_for,
+            ),
+            *notification_duties.duties(
+                self._notifications,
+                retry=told.retry_interval,
+                process=told.process_interval,
+                ends=told.expiry_interval,
+                cleanup=pace.cleanup_interval,
+                history_for=self._settings.engine.history_for,
+                lease_ttl=self._settings.engine.lease_ttl,
+            ),
+        ]
+
+    async def http01(self, token: str) -> str | None:
+        return await challenge_responses.http01(self.certificate_context.db, token)
+
+    @contextlib.asynccontextmanager
+    async def showing(self, line: tls_alpn.BoundSocket | None, bounds: Bounds) -> AsyncIterator[None]:
+        """Answer CAs that ask for proofs of tls-alpn-01, of whichever replica made them."""
+        if line is None:
+            yield
+            return
+        tally = ToldTally("tls_alpn", self._telemetry)
+        async with tls_alpn.showing(line, self._tls_alpn01, self._clock, bounds, tally):
+            where = "{}:{}".format(*line.getsockname()[:2])
+            self._telemetry.log.info("tls_alpn.listening", address=where)
+            yield
+
+    async def _tls_alpn01(self, identifier: Identifier) -> str | None:
+        try:
+            return await challenge_responses.tls_alpn01(self.certificate_context.db, identifier.value)
+        except StoreError as error:
+            self._telemetry.log.warning("tls_alpn.not_answered", name=identifier.value, error=str(error))
+            return None
+
+    # ── Solvers ──
+
+    def _rules(self, files: Files, random: Random) -> list[SolverRule]:
+        """Those of the operator's file, in its order; then, for every name, proofs that this server answers itself."""
+        put, delete = challenges.in_store(self.certificate_context)
+        parts = SolverParts(
+            files=files,
+            net=SystemNet(),
+            random=random,
+            resolvers=self._settings.acme.resolvers or system_resolvers(files),
+            python=sys.executable,
+            put=put,
+            delete=delete,
+            tls_alpn_shown=bool(self._settings.keeping.tls_alpn_listen),
+        )
+        path = self._settings.keeping.solvers_file
+        named = [] if path is None else [_rule(each, path, files, parts) for each in _tables(path, files)]
+        return [*named, SolverRule(names=("*",), solver=solvers.make("http", {}, parts))]
+
+
+def solvers_digest(path: Path | None, files: Files) -> str:
+    """Of the rules and their secrets, made slowly: it is kept, and must not help anybody to guess one of those."""
+    tables = [] if path is None else _tables(path, files)
+    named = [Path(file) for table in tables for file in table.get("secret_files", {}).values()]
+    content = json.dumps(tables, sort_keys=True, default=str).encode()
+    if not named:
+        return hashlib.sha256(content).hexdigest()
+    content += b"".join(hashlib.sha256(_secret(files, each).reveal().encode()).digest() for each in named)
+    return hashlib.pbkdf2_hmac("sha256", content, b"holdfast solver rules", 100_000).hex()
+
+
+def _tables(path: Path, files: Files) -> list[Mapping[str, Any]]:
+    try:
+        content = files.read(path)
+        tables = tomllib.loads((content or b"").decode()).get("solver", [])
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingRefused(SETTING, f"{path} cannot be read: {error}") from None
+    if content is None:
+        raise SettingRefused(SETTING, f"there is no file {path}")
+    if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+        raise SettingRefused(SETTING, f"{path}: expected tables called [[solver]]")
+    return tables
+
+
+def _rule(table: Mapping[str, Any], path: Path, files: Files, parts: SolverParts) -> SolverRule:
+    """One [[solver]]: kind, names, the kind's own options, and the files of its secrets."""
+    options = {name: value for name, value in table.items() if name not in ("kind", "names", "secret_files")}
+    try:
+        names = tuple(str(each).lower() for each in table["names"])
+        secrets = {name: _secret(files, Path(file)) for name, file in table.get("secret_files", {}).items()}
+        solver = solvers.make(str(table["kind"]), options, replace(parts, credentials=secrets))
+        return SolverRule(names=names, solver=solver)
+    except KeyError as missing:
+        raise SettingRefused(SETTING, f"{path}: a [[solver]] has no {missing.args[0]!r}") from None
+    except (TypeError, ValueError) as error:
+        raise SettingRefused(SETTING, f"{path}: {error}") from None
+
+
+def _secret(files: Files, path: Path) -> Secret[str]:
+    try:
+        content = files.read(path)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not content:
+        raise ValueError(f"there is no secret in {path}")
+    return Secret(content.decode().rstrip("\r\n"))

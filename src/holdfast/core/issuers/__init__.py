@@ -1,0 +1,1 @@
+"""The rules of issuers: their accounts, limits, budgets and breakers."""

@@ -1,0 +1,1 @@
+"""The rules of notifications: their states, and the texts of alerts."""

@@ -1,0 +1,1 @@
+"""The rules of our own CAs and of the ACME objects of their clients."""

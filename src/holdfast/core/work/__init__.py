@@ -1,0 +1,1 @@
+"""The rules of jobs, leases, replicas and turns."""

@@ -1,0 +1,1 @@
+"""The jobs and duties that create and deliver notifications."""

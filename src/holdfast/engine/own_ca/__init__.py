@@ -1,0 +1,1 @@
+"""The jobs and duties of our own CAs."""

@@ -1,0 +1,86 @@
+"""The store, the data folder and the bounds of listeners, as the settings name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from ipaddress import ip_network
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.config import Settings
+from holdfast.errors import SettingRefused
+from holdfast.listening.bounds import LOBBY, PROBES_KEPT, Bounds, share_descriptors
+from holdfast.operations.notifications import routing
+from holdfast.ports import Clock, Points
+from holdfast.store.database import Database, Engine
+from holdfast.store.sqlite import SqliteEngine
+from holdfast.store.tx import Tx
+
+if TYPE_CHECKING:  # commands load this module, and need no logging
+    from holdfast.telemetry import Log
+
+
+def open_store(
+    settings: Settings, clock: Clock, points: Points, *, committed: Callable[[Tx], None] = lambda tx: None
+) -> Database:
+    """The store the settings name. Refuses at once what must not be used; connects only when first asked."""
+    deadline = settings.store.deadline
+    return compose(_engine(settings, clock), clock=clock, points=points, deadline=deadline, committed=committed)
+
+
+def compose(
+    engine: Engine,
+    *,
+    clock: Clock,
+    points: Points,
+    deadline: timedelta,
+    committed: Callable[[Tx], None] = lambda tx: None,
+) -> Database:
+    """Build the store on an engine. Alert routing is given to it here, and nowhere else in the product."""
+    return Database(
+        engine, clock=clock, points=points, deadline=deadline, before_commit=routing.route, committed=committed
+    )
+
+
+def _engine(settings: Settings, clock: Clock) -> Engine:
+    file = settings.store.sqlite_file
+    if file is None:
+        from holdfast.store.postgres import PostgresEngine
+
+        return PostgresEngine(settings.store.url, connections=settings.store.connections)
+    make_folder(file.parent, "store.url" if settings.store.url else "store.data_dir")
+    return SqliteEngine(file, clock)
+
+
+def make_folder(path: Path, setting: str) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as why:
+        hint = "Name a folder that the user of the Holdfast process can create and write to."
+        raise SettingRefused(setting, f"the folder {path} cannot be made: {why.strerror}", hint) from None
+
+
+def listener_bounds(settings: Settings, *, listeners: int, log: Log | None = None) -> Bounds:
+    """For each of so many listeners. With too few descriptors for all, fewer connections than the settings ask for."""
+    wanted = settings.listeners
+    had = share_descriptors(
+        wanted.connections + PROBES_KEPT + LOBBY, listeners=listeners, reserved=wanted.reserved_descriptors
+    )
+    connections = max(1, had.connections - PROBES_KEPT - LOBBY)
+    if connections < wanted.connections and log is not None:
+        log.warning(
+            "listeners.fewer_connections", wanted=wanted.connections, connections=connections,
+            descriptors=had.allowed, fix="Raise the hard limit of open files (systemd: LimitNOFILE=).",
+        )  # fmt: skip
+    return Bounds(
+        connections=connections,
+        per_address=wanted.connections_per_address,
+        uncounted=tuple(ip_network(each) for each in settings.server.trusted_proxies),
+        probes=PROBES_KEPT,
+        head_size=wanted.head_size,
+        head_fields=wanted.head_fields,
+        head_for=wanted.head_timeout.total_seconds(),
+        body_for=wanted.body_timeout.total_seconds(),
+        idle_for=wanted.idle_timeout.total_seconds(),
+    )

@@ -1,0 +1,1 @@
+"""Issuers that speak ACME (RFC 8555)."""

@@ -1,0 +1,1 @@
+"""What ACME clients ask of our own CAs: accounts, orders, authorizations, certificates."""

@@ -1,0 +1,56 @@
+"""Which names may be had: of a CA, by its operator's patterns and its certificate; of an account, by its binding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.own_ca.acme import Identifier, Order, permits
+from holdfast.core.own_ca.ca import Mode
+from holdfast.core.own_ca.problem import AcmeError, SubProblem
+from holdfast.operations.own_ca.authorities import Authority
+from holdfast.pki import names as pki_names
+from holdfast.store.acme import authorizations
+from holdfast.store.tx import Tx
+
+NOT_OURS = "This CA does not issue for it."
+
+
+def split(identifiers: Sequence[Identifier]) -> tuple[list[str], list[str]]:
+    """DNS names and addresses."""
+    return [e.value for e in identifiers if e.type == "dns"], [e.value for e in identifiers if e.type == "ip"]
+
+
+def not_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> list[Identifier]:
+    """Those outside the patterns of its operator, or outside what its certificate is confined to."""
+    patterns = ca.options.permitted
+    refused = [each for each in identifiers if patterns and not permits(patterns, each)]
+    confined = [each for each in identifiers if pki_names.outside(ca.issuer.constraints, *split([each]))]
+    return refused + [each for each in confined if each not in refused]
+
+
+def check_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> None:
+    """Refuse names that this CA does not issue for, however they are proved."""
+    if ca.closed:
+        raise AcmeError.unauthorized("This CA is closed: it takes no new orders.")
+    refuse(not_allowed(ca, identifiers), NOT_OURS)
+
+
+def check_trust(patterns: Sequence[str], identifiers: Sequence[Identifier]) -> None:
+    refused = [each for each in identifiers if not permits(patterns, each)]
+    refuse(refused, "It is not among the names that this account may have.")
+
+
+def refuse(refused: Sequence[Identifier], why: str) -> None:
+    if refused:
+        names = ", ".join(each.value for each in refused[:3])
+        subproblems = tuple(SubProblem("rejectedIdentifier", why, (each.type, each.value)) for each in refused)
+        raise AcmeError.rejected_identifier(f"{names}: {why}", subproblems=subproblems if len(refused) > 1 else ())
+
+
+def check_still(tx: Tx, ca: Authority, bound_to: Sequence[str], order: Order) -> None:
+    """At the last step once more: an operator who narrows what a CA may do means the orders of before, too."""
+    refuse(not_allowed(ca, order.identifiers), NOT_OURS)
+    if ca.options.mode is Mode.TRUST:
+        check_trust(bound_to, order.identifiers)
+    elif authorizations.any_trusted(tx, order.authzs):
+        raise AcmeError.unauthorized("A name of this order was trusted, and has to be proved by now: order again.")

@@ -1,0 +1,518 @@
+"""Orders of ACME clients: place, look at, finalize, and the policy that they must meet (RFC 8555 §7.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from holdfast.core import base64url
+from holdfast.core.own_ca.acme import (
+    INTERNAL,
+    Account,
+    AccountState,
+    Authz,
+    AuthzState,
+    Challenge,
+    ChallengeState,
+    Identifier,
+    Order,
+    OrderState,
+    likeness,
+    offered_types,
+    state_at,
+)
+from holdfast.core.own_ca.ca import DeliveryLevel, Issued, Mode, RateLimit
+from holdfast.core.own_ca.problem import AcmeError, Problem, SubProblem
+from holdfast.core.work.job import Priority, Spec
+from holdfast.errors import TxConflict
+from holdfast.operations.acme import names
+from holdfast.operations.acme.accounts import check_certificate_key
+from holdfast.operations.acme.context import AcmeContext, Requester, require, within
+from holdfast.operations.acme.handover import Owe
+from holdfast.operations.own_ca.authorities import Authority
+from holdfast.pki import csr, keys
+from holdfast.pki.ari import parse_cert_id
+from holdfast.pki.profile import Intent, new_serial, plan, validity
+from holdfast.pki.refused import MustNotSign, PkiRefused
+from holdfast.ports import Random
+from holdfast.store import journal
+from holdfast.store.acme import accounts, authorizations, orders
+from holdfast.store.acme import limits as acme_limits
+from holdfast.store.marks import inline
+from holdfast.store.own_ca import certificates
+from holdfast.store.tx import Tx
+
+ISSUE: Final = "acme.issue"
+STILL_ISSUED_FOR: Final = timedelta(hours=1)  # after the end of an order that was finalized at its last moment
+REUSE_MARGIN: Final = timedelta(hours=1)  # an authorization that expires sooner is not used for a new order
+
+
+class StartedOrder(NamedTuple):
+    """What the signing of an order has to know."""
+
+    order: Order
+    intent: Intent
+    stale: tuple[tuple[Identifier, str], ...] = ()  # names whose CAA was looked up too long ago; how they were proved
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewOrder:
+    """What a newOrder request asks for, in its one spelling."""
+
+    identifiers: tuple[Identifier, ...]
+    profile: str | None = None
+    not_before: datetime | None = None
+    not_after: datetime | None = None
+    replaces: str | None = None
+
+
+# ── newOrder ──
+
+
+async def place(
+    acme_context: AcmeContext, ca: Authority, who: Requester, new_order: NewOrder, *, address: str = ""
+) -> Order:
+    """Make an order, or return the one that the same account asked for before and can still use."""
+    _check_names(ca, new_order.identifiers)
+    profile = ca.options.profile(new_order.profile)
+    if profile is None:
+        known = ", ".join(each.name for each in ca.options.profiles)
+        raise AcmeError.invalid_profile(f"There is no profile {new_order.profile!r:.80}; there are: {known}.")
+    alike = likeness(new_order.identifiers, profile.name, new_order.replaces, new_order.not_before, new_order.not_after)
+    ids = _Ids.draw(acme_context.random, new_order.identifiers, ca.options.challenges)
+
+    def write(tx: Tx) -> Order:
+        standing = require(tx, who)
+        now = tx.now()
+        existing = _usable(tx, who.account, alike, now)
+        if existing is not None:
+            return existing
+        check_dates(ca, profile.name, new_order.not_before, new_order.not_after, now)
+        check_pauses(tx, who.account, new_order.identifiers)
+        replaced = _replaced(tx, ca, who.account, new_order)
+        full = acme_limits.take(tx, _rates(acme_context, who.account), now)
+        failing = _failing(tx, acme_context, who.account, new_order.identifiers, now)
+        within(full | failing, "orders" if full else "failed validations of the same name")
+        trusted = ca.options.mode is Mode.TRUST
+        if trusted:
+            names.check_trust(standing.names, new_order.identifiers)
+        order, fresh = _assemble(tx, acme_context, ca, who.account, new_order, profile.name, ids, now, trusted=trusted)
+        if not orders.insert(tx, order, alike):
+            raise TxConflict(f"the same order was placed twice at once: {order.id}")  # run again, this finds it
+        authorizations.insert(tx, fresh, now)
+        authorizations.link(tx, order.id, order.authzs)
+        if replaced is not None:
+            certificates.replaced(tx, ca.id, replaced.serial, order.id)
+            certificates.deliver(
+                tx, DeliveryLevel.ACKNOWLEDGED, [(replaced.id, who.account)]
+            )  # a client that names the certificate has it
+        journal.audit(
+            tx,
+            "order_created",
+            order.id,
+            actor=f"acme:{who.account}",
+            names=[each.value for each in order.identifiers],
+            profile=order.profile,
+            address=address,
+        )
+        return order
+
+    return await acme_context.db.write(write)
+
+
+def _replaced(tx: Tx, ca: Authority, account: str, new_order: NewOrder) -> Issued | None:
+    if new_order.replaces is None:
+        return None
+    return replaceable(tx, ca, account, new_order.replaces, new_order.identifiers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ids:
+    """Drawn before the transaction, which may run more than once."""
+
+    order: str
+    authzs: Mapping[Identifier, str]
+    tokens: Mapping[tuple[Identifier, str], str]  # one for each kind of challenge: it must tell them apart (§8.3)
+    challenges: Mapping[Identifier, str]
+
+    @classmethod
+    def draw(cls, random: Random, identifiers: Sequence[Identifier], kinds: Sequence[str]) -> _Ids:
+        return cls(
+            order=random.new_id("order"),
+            authzs={each: random.new_id("authz") for each in identifiers},
+            tokens={(each, kind): _token(random) for each in identifiers for kind in offered_types(each, kinds)},
+            challenges={each: random.new_id("chall") for each in identifiers},
+        )
+
+
+def _token(random: Random) -> str:
+    return base64url.encode(random.token(32))
+
+
+def _usable(tx: Tx, account: str, alike: str, now: datetime) -> Order | None:
+    existing = orders.alike(tx, account, alike)
+    if existing is not None and state_at(existing, now) is OrderState.INVALID:
+        orders.refuse(tx, existing.id, expired_problem(), event="expired")  # it makes room for the next
+        return None
+    return existing
+
+
+def expired_problem() -> Problem:
+    return AcmeError.malformed("The order expired before it was finalized.", status=403).problem
+
+
+def _assemble(
+    tx: Tx,
+    acme_context: AcmeContext,
+    ca: Authority,
+    account: str,
+    new_order: NewOrder,
+    profile: str,
+    ids: _Ids,
+    now: datetime,
+    *,
+    trusted: bool,
+) -> tuple[Order, list[Authz]]:
+    """The order, and those of its authorizations that are new."""
+    reused = authorizations.reusable(tx, account, new_order.identifiers, now + REUSE_MARGIN, trusted=trusted)
+    expires_at = now + acme_context.policy.order_for
+    fresh = [
+        _authz(ca, account, each, ids, now + acme_context.policy.authz_for if trusted else expires_at, trusted=trusted)
+        for each in new_order.identifiers
+        if each not in reused
+    ]
+    order = Order(
+        id=ids.order,
+        ca=ca.id,
+        account=account,
+        state=OrderState.READY if trusted or not fresh else OrderState.PENDING,
+        profile=profile,
+        identifiers=new_order.identifiers,
+        authzs=tuple(reused[each]["id"] if each in reused else ids.authzs[each] for each in new_order.identifiers),
+        not_before=new_order.not_before,
+        not_after=new_order.not_after,
+        replaces=new_order.replaces,
+        expires_at=min([expires_at, *(authorizations.end_of(row) for row in reused.values())]),
+        created_at=now,
+    )
+    return order, fresh
+
+
+def _authz(ca: Authority, account: str, identifier: Identifier, ids: _Ids, until: datetime, *, trusted: bool) -> Authz:
+    authz = ids.authzs[identifier]
+    kinds = () if trusted else offered_types(identifier, ca.options.challenges)
+    challenges = tuple(
+        Challenge(
+            id=f"{ids.challenges[identifier]}-{n}",
+            authz=authz,
+            type=kind,
+            state=ChallengeState.PENDING,
+            token=ids.tokens[identifier, kind],
+        )
+        for n, kind in enumerate(kinds)
+    )
+    return Authz(
+        id=authz,
+        account=account,
+        identifier=Identifier(identifier.type, identifier.base),
+        wildcard=identifier.wildcard,
+        state=AuthzState.VALID if trusted else AuthzState.PENDING,
+        expires_at=until,
+        challenges=challenges,
+    )
+
+
+# ── What may not be ordered ──
+
+
+def _check_names(ca: Authority, identifiers: Sequence[Identifier]) -> None:
+    if ca.closed:
+        raise AcmeError.unauthorized("This CA is closed: it takes no new orders.")
+    refused = names.not_allowed(ca, identifiers)
+    unprovable = [
+        each
+        for each in identifiers
+        if ca.options.mode is Mode.VALIDATE and not offered_types(each, ca.options.challenges) and each not in refused
+    ]
+    names.refuse(refused + unprovable, names.NOT_OURS)
+
+
+def _rates(acme_context: AcmeContext, account: str) -> dict[str, RateLimit]:
+    return {f"order/{account}": acme_context.policy.orders_per_account}
+
+
+def _name_rates(acme_context: AcmeContext, order: Order) -> dict[str, RateLimit]:
+    """Counted once the names are proved: else a stranger could use up what their owner may have."""
+    return {f"name/{order.ca}/{each.value}": acme_context.policy.orders_per_identifier for each in order.identifiers}
+
+
+def _failing(
+    tx: Tx, acme_context: AcmeContext, account: str, names: Sequence[Identifier], now: datetime
+) -> dict[str, timedelta]:
+    rate = acme_context.policy.failures_per_identifier
+    waits = {each.base: acme_limits.left(tx, failure_key(account, each.base), rate, now) for each in names}
+    return {name: wait for name, wait in waits.items() if wait is not None}
+
+
+def failure_key(account: str, name: str) -> str:
+    return f"failed/{account}/{name}"
+
+
+# ── Looking ──
+
+
+async def get(acme_context: AcmeContext, who: Requester, order_id: str) -> Order:
+    def look(tx: Tx) -> Order:
+        require(tx, who)
+        return _shown(_own(tx, who, order_id), tx.now())
+
+    return await acme_context.db.read(inline(look))
+
+
+def _own(tx: Tx, who: Requester, order_id: str) -> Order:
+    order = orders.get(tx, order_id)
+    if order is None:
+        raise AcmeError.malformed("There is no such order.", status=404)
+    if order.account != who.account:
+        raise AcmeError.unauthorized("The order belongs to another account.")
+    return order
+
+
+def _shown(order: Order, now: datetime) -> Order:
+    """As a client sees it: expired ones are invalid, whether or not the sweep has come by."""
+    state = state_at(order, now)
+    return order if state is order.state else replace(order, state=state, error=expired_problem())
+
+
+# ── Finalize ──
+
+
+async def finalize(acme_context: AcmeContext, ca: Authority, who: Requester, order_id: str, content: bytes) -> Order:
+    """ready → processing: the intent is committed here, together with the job that signs it."""
+    try:
+        request = _request(content)
+    except AcmeError:
+        await _must_be_ready(acme_context, who, order_id)
+        raise
+    serial, job = new_serial(acme_context.random), acme_context.random.new_id("job")
+
+    def write(tx: Tx, owe: Owe) -> Order:
+        standing = require(tx, who)
+        now = tx.now()
+        order = _shown(_own(tx, who, order_id), now)
+        if order.state is not OrderState.READY:
+            if acme_context.policy.repeat_finalize and order.state in (OrderState.PROCESSING, OrderState.VALID):
+                return order
+            raise AcmeError.order_not_ready(f"The order is {order.state}, not ready.")
+        try:
+            names.check_still(tx, ca, standing.names, order)
+        except AcmeError as refused:
+            return _over(tx, order, refused.problem)
+        _check_request(order, request)
+        check_certificate_key(tx, request)
+        intent = _intent(ca, order, request, serial, now)
+        within(acme_limits.take(tx, _name_rates(acme_context, order), now), "certificates for the same name")
+        return _start(tx, owe, order, intent, content, job, actor=f"acme:{who.account}")
+
+    started = await acme_context.handover.write(acme_context.db, ISSUE, write)
+    if started.state is OrderState.INVALID and started.error is not None:
+        raise AcmeError(started.error)
+    return started
+
+
+def _over(tx: Tx, order: Order, problem: Problem) -> Order:
+    """ready → invalid, which stays when the request is answered with the problem."""
+    orders.refuse(tx, order.id, problem)
+    journal.audit(tx, "order_invalid", order.id, problem=problem.to_json())
+    return replace(order, state=OrderState.INVALID, error=problem)
+
+
+async def _must_be_ready(acme_context: AcmeContext, who: Requester, order_id: str) -> None:
+    """The order's owner and its state are checked before the CSR (§7.4)."""
+    order = await get(acme_context, who, order_id)
+    if order.state is not OrderState.READY:
+        raise AcmeError.order_not_ready(f"The order is {order.state}, not ready.")
+
+
+def _start(tx: Tx, owe: Owe, order: Order, intent: Intent, content: bytes, job: str, *, actor: str) -> Order:
+    if not orders.finalize(tx, order.id, content):
+        raise AcmeError.order_not_ready("The order was finalized at the same moment.")
+    written = intent.to_json()
+    certificates.intend(tx, order.id, order.ca, f"{intent.serial:x}", written)
+    started = replace(order, state=OrderState.PROCESSING)
+    latest = order.expires_at + STILL_ISSUED_FOR  # who waited for it has given up by then
+    spec = Spec(id=job, kind=ISSUE, subject=order.id, priority=Priority.NORMAL, expires_at=latest)
+    owe(tx, spec, StartedOrder(started, intent))
+    journal.audit(
+        tx,
+        "order_finalized",
+        order.id,
+        actor=actor,
+        serial=f"{intent.serial:x}",
+        intent=sha256(written).hexdigest(),
+        key=keys.spki_sha256(intent.spki).hex(),
+    )
+    return started
+
+
+def _request(content: bytes) -> csr.CertificateRequest:
+    """The CSR, read before the transaction; what the profile allows is for plan() to say."""
+    if content[:1] != b"\x30":
+        raise AcmeError.bad_csr("The CSR is not in DER: it must not be PEM, nor anything else.")
+    try:
+        return csr.parse(content, ed25519_allowed=True, must_staple_allowed=True)
+    except PkiRefused as refused:
+        raise AcmeError.bad_csr(str(refused)) from None
+
+
+def _check_request(order: Order, request: csr.CertificateRequest) -> None:
+    """Exactly the names of the order, no more and no less (§7.4)."""
+    dns, ips = names.split(order.identifiers)
+    if set(request.names) != set(dns) or set(request.ips) != set(ips):
+        raise AcmeError.bad_csr("The CSR does not ask for exactly the names of the order.")
+
+
+def _intent(ca: Authority, order: Order, request: csr.CertificateRequest, serial: int, now: datetime) -> Intent:
+    profile = ca.profile(order.profile)
+    if profile is None:
+        raise AcmeError.invalid_profile("The profile of this order is no longer offered.", status=403)
+    try:
+        return plan(
+            profile,
+            request,
+            ca.issuer,
+            serial=serial,
+            now=now,
+            asked_at=order.created_at,
+            not_before=order.not_before,
+            not_after=order.not_after,
+        )
+    except MustNotSign as refused:
+        raise AcmeError.server_internal(str(refused)) from None
+    except PkiRefused as refused:
+        raise AcmeError.bad_csr(str(refused)) from None
+
+
+# ── Orders of our own ──
+
+
+async def place_internal(
+    acme_context: AcmeContext,
+    ca: Authority,
+    *,
+    account: str,
+    identifiers: tuple[Identifier, ...],
+    content: bytes,
+    profile: str | None = None,
+    not_after: datetime | None = None,
+    order_id: str | None = None,
+    also: Callable[[Tx, Order], None] | None = None,
+) -> Order:
+    """An order of this installation itself: no challenge, then the pipeline of all. The same id is the same order.
+
+    `also` writes in the same transaction whatever must not be without its order.
+    """
+    serial, job = new_serial(acme_context.random), acme_context.random.new_id("job")
+    new_id = order_id or acme_context.random.new_id("order")
+    request = csr.parse(content, ed25519_allowed=True)
+    chosen = ca.options.profile(profile)
+    if chosen is None:
+        raise AcmeError.invalid_profile(f"There is no profile {profile!r:.80}.")
+
+    def write(tx: Tx, owe: Owe) -> Order:
+        now = tx.now()
+        _insert_internal(tx, ca, account, now)
+        order = Order(
+            id=new_id,
+            ca=ca.id,
+            account=account,
+            state=OrderState.READY,
+            profile=chosen.name,
+            identifiers=identifiers,
+            not_after=not_after,
+            expires_at=now + acme_context.policy.order_for,
+            created_at=now,
+        )
+        _check_request(order, request)
+        if not orders.insert(tx, order, new_id):  # like no other: each of these is wanted
+            existing = orders.get(tx, new_id)
+            if existing is None:
+                raise TxConflict(f"order {new_id} comes and goes")
+            return existing
+        check_certificate_key(tx, request)
+        if also is not None:
+            also(tx, order)
+        intent = _intent(ca, order, request, serial, now)
+        return _start(tx, owe, order, intent, content, job, actor=journal.SYSTEM)
+
+    return await acme_context.handover.write(acme_context.db, ISSUE, write)
+
+
+def _insert_internal(tx: Tx, ca: Authority, account: str, now: datetime) -> None:
+    """The account that orders of our own belong to; a second one like it is the first."""
+    accounts.insert(
+        tx,
+        Account(
+            id=account,
+            ca=ca.id,
+            thumbprint=f"{INTERNAL}{account}",
+            jwk="{}",
+            state=AccountState.VALID,
+            created_at=now,
+        ),
+    )
+
+
+AFTER_FAILURES: Final = "paused after many failures in a row; ask the operator of this CA to unpause it"
+BY_OPERATOR: Final = "paused by the operator of this CA; ask there"
+
+
+def check_dates(
+    ca: Authority, profile: str, not_before: datetime | None, not_after: datetime | None, now: datetime
+) -> None:
+    """By the rule of finalize: an order that is accepted can be fulfilled as it was asked for (§7.4).
+
+    Also if no date was asked for: an issuer that has ended signs nothing.
+    """
+    chosen = ca.profile(profile)
+    if chosen is None:
+        return
+    try:
+        validity(chosen, ca.issuer, now, not_before, not_after)
+    except MustNotSign as refused:
+        raise AcmeError.server_internal(str(refused)) from None
+    except PkiRefused as refused:
+        raise AcmeError.malformed(str(refused)) from None
+
+
+def check_pauses(tx: Tx, account: str, identifiers: Sequence[Identifier]) -> None:
+    kinds = {each.base: each.type for each in identifiers}
+    paused = acme_limits.paused_names(tx, account, list(kinds))
+    if paused:
+        whys = {name: AFTER_FAILURES if failures else BY_OPERATOR for name, failures in paused.items()}
+        subproblems = tuple(SubProblem("rateLimited", why, (kinds[name], name)) for name, why in whys.items())
+        told = "; ".join(f"{name}: {why}" for name, why in list(whys.items())[:3])
+        raise AcmeError.rate_limited(f"{told}.", subproblems=subproblems, retry_after=86400)
+
+
+def replaceable(tx: Tx, ca: Authority, account: str, named: str, identifiers: Sequence[Identifier]) -> Issued:
+    """The certificate that an order says it replaces (RFC 9773 §5)."""
+    try:
+        key_identifier, serial = parse_cert_id(named)
+    except ValueError:
+        raise AcmeError.malformed("replaces is not a certificate identifier (RFC 9773 §4.1).") from None
+    found = certificates.by_serial(tx, ca.id, serial) if key_identifier == ca.issuer.key_identifier else None
+    if found is None:
+        raise AcmeError.malformed("replaces names a certificate that this CA did not issue.")
+    if found.account != account:
+        raise AcmeError.unauthorized("replaces names a certificate of another account.")
+    if not set(found.identifiers) & set(identifiers):
+        raise AcmeError.malformed("replaces names a certificate that shares no name with this order.")
+    if found.replaced_by is not None:
+        other = orders.get(tx, found.replaced_by)
+        if other is not None and state_at(other, tx.now()) is not OrderState.INVALID:
+            raise AcmeError.already_replaced("Another order replaces this certificate already.")
+    return found

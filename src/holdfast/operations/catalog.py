@@ -1,0 +1,34 @@
+"""Every module that declares operations: importing this one fills the registry."""
+
+from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, statistics
+from holdfast.operations.installation import audit, cluster, events, jobs, tokens
+from holdfast.operations.issuance import approvals, issuances
+from holdfast.operations.issuers import account_keys
+from holdfast.operations.issuers import manage as manage_issuers
+from holdfast.operations.notifications import channels, notifications
+from holdfast.operations.operation import declared, named
+from holdfast.operations.own_ca import cas, clients
+
+__all__ = [
+    "account_keys",
+    "approvals",
+    "audit",
+    "cas",
+    "channels",
+    "clients",
+    "cluster",
+    "declared",
+    "documents",
+    "events",
+    "explain",
+    "imports",
+    "issuances",
+    "jobs",
+    "key_export",
+    "lifecycle",
+    "manage_issuers",
+    "named",
+    "notifications",
+    "statistics",
+    "tokens",
+]

@@ -1,0 +1,88 @@
+"""Whether a certificate can be asked for: its names, its key, its issuers. Checked before an issuance is begun."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Sequence
+
+from holdfast.core.certificate import MAX_NAMES, CertificateSpec
+from holdfast.core.issuers.issuer import IssuerRow
+from holdfast.core.key_kind import KeyKind
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.errors import UserError
+from holdfast.operations import kinds
+from holdfast.pki import names
+from holdfast.store import issuers
+from holdfast.store.tx import Tx
+
+
+class UnknownIssuer(UserError):
+    status, code = 400, "unknown-issuer"
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        super().__init__(f"There is no issuer named {name!r:.80}.")
+        listed = ", ".join(sorted(known))
+        self.hint = f"There are: {listed}." if listed else "Add one first: holdfast issuer add."
+
+
+class WishRefused(UserError):
+    status, code = 400, "wish-refused"
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem)
+        self.hint = hint or "See: holdfast issue --help"
+
+
+def identifiers_of(texts: Sequence[str]) -> tuple[Identifier, ...]:
+    """Names and addresses in canonical spelling, each once, in the order given; NameRefused names the mistake."""
+    if not texts:
+        raise WishRefused(
+            "A certificate needs at least one name.", "Name what it is for: holdfast issue www.example.com"
+        )
+    found = dict.fromkeys(_identifier(text.strip()) for text in texts)
+    if len(found) > MAX_NAMES:
+        raise WishRefused(
+            f"A certificate has at most {MAX_NAMES} names; these are {len(found)}.",
+            "Ask for several certificates, each with some of the names.",
+        )
+    return tuple(found)
+
+
+def _identifier(text: str) -> Identifier:
+    try:
+        ipaddress.ip_address(text.strip("[]"))
+    except ValueError:
+        return Identifier("dns", names.dns_name(text))
+    return Identifier("ip", names.ip_address(text.strip("[]")))
+
+
+def check(tx: Tx, spec: CertificateSpec) -> None:
+    """Raise unless every issuer of the certificate could issue it: a mistake found here costs no issuance."""
+    if spec.key_kind not in set(KeyKind):
+        raise WishRefused(f"There is no key type {spec.key_kind!r:.40}.", f"There are: {', '.join(KeyKind)}.")
+    if not spec.name or len(spec.name) > 253 or any(char.isspace() for char in spec.name):
+        raise WishRefused(
+            "A certificate's own name has 1 to 253 characters and no spaces.", "For example: www-example-com"
+        )
+    known = {row.name: row for row in issuers.all_issuers(tx)}
+    for name in spec.issuers:
+        if name not in known:
+            raise UnknownIssuer(name, known)
+        if spec.issuers.count(name) > 1:
+            raise WishRefused(f"The issuer {name} is named twice.", "Name each issuer once, the first choice first.")
+    few_enough(spec, [known[name] for name in spec.issuers])
+
+
+def few_enough(spec: CertificateSpec, rows: Iterable[IssuerRow]) -> None:
+    """WishRefused names the first issuer that would refuse so many names."""
+    for row in rows:
+        most, count = kinds.limits_of(row).names_in(spec.profile), len(spec.identifiers)
+        if count > most:
+            raise WishRefused(
+                f"{row.name} puts at most {most} names into a certificate{_of_profile(spec)}; these are {count}.",
+                "Ask for several certificates, or for another profile.",
+            )
+
+
+def _of_profile(spec: CertificateSpec) -> str:
+    return f" of profile {spec.profile!r:.40}" if spec.profile else ""

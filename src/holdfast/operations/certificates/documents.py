@@ -1,0 +1,384 @@
+"""Certificates as a document: plan what it would change, apply it, export what there is.
+
+Each step is an operation that people have, too, and a transaction of its own: applying an interrupted document again
+does the rest. Nothing here revokes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, Field
+
+from holdfast.core.access import Role
+from holdfast.core.certificate import Certificate, CertificateSpec, CertificateState
+from holdfast.core.documents import document as declared
+from holdfast.core.documents.document import (
+    Document,
+    DocumentEntry,
+    DocumentPlan,
+    DocumentRefused,
+    DocumentStep,
+    Existing,
+)
+from holdfast.core.issuers.budget import remaining
+from holdfast.core.issuers.ca_limits import order_key
+from holdfast.core.issuers.issuer import IssuerRow
+from holdfast.errors import UserError
+from holdfast.operations.access import Action
+from holdfast.operations.certificates import lifecycle
+from holdfast.operations.certificates.checks import WishRefused, few_enough, identifiers_of
+from holdfast.operations.context import Context
+from holdfast.operations.inputs import Input, StrictFlag
+from holdfast.operations.issuance import attempts
+from holdfast.operations.operation import operation
+from holdfast.operations.scopes import INSTALLATION
+from holdfast.pki.in_thread import aside
+from holdfast.pki.refused import PkiRefused
+from holdfast.store import certificates, issuers
+from holdfast.store.tx import Tx
+from holdfast.store.work import budgets
+
+MOST_STEPS: Final = 500  # in one request: the asker comes back for the rest
+_PAGE: Final = 500
+_AT_ONCE: Final = 8  # steps under way together: their commits are grouped
+
+
+class PlanIsStale(UserError):
+    status, code = 409, "stale"
+    hint = "Look at what would be done now: holdfast plan"
+
+    def __init__(self) -> None:
+        super().__init__("Since this plan was made, the certificates or the document have changed.")
+
+
+class BadLabel(UserError):
+    code, hint = "bad-filter", "A label is given as name=value, such as env=prod."
+
+
+# ── Inputs and results ──
+
+
+class DocumentInput(Input):
+    document: dict[str, Any] = Field(description="The certificates as a document: see `holdfast export --schema`.")
+    prune: StrictFlag = Field(default=False, description="Archive certificates that are not in it; nothing is revoked.")
+
+
+class ApplyInput(DocumentInput):
+    expect: str | None = Field(default=None, max_length=200, description="`digest` of the plan that was reviewed.")
+    skip: list[Annotated[str, Field(max_length=253)]] = Field(
+        default=[], max_length=100_000, description="Names of certificates to leave as they are."
+    )
+
+
+class ExportInput(Input):
+    label: list[str] = Field(default=[], max_length=16, description="name=value; may be repeated.")
+
+
+class StepChange(BaseModel):
+    field: str
+    was: Any
+    will_be: Any
+
+
+class StepView(BaseModel):
+    action: str
+    name: str
+    reason: str
+    issues: bool = Field(description="Whether a certificate is ordered for it.")
+    changes: list[StepChange]
+
+
+class StepDoneView(StepView):
+    error: str = Field(description="Empty: it is done.")
+    hint: str
+
+
+class PlanView(BaseModel):
+    steps: list[StepView]
+    unchanged: int
+    left_alone: list[str]
+    orders: dict[str, int] = Field(description="By the issuer that is asked first.")
+    budgets: dict[str, int] = Field(description="What each of them would take now.")
+    approvals: int
+    digest: str
+
+
+class Applied(BaseModel):
+    done: list[StepDoneView]
+    left: int = Field(description="How many are left: ask again, with those that failed in `skip`.")
+
+
+def _step(step: DocumentStep) -> StepView:
+    changes = [StepChange(**asdict(each)) for each in step.changes]
+    return StepView(action=step.action, name=step.name, reason=step.reason, issues=step.issues, changes=changes)
+
+
+# ── Planning, applying, exporting ──
+
+
+@operation(
+    "documents.plan",
+    "POST /documents/plan",
+    command="plan",
+    action=Action.PLAN,
+    scope=INSTALLATION,
+    reads=True,
+    dry_runs=False,
+    offline=True,
+    example="holdfast plan -f certificates.yaml",
+)
+async def plan(ctx: Context, asked: DocumentInput) -> PlanView:
+    """Show what a document of certificates would create, change and archive, and what that costs."""
+    found = await planned(ctx, asked.document, prune=asked.prune)
+    return PlanView(
+        steps=[_step(each) for each in found.plan.steps],
+        unchanged=found.plan.unchanged,
+        left_alone=list(found.plan.left_alone),
+        orders=dict(found.orders),
+        budgets=dict(found.budgets),
+        approvals=found.approvals,
+        digest=found.plan.digest(),
+    )
+
+
+@operation(
+    "documents.apply",
+    "POST /documents/apply",
+    command="apply",
+    action=Action.APPLY,
+    scope=INSTALLATION,
+    destructive=True,
+    offline=True,
+    example="holdfast apply -f certificates.yaml",
+)
+async def apply(ctx: Context, asked: ApplyInput) -> Applied:
+    """Make the certificates what a document says, 500 steps at a time. Each step is a change of its own.
+
+    What was done is not done again. Only admins give up the approval of a second person this way. An
+    Idempotency-Key is not kept here: `expect` names the plan that is to be carried out.
+    """
+    done, left = await applied(
+        ctx,
+        asked.document,
+        prune=asked.prune,
+        expect=asked.expect,
+        skip=frozenset(asked.skip),
+        most=MOST_STEPS,
+        may_lift_approval=ctx.principal.role is Role.ADMIN,
+    )
+    steps = [StepDoneView(**dict(_step(each.step)), error=each.error, hint=each.hint) for each in done]
+    return Applied(done=steps, left=left)
+
+
+@operation(
+    "documents.export",
+    "GET /documents",
+    command="export",
+    action=Action.PLAN,
+    scope=INSTALLATION,
+    offline=True,
+    example="holdfast export > certificates.yaml",
+)
+async def export(ctx: Context, asked: ExportInput) -> dict[str, Any]:
+    """Export the certificates as a document. Planning with it changes nothing; keys are not in it."""
+    truth = await ctx.read(_truth)
+    return await aside(declared.document, truth.existing, dict(map(_label, asked.label)))
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise BadLabel(f"{text!r:.60} is no label filter.")
+    return name, value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedDocument:
+    """A plan, with what it costs."""
+
+    plan: DocumentPlan
+    orders: Mapping[str, int]  # by the CA that is asked first
+    budgets: Mapping[str, int]  # what each of them would take now
+    approvals: int  # attempts that a second person has to approve
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone:
+    step: DocumentStep
+    error: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """What there is, read in one transaction."""
+
+    existing: list[Existing]
+    issuers: Mapping[str, IssuerRow]
+    order_budgets: Mapping[str, int]
+
+
+# ── Planning: a document against the certificates there are ──
+
+
+async def planned(ctx: Context, tree: Any, *, prune: bool = False) -> PlannedDocument:
+    """Compare a document with the certificates there are; DocumentRefused lists all mistakes of the document."""
+    truth = await ctx.read(_truth)
+    return await aside(_planned, tree, truth, prune)
+
+
+def _truth(tx: Tx) -> _Truth:
+    now, rows = tx.now(), {row.name: row for row in issuers.all_issuers(tx)}
+    keys = {order_key(name): name for name in rows}
+    left = {keys[each.key]: remaining(each, now, urgent=False) for each in budgets.all_budgets(tx) if each.key in keys}
+    return _Truth([_existing(each) for each in _everything(tx)], rows, left)
+
+
+def _everything(tx: Tx) -> list[Certificate]:
+    found, after = list[Certificate](), ""
+    while page := certificates.page(tx, after=after, limit=_PAGE):
+        found += page
+        after = page[-1].name
+    return found
+
+
+def _existing(found: Certificate) -> Existing:
+    return Existing(
+        id=found.id, version=found.version, wanted=found.wanted, state=found.state, fingerprint=found.fingerprint
+    )
+
+
+def _planned(tree: Any, truth: _Truth, prune: bool) -> PlannedDocument:
+    document = declared.read(tree)
+    wanted = _wanted(document, truth.issuers)
+    made = declared.compare(wanted, truth.existing, scope=document.scope, prune=prune)
+    ordered = [each.wanted for each in made.steps if each.issues and each.wanted is not None]
+    orders = Counter(each.issuers[0] for each in ordered)
+    return PlannedDocument(
+        plan=made,
+        orders=dict(sorted(orders.items())),
+        budgets={name: left for name, left in truth.order_budgets.items() if name in orders},
+        approvals=attempts.count_approvals(ordered, [each.wanted for each in truth.existing], truth.issuers),
+    )
+
+
+def _wanted(document: Document, known: Mapping[str, IssuerRow]) -> list[tuple[CertificateSpec, bool]]:
+    problems: list[tuple[str, str]] = []
+    found = []
+    for entry in document.entries:
+        try:
+            spec = declared.wanted_of(entry, identifiers_of(entry.names), _default_issuers(entry, known))
+            problems += _unknown(entry, spec, known)
+            few_enough(spec, [known[name] for name in spec.issuers if name in known])
+            found.append((spec, entry.paused))
+        except (PkiRefused, WishRefused) as refused:
+            problems.append((f"{entry.where}.names", f"{refused} {refused.hint}".rstrip()))
+        except ValueError as error:
+            problems.append((entry.where, f"This cannot be asked for: {error}."))
+    if problems:
+        raise DocumentRefused(problems)
+    return found
+
+
+def _default_issuers(entry: DocumentEntry, known: Collection[str]) -> tuple[str, ...]:
+    """Where an entry names no CA, there must be no choice."""
+    if "issuers" not in entry.fields and len(known) != 1:
+        raise ValueError(f"say which CA it is to come from ('issuers'), here or in 'defaults'; {_listed(known)}")
+    return tuple(known)
+
+
+def _unknown(entry: DocumentEntry, spec: CertificateSpec, known: Collection[str]) -> list[tuple[str, str]]:
+    missing = [name for name in spec.issuers if name not in known]
+    return [(f"{entry.where}.issuers", f"There is no CA named {name!r:.80}; {_listed(known)}.") for name in missing]
+
+
+def _listed(known: Collection[str]) -> str:
+    return f"there are: {', '.join(known)}" if known else "there is none yet: holdfast issuer add"
+
+
+# ── Applying: each step is a transaction of its own ──
+
+
+async def applied(
+    ctx: Context,
+    tree: Any,
+    *,
+    prune: bool = False,
+    expect: str | None = None,
+    skip: Collection[str] = (),
+    most: int = 1_000_000,
+    may_lift_approval: bool = True,
+) -> tuple[list[StepDone], int]:
+    """Carry steps out, at most so many, and say how many are left. With `expect`, only the plan that was reviewed."""
+    made = (await planned(ctx, tree, prune=prune)).plan
+    if expect is not None and made.digest() != expect:
+        raise PlanIsStale
+    steps = [each for each in made.steps if each.name not in skip]
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(step: DocumentStep) -> StepDone:
+        async with gate:
+            return await _carried_out(ctx, step, may_lift=may_lift_approval)
+
+    done = await asyncio.gather(*(one(step) for step in steps[:most]))
+    return list(done), max(0, len(steps) - most)
+
+
+async def _carried_out(ctx: Context, step: DocumentStep, *, may_lift: bool = True) -> StepDone:
+    try:
+        match step.action:
+            case "create":
+                await _create(ctx, step)
+            case "change":
+                await _change(ctx, step, may_lift=may_lift)
+            case "archive":
+                await _set_state(ctx, step, "archived")
+    except UserError as error:
+        return StepDone(step=step, error=str(error), hint=error.hint)
+    return StepDone(step=step)
+
+
+async def _create(ctx: Context, step: DocumentStep) -> None:
+    """A certificate that is added paused orders nothing before a person resumes it."""
+    new_id, ids = ctx.ids.new("certificate"), None if step.paused else ctx.issuance_ids()
+    await ctx.write(lambda tx: lifecycle.create(tx, new_id, _of(step), ids, actor=ctx.actor))
+
+
+async def _set_state(ctx: Context, step: DocumentStep, event: str) -> None:
+    await ctx.write(lambda tx: lifecycle.set_state(tx, _id(step), event, actor=ctx.actor))
+
+
+async def _change(ctx: Context, step: DocumentStep, *, may_lift: bool) -> None:
+    """Paused first and resumed last: in between, nothing is ordered that the document does not want."""
+    was_paused = step.existing is not None and step.existing.state is CertificateState.PAUSED
+    if step.paused and not was_paused:
+        await _set_state(ctx, step, "paused")
+    if any(each.field != "paused" for each in step.changes):
+        spec = _of(step)
+        changes = {name: getattr(spec, name) for name in CertificateSpec.__dataclass_fields__}
+        expect = step.existing.version if step.existing is not None and step.paused == was_paused else None
+        ids = ctx.issuance_ids()
+        await ctx.write(
+            lambda tx: lifecycle.change_wanted(
+                tx, _id(step), changes, ids, actor=ctx.actor, expected_version=expect, may_lift_approval=may_lift
+            )
+        )
+    if was_paused and not step.paused:
+        await _set_state(ctx, step, "resumed")
+
+
+def _id(step: DocumentStep) -> str:
+    if step.existing is None:
+        raise AssertionError("only an existing certificate is changed or archived")
+    return step.existing.id
+
+
+def _of(step: DocumentStep) -> CertificateSpec:
+    if step.wanted is None:
+        raise AssertionError("only a step that archives has no specification")
+    return step.wanted

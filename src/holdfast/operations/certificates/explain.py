@@ -1,0 +1,115 @@
+"""Why a certificate is, or is not, renewed: now, at a time to come, and at one gone by, as far as that is kept."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from datetime import datetime, timedelta
+
+from pydantic import BaseModel, Field
+
+from holdfast.core import renewal, status
+from holdfast.core.issuance import Issuance
+from holdfast.errors import UserError
+from holdfast.operations.access import Action
+from holdfast.operations.certificates.refs import found_by
+from holdfast.operations.certificates.views import CertificateRef, View, view_of
+from holdfast.operations.context import Context
+from holdfast.operations.inputs import Instant
+from holdfast.operations.operation import operation
+from holdfast.operations.scopes import certificate
+from holdfast.store import issuances, versions
+from holdfast.store.tx import Tx
+
+
+class NotThen(UserError):
+    status, code = 400, "not-there-then"
+
+    def __init__(self, view: View) -> None:
+        first = view.certificate.created_at + timedelta(seconds=1)  # whole seconds are shown: never one too early
+        super().__init__(f"Certificate {view.certificate.name!r} was not there then: it came at {_instant(first)}.")
+        self.hint = f"Ask about a time from then on, for example: --at {_instant(first)}"
+
+
+class ExplanationRequest(CertificateRef):
+    at: Instant | None = Field(default=None, description="At another time; now if left out.")
+
+
+class CheckView(BaseModel):
+    rule: str
+    saw: str
+    verdict: str
+    blocks: bool
+
+
+class ExplanationView(BaseModel):
+    at: datetime
+    verdict: str
+    checks: list[CheckView]
+    blocking: str | None
+    would_change_it: str
+    of_today: list[str] = Field(
+        default=[], description="Asked about another time: facts of today that the answer uses, as no others are kept."
+    )
+
+
+@operation(
+    "certificates.explain",
+    "GET /certificates/{ref}/explain",
+    command="explain",
+    action=Action.SEE,
+    scope=certificate(),
+    example="holdfast explain www.example.com",
+)
+def explain(tx: Tx, ctx: Context, asked: ExplanationRequest) -> ExplanationView:
+    """Explain why a certificate is, or is not, renewed: each rule in order, what it saw, and which one decides.
+
+    `at` asks about another time: one to come, or one gone by, as far as its facts are kept.
+    """
+    return _shown(_explained(tx, view_of(tx, found_by(tx, asked.ref)), asked.at))
+
+
+def _shown(found: status.StatusExplanation) -> ExplanationView:
+    return ExplanationView(
+        at=found.at,
+        verdict=found.verdict,
+        checks=[CheckView(**asdict(each)) for each in found.checks],
+        blocking=found.blocking,
+        would_change_it=found.would_change_it,
+        of_today=list(found.of_today),
+    )
+
+
+def _explained(tx: Tx, view: View, at: datetime | None) -> status.StatusExplanation:
+    if at is None:
+        return view.explain()
+    if at >= view.now:
+        return replace(view.explain(at), of_today=status.UNTIL_THEN)
+    return _before(tx, view, at)
+
+
+def _before(tx: Tx, view: View, at: datetime) -> status.StatusExplanation:
+    """By the version that was in use then, and with the issuance that was under way then."""
+    if at < view.certificate.created_at:
+        raise NotThen(view)
+    then = versions.in_use_at(tx, view.certificate.id, at)
+    was, current = status.as_it_was(view.certificate, then, at)
+    found = status.explain(was, current, None, None, at)
+    issuance = issuances.under_way_at(tx, view.certificate.id, at)
+    if issuance is not None:
+        found = _with_issuance(found, issuance)
+    past = "Nothing: that time is over."
+    return replace(found, would_change_it=past, of_today=status.taken_from_today(view.certificate, then))
+
+
+def _with_issuance(found: status.StatusExplanation, issuance: Issuance) -> status.StatusExplanation:
+    ended = "" if issuance.ended_at is None else f"; {issuance.state.value} at {_instant(issuance.ended_at)}"
+    begun = f"because of {issuance.cause}, begun at {_instant(issuance.started_at)}"
+    saw = f"{issuance.id} at {issuance.issuer}, {begun}{ended}"
+    check = renewal.RenewalCheck(rule="issuance", saw=saw, verdict="it was under way")
+    others = (replace(each, blocks=False) for each in found.checks)
+    verdict = f"An issuance was under way{ended}."
+    return replace(found, verdict=verdict, checks=(*others, check), blocking=None)
+
+
+def _instant(at: datetime) -> str:
+    return f"{at:%Y-%m-%dT%H:%M:%SZ}"

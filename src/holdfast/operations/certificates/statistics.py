@@ -1,0 +1,297 @@
+"""Certificates in numbers, counted by the database: summary, expiry, outcomes, issuance rate, and the forecast."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from pydantic import BaseModel, Field
+
+from holdfast.core.certificate import Certificate, CertificateState, Version
+from holdfast.core.forecast import COMMON_LIFE, Month, PlannedCertificate, WhatIf, by_month, supposed
+from holdfast.core.inventory import Bucket, grid_around
+from holdfast.core.issuers.budget import Limit
+from holdfast.core.issuers.ca_limits import CaLimits
+from holdfast.core.renewal import decide
+from holdfast.errors import UserError
+from holdfast.operations import kinds
+from holdfast.operations.access import Action
+from holdfast.operations.certificates.refs import all_visible
+from holdfast.operations.context import Context
+from holdfast.operations.inputs import Input, Nothing
+from holdfast.operations.issuers.manage import NoSuchIssuer
+from holdfast.operations.operation import operation
+from holdfast.operations.scopes import INSTALLATION, VISIBLE
+from holdfast.pki.in_thread import aside
+from holdfast.store import certificates, issuers, statistics, versions
+from holdfast.store.tx import Tx
+
+
+class _Spans(Input):
+    by: Bucket = Field(default="day", description="How long a span is; a month has 30 days.")
+
+
+class Ahead(_Spans):
+    number: int = Field(default=90, ge=1, le=1000, description="How many spans.")
+
+
+class Back(_Spans):
+    number: int = Field(default=30, ge=1, le=1000, description="How many spans.")
+
+
+class SummaryView(BaseModel):
+    at: datetime
+    certificates: dict[str, int]
+    failing: int
+    due: int
+    under_way: int
+    awaiting_approval: int
+    never_issued: int
+    expired: int
+    expiring: dict[str, int] = Field(description="How many expire within so many days.")
+    jobs: dict[str, int] = Field(description="Empty for an asker who may not see all certificates.")
+    notifications_dead: int | None = Field(
+        description="Notifications that could not be delivered; null for an asker who may not see all certificates."
+    )
+
+
+class ExpiryBucket(BaseModel):
+    at: datetime = Field(description="When the span begins.")
+    expiring: int
+    renewals: int
+
+
+class OutcomeCount(BaseModel):
+    at: datetime
+    issued: int
+    failed: int
+    cancelled: int
+    reasons: dict[str, int]
+
+
+class IssuanceRate(BaseModel):
+    at: datetime
+    issuer: str
+    issued: int
+    mean_s: float = Field(description="From the beginning of an issuance to its certificate.")
+    longest_s: float
+
+
+@operation(
+    "stats.summary",
+    "GET /stats/summary",
+    command="stats summary",
+    action=Action.SEE,
+    scope=VISIBLE,
+    example="holdfast stats summary",
+)
+def summary(tx: Tx, ctx: Context, asked: Nothing) -> SummaryView:
+    """Count certificates: by state, failing, due, under way, expiring soon; with jobs and dead letters."""
+    found = statistics.summary(tx, all_visible(ctx.principal))
+    return SummaryView(
+        at=found.at,
+        certificates=dict(found.states),
+        failing=found.failing,
+        due=found.due,
+        under_way=found.under_way,
+        awaiting_approval=found.awaiting_approval,
+        never_issued=found.never_issued,
+        expired=found.expired,
+        expiring=dict(found.expiring),
+        jobs=dict(found.jobs),
+        notifications_dead=found.notifications_dead,
+    )
+
+
+@operation(
+    "stats.expiry",
+    "GET /stats/expiry",
+    command="stats expiry",
+    action=Action.SEE,
+    scope=VISIBLE,
+    example="holdfast stats expiry --by week --number 12",
+)
+def expiry(tx: Tx, ctx: Context, asked: Ahead) -> list[ExpiryBucket]:
+    """Count the certificates that expire in each span from now on, and the renewals planned in it."""
+    grid = grid_around(tx.now(), asked.by, asked.number, back=False)
+    return [ExpiryBucket(**asdict(each)) for each in statistics.expiry(tx, all_visible(ctx.principal), grid)]
+
+
+@operation(
+    "stats.outcomes",
+    "GET /stats/outcomes",
+    command="stats outcomes",
+    action=Action.SEE,
+    scope=VISIBLE,
+    example="holdfast stats outcomes --by day --number 30",
+)
+def outcomes(tx: Tx, ctx: Context, asked: Back) -> list[OutcomeCount]:
+    """Count the issuances that ended in each span until now, by outcome, and the reasons of those that failed."""
+    grid = grid_around(tx.now(), asked.by, asked.number, back=True)
+    return [OutcomeCount(**asdict(each)) for each in statistics.outcomes(tx, all_visible(ctx.principal), grid)]
+
+
+@operation(
+    "stats.issuance_rate",
+    "GET /stats/issuance-rate",
+    command="stats issuance-rate",
+    action=Action.SEE,
+    scope=VISIBLE,
+    example="holdfast stats issuance-rate --by week",
+)
+def issuance_rate(tx: Tx, ctx: Context, asked: Back) -> list[IssuanceRate]:
+    """Count what each issuer issued in each span until now, and how long that took; empty spans are left out."""
+    grid = grid_around(tx.now(), asked.by, asked.number, back=True)
+    return [IssuanceRate(**asdict(each)) for each in statistics.rates(tx, all_visible(ctx.principal), grid)]
+
+
+PAGE: Final = 500
+
+
+class HalfALimit(UserError):
+    code = "half-a-limit"
+
+    def __init__(self) -> None:
+        super().__init__("Another limit of an issuer needs the issuer, a burst, and a time: one of them is missing.")
+        self.hint = "Send issuer, orders_burst and orders_every_s together."
+
+
+class ForecastRequest(Input):
+    months: int = Field(default=12, ge=1, le=36)
+    issuer: str | None = Field(default=None, max_length=63, description="Only this issuer.")
+    lifetime_days: float | None = Field(
+        default=None, ge=1, le=3650, description="Suppose that no certificate lives longer."
+    )
+    more: int = Field(default=0, ge=0, le=100_000, description="Suppose so many certificates more.")
+    orders_burst: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="Suppose that the issuer allows so many orders at once,"
+    )
+    orders_every_s: float | None = Field(default=None, ge=0.001, le=1e7, description="and one more after so long.")
+
+
+class LimitBroken(BaseModel):
+    """A limit that will not be kept."""
+
+    kind: str  # hour, week, domain or names
+    what: str
+    starts: datetime
+    needed: int
+    allowed: int
+
+
+class MonthToCome(BaseModel):
+    month: str  # 2027-03
+    issuer: str
+    starts: datetime
+    orders: int
+    names: int
+    busiest_day: datetime | None
+    busiest_day_orders: int
+    busiest_hour_orders: int
+    used_percent: int | None
+    fits: bool
+    problem: LimitBroken | None
+
+
+class Outlook(BaseModel):
+    at: datetime
+    certificates: int
+    fits: bool
+    months: list[MonthToCome]
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    fleet: list[PlannedCertificate]
+    limits: dict[str, CaLimits]
+    now: datetime
+
+
+@operation(
+    "stats.forecast",
+    "GET /forecast",
+    command="simulate",
+    action=Action.SEE,
+    scope=INSTALLATION,
+    example="holdfast simulate --lifetime 47d",
+)
+async def forecast(ctx: Context, asked: ForecastRequest) -> Outlook:
+    """Forecast what the certificates need of their issuers in each month, when they need most, and which limit breaks.
+
+    As things are, or as they might be: with shorter lifetimes, more certificates, or another limit.
+    """
+    what_if, facts = _what_if(asked), await _facts(ctx)
+    name, limits = what_if.issuer, facts.limits
+    if name is not None and name not in limits:
+        raise NoSuchIssuer(name)
+    if name is not None and what_if.orders is not None:
+        limits = {**limits, name: replace(limits[name], orders=what_if.orders)}
+    fleet = supposed(facts.fleet, what_if, facts.now)
+    found = await aside(by_month, fleet, limits, facts.now, months=asked.months)  # takes seconds
+    return Outlook(
+        at=facts.now,
+        certificates=len(fleet),
+        fits=all(each.fits for each in found),
+        months=[_shown(each) for each in found],
+    )
+
+
+def _what_if(asked: ForecastRequest) -> WhatIf:
+    orders, given = None, (asked.issuer, asked.orders_burst, asked.orders_every_s)
+    if asked.orders_burst is not None and asked.orders_every_s is not None and asked.issuer is not None:
+        orders = Limit(burst=asked.orders_burst, every=timedelta(seconds=asked.orders_every_s))
+    elif given != (asked.issuer, None, None):
+        raise HalfALimit
+    life = None if asked.lifetime_days is None else timedelta(days=asked.lifetime_days)
+    return WhatIf(life=life, more=asked.more, issuer=asked.issuer, orders=orders)
+
+
+def _shown(month: Month) -> MonthToCome:
+    found = month.problem
+    return MonthToCome(
+        month=f"{month.starts:%Y-%m}",
+        issuer=month.issuer,
+        starts=month.starts,
+        orders=month.orders,
+        names=month.names,
+        busiest_day=month.busiest_day,
+        busiest_day_orders=month.busiest_day_orders,
+        busiest_hour_orders=month.busiest_hour_orders,
+        used_percent=month.used_percent,
+        fits=month.fits,
+        problem=None if found is None else LimitBroken.model_validate(found, from_attributes=True),
+    )
+
+
+async def _facts(ctx: Context) -> _Facts:
+    """Read in pages."""
+    rows = await ctx.read(issuers.all_issuers)
+    limits = {row.name: kinds.limits_of(row) for row in rows}
+    fleet, after = list[PlannedCertificate](), ""
+    while page := await ctx.read(lambda tx, after=after: _kept(tx, after)):  # type: ignore[misc]
+        fleet += [kept for _, kept in page if kept is not None]
+        after = page[-1][0]
+    return _Facts(fleet, limits, await ctx.read(lambda tx: tx.now()))
+
+
+def _kept(tx: Tx, after: str) -> list[tuple[str, PlannedCertificate | None]]:
+    page = certificates.page(tx, after=after, limit=PAGE)
+    held = versions.many(tx, [each.current_version for each in page if each.current_version is not None])
+    now = tx.now()
+    return [(each.name, _future(each, held.get(each.current_version or ""), now)) for each in page]
+
+
+def _future(found: Certificate, current: Version | None, now: datetime) -> PlannedCertificate | None:
+    """While an issuance is under way no renewal is planned: its order may wait, in a storm with all the others."""
+    if found.state is not CertificateState.ACTIVE:
+        return None
+    return PlannedCertificate(
+        issuer=found.wanted.issuers[0],
+        identifiers=found.wanted.identifiers,
+        next_at=found.next_action_at or decide(found, current, now).at or now,
+        life=found.wanted.lifetime or (COMMON_LIFE if current is None else current.life),
+        fraction=found.wanted.rule.fraction,
+        before=found.wanted.rule.before,
+        windows=found.wanted.windows,
+    )

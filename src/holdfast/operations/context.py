@@ -1,0 +1,119 @@
+"""What an operation is given besides its input: who asks, what the process can do, and how the asker wants it done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from holdfast.core.own_ca.ca import Policy
+from holdfast.operations.access import Action, Owned, Principal, demand
+from holdfast.operations.issuance.attempts import CertificateContext, Ids
+from holdfast.operations.remotes import ChannelOpener, Fit, Probe, any_fit
+from holdfast.store.tx import Tx
+
+R = TypeVar("R")
+Transaction = Callable[[Tx], R]  # what a prepared operation hands back: the runner carries it out
+TextStream = AsyncIterator[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnCaServices:
+    """What this process offers to operations on our own CAs."""
+
+    policy: Policy
+    refresh: Callable[[], Awaitable[None]]  # opens the authorities of this process anew
+    problem: Callable[[str], str | None]  # why a CA cannot sign here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What this process offers to operations."""
+
+    certificate_context: CertificateContext
+    issuer_kinds: frozenset[str]  # kinds of issuers that this process can talk to
+    probe: Probe
+    post: ChannelOpener  # how channels are reached
+    holder: str = ""  # which replica this is
+    leaving: Callable[[], bool] = lambda: False  # the process is about to stop: no operation begins a long wait
+    fit: Fit = any_fit  # whether an issuer can be made of what it is given
+    default_issuers: tuple[str, ...] = ()  # where a certificate comes from if its owner does not say
+    own_ca: OwnCaServices | None = None
+    streams: Counter[str] = field(default_factory=Counter)  # of events, that each token follows in this process
+
+
+class IdPool:
+    """Ids for one transaction, which may run more than once: a second run finds the same ones in the same order."""
+
+    def __init__(self, new_id: Callable[[str], str]) -> None:
+        self._new_id = new_id
+        self._drawn: list[tuple[str, str]] = []
+        self._next = 0
+
+    def rewind(self) -> None:
+        self._next = 0
+
+    def new(self, kind: str) -> str:
+        if self._next < len(self._drawn) and self._drawn[self._next][0] != kind:
+            del self._drawn[self._next :]  # this run took another branch than the one before
+        if self._next == len(self._drawn):
+            self._drawn.append((kind, self._new_id(kind)))
+        self._next += 1
+        return self._drawn[self._next - 1][1]
+
+
+class Steps:
+    """Transactions of an operation of several steps; the runner gives them: each authorises the asker again."""
+
+    async def read(self, fn: Callable[[Tx], R]) -> R:
+        raise NotImplementedError
+
+    async def write(self, fn: Callable[[Tx], R]) -> R:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """Of one request. `tx.now()` is the time."""
+
+    principal: Principal
+    services: Services
+    ids: IdPool
+    steps: Steps
+    dry_run: bool = False
+    wait: float = 0.0  # seconds that the asker is ready to wait
+    expected_version: int | None = None  # what If-Match names; None: any
+    origin: Mapping[str, str] = field(default_factory=dict)  # for the audit log: face, address, request, token
+    after: list[Callable[[], Awaitable[Any]]] = field(default_factory=list)
+
+    @property
+    def actor(self) -> str:
+        return self.principal.actor
+
+    @property
+    def certificate_context(self) -> CertificateContext:
+        return self.services.certificate_context
+
+    def demand(self, action: Action, resource: Owned | None = None) -> None:
+        """Raise Forbidden unless the asker may do this, too."""
+        demand(self.principal, action, resource)
+
+    def issuance_ids(self) -> Ids:
+        new = self.ids.new
+        return Ids(
+            issuance=new("issuance"),
+            job=new("job"),
+            approval=new("approval"),
+            approval_for=self.certificate_context.approval_for,
+        )
+
+    def after_commit(self, act: Callable[[], Awaitable[Any]]) -> None:
+        """Have something done once the change is committed; never after a dry run."""
+        self.after.append(act)
+
+    async def read(self, fn: Callable[[Tx], R]) -> R:
+        return await self.steps.read(fn)
+
+    async def write(self, fn: Callable[[Tx], R]) -> R:
+        return await self.steps.write(fn)

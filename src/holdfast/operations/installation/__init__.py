@@ -1,0 +1,1 @@
+"""The installation itself: tokens, encryption keys, jobs, audit log, diagnosis and gauges."""

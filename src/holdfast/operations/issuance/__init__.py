@@ -1,0 +1,1 @@
+"""What one issuance needs: its issuer, its budgets, its approvals, its challenge responses."""

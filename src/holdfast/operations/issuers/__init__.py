@@ -1,0 +1,1 @@
+"""To add, change and remove issuers and their accounts."""

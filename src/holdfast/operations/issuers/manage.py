@@ -1,0 +1,432 @@
+"""Issuers: where certificates come from. List, add, change, pause, resume, test, remove; credentials and budgets."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, Field, SecretStr
+
+from holdfast.core.issuers import budget as budget_rules
+from holdfast.core.issuers import ca_limits
+from holdfast.core.issuers.budget import Budget
+from holdfast.core.issuers.issuer import IssuerRow, IssuerState
+from holdfast.errors import TryLater, UserError
+from holdfast.operations import kinds, remotes
+from holdfast.operations.access import Action
+from holdfast.operations.context import Context, Transaction
+from holdfast.operations.inputs import CLOSED, Input, Option, Page, Paged, Probed, RemoteName, Short, paged
+from holdfast.operations.issuance import input_changed
+from holdfast.operations.issuance.attempts import APPROVAL_SETTING
+from holdfast.operations.operation import Face, operation
+from holdfast.operations.remotes import (
+    Fit,
+    GivenCredentials,
+    NamedRemotes,
+    NoSuchRemote,
+    RemoteChanged,
+    RemoteExists,
+    RemoteRefused,
+    RemoteSettings,
+    RemoteView,
+    any_fit,
+)
+from holdfast.operations.scopes import INSTALLATION
+from holdfast.store import certificates, issuers
+from holdfast.store.secrets import KeptSecret
+from holdfast.store.tx import Tx
+from holdfast.store.work import budgets
+
+LONGEST_WINDOW_S: Final = 86_400
+NAMED: Final = 5  # certificates that are named as in the way of a removal
+_SECRET: Final = {Face.MCP: "It takes credentials, and an assistant must not see them."}
+
+
+class NoSuchIssuer(NoSuchRemote):
+    code, noun, command = "no-such-issuer", "issuer", "holdfast issuer"
+
+
+class IssuerExists(RemoteExists):
+    code, noun, command = "issuer-exists", "issuer", "holdfast issuer"
+
+
+class IssuerChanged(RemoteChanged):
+    code, noun, command = "issuer-changed", "issuer", "holdfast issuer"
+
+
+class IssuerRefused(RemoteRefused):
+    code, noun, command = "issuer-refused", "issuer", "holdfast issuer"
+
+
+class IssuerInUse(UserError):
+    status, code = 409, "issuer-in-use"
+
+    def __init__(self, name: str, users: Sequence[str]) -> None:
+        shown = ", ".join(users[:NAMED]) + (", …" if len(users) > NAMED else "")
+        super().__init__(f"Certificates need {name}: {shown}.")
+        self.hint = "Give them another issuer or archive them, and wait for issuances under way; or pause this issuer."
+
+
+# ── Inputs and results ──
+
+
+class IssuerRef(Input):
+    name: Annotated[str, Option(metavar="ISSUER")] = Field(max_length=100, description="The issuer's name.")
+
+
+class NewIssuer(Input):
+    name: Annotated[RemoteName, Option(argument=True, metavar="ISSUER")]
+    kind: Short = Field(default="acme", description="How it is spoken to: acme, digicert, vault, …")
+    preset: Short | None = Field(
+        default=None, description="A public ACME CA whose address is known: letsencrypt, zerossl, …"
+    )
+    settings: RemoteSettings = Field(default={}, description="A setting of its kind, as text or JSON.")
+    credentials: GivenCredentials = Field(
+        default={}, description="A credential of its kind: a file, - for stdin, or env:VARIABLE."
+    )
+
+
+class IssuerSettingsInput(IssuerRef):
+    settings: RemoteSettings = Field(description="All settings of the issuer, instead of those that it has.")
+
+
+class IssuerCredentials(IssuerRef):
+    credentials: Annotated[dict[Short, SecretStr], Field(min_length=1, max_length=8, json_schema_extra=CLOSED)] = Field(
+        description="A credential: a file, - for stdin, or env:VARIABLE."
+    )
+
+
+class IssuerView(RemoteView):
+    """An issuer, without its credentials."""
+
+
+class BudgetLeft(BaseModel):
+    key: str
+    left: int
+    burst: int
+    every_s: float
+    held_until: datetime | None
+
+
+def shown(tx: Tx, row: IssuerRow) -> IssuerView:
+    return IssuerView(**dict(remotes.view_of(row, tx.now())))
+
+
+ISSUERS: Final[NamedRemotes[IssuerRow]] = NamedRemotes(
+    noun="issuer",
+    table=issuers,
+    active=IssuerState.ACTIVE,
+    paused=IssuerState.PAUSED,
+    wake=lambda tx, name: certificates.wake_for_issuer(tx, name, tx.now()),
+    decided=remotes.decided,
+    missing=NoSuchIssuer,
+    taken=IssuerExists,
+    changed=IssuerChanged,
+    refused=IssuerRefused,
+)
+
+
+def found(tx: Tx, name: str) -> IssuerRow:
+    return ISSUERS.found(tx, name)
+
+
+# ── Looking ──
+
+
+@operation("issuers.list", "GET /issuers", command="issuer ls", action=Action.SEE_ISSUERS, scope=INSTALLATION)
+def list_issuers(tx: Tx, ctx: Context, asked: Paged) -> Page[IssuerView]:
+    """List the issuers, in the order of their names."""
+
+    def read(after: str, limit: int) -> list[IssuerRow]:
+        return issuers.page(tx, after=after, limit=limit)
+
+    return paged(asked, read, lambda row: row.name, lambda row: shown(tx, row))
+
+
+@operation(
+    "issuers.get",
+    "GET /issuers/{name}",
+    command="issuer show",
+    action=Action.SEE_ISSUERS,
+    scope=INSTALLATION,
+    versioned=True,
+)
+def get(tx: Tx, ctx: Context, asked: IssuerRef) -> IssuerView:
+    """Show one issuer, without its credentials."""
+    return shown(tx, found(tx, asked.name))
+
+
+@operation(
+    "issuers.budget",
+    "GET /issuers/{name}/budget",
+    command="issuer budget",
+    action=Action.SEE_ISSUERS,
+    scope=INSTALLATION,
+)
+def budget(tx: Tx, ctx: Context, asked: IssuerRef) -> list[BudgetLeft]:
+    """Show what an issuer's limits, as far as they are known, leave for now."""
+    now = tx.now()
+    return [_left(each, now) for each in left(tx, asked.name)]
+
+
+def _left(held: Budget, now: datetime) -> BudgetLeft:
+    return BudgetLeft(
+        key=held.key,
+        left=budget_rules.remaining(held, now, urgent=True),
+        burst=held.limit.burst,
+        every_s=held.limit.every.total_seconds(),
+        held_until=held.not_before,
+    )
+
+
+def left(tx: Tx, name: str) -> list[Budget]:
+    """The budgets of one issuer, with those that it shares with other rows for the same CA."""
+    row = found(tx, name)
+    place = ca_limits.place_of(kinds.limits_of(row), name)
+    return [each for each in budgets.all_budgets(tx) if each.key.startswith((f"ca/{name}/", f"ca/{place}/"))]
+
+
+# ── Adding and changing ──
+
+
+@operation(
+    "issuers.add",
+    "POST /issuers",
+    command="issuer add",
+    action=Action.CHANGE_ISSUERS,
+    scope=INSTALLATION,
+    status=201,
+    example="holdfast issuer add letsencrypt letsencrypt",
+    done="Added. See that it knows us: holdfast issuer test {name}",
+    not_on=_SECRET,
+)
+async def add_issuer(ctx: Context, asked: NewIssuer) -> Transaction[IssuerView]:
+    """Add an issuer. Its credentials are sealed and never shown again. A preset may stand where its kind would."""
+    available = ctx.services.issuer_kinds
+    kind, preset = _by_preset(asked.kind, asked.preset, available)
+    settings = {**asked.settings, **preset}
+    ISSUERS.check_kind(kind, available, f"; and by preset: {', '.join(kinds.presets())}")
+    given = remotes.secrets_of(asked.credentials)
+    _check(kind, settings, given, ctx.services.fit)
+    sealed = await remotes.sealed(ctx.certificate_context.secret_store, given)
+    return lambda tx: shown(tx, add(tx, asked.name, kind=kind, settings=settings, credentials=sealed, actor=ctx.actor))
+
+
+def add(
+    tx: Tx,
+    name: str,
+    *,
+    kind: str,
+    settings: Mapping[str, Any],
+    credentials: Mapping[str, KeptSecret] | None = None,
+    actor: str,
+) -> IssuerRow:
+    """Add an issuer whose settings were checked before."""
+    kept = remotes.put(tx, credentials or {})
+    row = IssuerRow(name=name, kind=kind, settings=settings, credentials=kept, created_at=tx.now())
+    ISSUERS.insert(tx, row, actor)
+    return row
+
+
+def _by_preset(kind: str, preset: str | None, available: Collection[str]) -> tuple[str, Mapping[str, Any]]:
+    """The kind, and the settings that a preset has; the name of a preset may stand where that of a kind would."""
+    known = kinds.presets()
+    if preset is None and kind not in available and kind in known:
+        preset = kind
+    if preset is None:
+        return kind, {}
+    if preset not in known:
+        raise IssuerRefused(f"There is no preset {preset!r:.40}.", f"There are: {', '.join(known)}.")
+    return known[preset]
+
+
+def _check(kind: str, settings: Mapping[str, Any], credentials: Collection[str], fit: Fit) -> None:
+    """What holds for issuers of every kind, then what holds for this one."""
+    window = settings.get("poll_max_wait_seconds")
+    if window is not None and (isinstance(window, bool) or not isinstance(window, int | float) or not _fits(window)):
+        raise IssuerRefused(
+            f"poll_max_wait_seconds is {window!r:.40}.", "It is a number of seconds from 0 to 86400; 0: the default."
+        )
+    if not isinstance(settings.get(APPROVAL_SETTING, False), bool):
+        raise IssuerRefused(f"{APPROVAL_SETTING} is {settings[APPROVAL_SETTING]!r:.40}.", "It is true or false.")
+    _limits(kind, settings)
+    try:
+        fit(kind, settings, credentials)
+    except ValueError as why:
+        raise IssuerRefused(
+            f"The settings of a {kind} issuer do not fit: {why}.", "See: holdfast issuer add --help"
+        ) from None
+
+
+def _fits(window: float) -> bool:
+    return 0 <= window <= LONGEST_WINDOW_S
+
+
+def _limits(kind: str, settings: Mapping[str, Any]) -> None:
+    if problem := ca_limits.problem_with(settings.get("limits")):
+        raise IssuerRefused(
+            f"The limits of this issuer cannot be read: {problem}.", 'For example: {"orders": [300, 36]}.'
+        )
+    try:
+        kinds.limits_by(kind, settings)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise IssuerRefused(f"The limits of this issuer cannot be used: {error}.") from None
+
+
+@operation(
+    "issuers.change",
+    "PUT /issuers/{name}/settings",
+    command="issuer set",
+    action=Action.CHANGE_ISSUERS,
+    scope=INSTALLATION,
+    versioned=True,
+)
+def change_issuer(tx: Tx, ctx: Context, asked: IssuerSettingsInput) -> IssuerView:
+    """Replace an issuer's settings. They hold from the next step of each issuance under way."""
+    return shown(
+        tx,
+        change(tx, asked.name, asked.settings, actor=ctx.actor, fit=ctx.services.fit, version=ctx.expected_version),
+    )
+
+
+def change(
+    tx: Tx,
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    actor: str,
+    fit: Fit = any_fit,
+    version: int | None = None,
+) -> IssuerRow:
+    """`version`: the one that the new settings were made of."""
+    row = ISSUERS.at_version(tx, name, version)
+    _check(row.kind, settings, row.credentials, fit)
+    after = issuers.save(tx, row, settings=settings)
+    anew = input_changed.of_issuer(tx, after) if dict(settings) != dict(row.settings) else 0
+    ISSUERS.wrote(tx, "changed", row, after, actor, {"begun_anew": anew}, settings=dict(settings))
+    return after
+
+
+@operation(
+    "issuers.set-credentials",
+    "POST /issuers/{name}/credentials",
+    command="issuer credentials",
+    action=Action.CHANGE_ISSUERS,
+    scope=INSTALLATION,
+    done="Set. See that they are right: holdfast issuer test {name}",
+    example="holdfast issuer credentials corp --credential api_key=/run/secrets/key",
+    not_on=_SECRET,
+)
+async def set_credentials(ctx: Context, asked: IssuerCredentials) -> Transaction[IssuerView]:
+    """Replace credentials of an issuer by new ones of the same names. They are sealed and never shown again."""
+    given = remotes.secrets_of(asked.credentials)
+    sealed = await remotes.sealed(ctx.certificate_context.secret_store, given)
+
+    def write(tx: Tx) -> IssuerView:
+        new = remotes.put(tx, sealed)
+        row = ISSUERS.found(tx, asked.name, lock=True)
+        kept = {**row.credentials, **new}
+        _check(row.kind, row.settings, {**kept, **given}, ctx.services.fit)
+        after = issuers.save(tx, row, credentials=kept)
+        remotes.delete_secrets(tx, set(row.credentials.values()) - set(kept.values()))
+        told = {"credentials": list(sealed), "begun_anew": input_changed.of_issuer(tx, after)}
+        ISSUERS.wrote(tx, "credentials_set", row, after, ctx.actor, told)
+        return shown(tx, after)
+
+    return write
+
+
+@operation(
+    "issuers.pause",
+    "POST /issuers/{name}/pause",
+    command="issuer pause",
+    action=Action.CHANGE_ISSUERS,
+    scope=INSTALLATION,
+    done="Issuer {name} is paused until: holdfast issuer resume {name}",
+)
+def pause_issuer(tx: Tx, ctx: Context, asked: IssuerRef) -> IssuerView:
+    """Pause an issuer: no new issuance begins there; those under way go on."""
+    return shown(tx, ISSUERS.pause(tx, asked.name, ctx.actor))
+
+
+@operation(
+    "issuers.resume",
+    "POST /issuers/{name}/resume",
+    command="issuer resume",
+    action=Action.CHANGE_ISSUERS,
+    scope=INSTALLATION,
+    done="Issuer {name} is resumed.",
+)
+def resume_issuer(tx: Tx, ctx: Context, asked: IssuerRef) -> IssuerView:
+    """Resume a paused issuer. Certificates that waited for it are looked at by the next sweep."""
+    return shown(tx, ISSUERS.resume(tx, asked.name, ctx.actor))
+
+
+@operation(
+    "issuers.remove",
+    "DELETE /issuers/{name}",
+    command="issuer rm",
+    action=Action.CHANGE_ISSUERS,
+    scope=INSTALLATION,
+    destructive=True,
+    done="Issuer {name} is removed.",
+)
+def remove_issuer(tx: Tx, ctx: Context, asked: IssuerRef) -> IssuerView:
+    """Remove an issuer for good, with its credentials and our account's key. Refused while certificates need it.
+
+    Our account at the CA stays open there, but its key is gone; what was used up of its limits still counts.
+    """
+    row = ISSUERS.found(tx, asked.name, lock=True)
+    if users := issuers.needed_by(tx, row.name, limit=NAMED + 1):
+        raise IssuerInUse(row.name, users)
+    accounts = issuers.accounts_of(tx, row.name)
+    issuers.delete_accounts(tx, row.name)
+    issuers.delete(tx, row.name)
+    keys = [key for each in accounts for key in (each.key_secret, each.new_key_secret) if key is not None]
+    remotes.delete_secrets(tx, keys)
+    urls = [each.url for each in accounts if each.url is not None]
+    ISSUERS.removed(tx, row, ctx.actor, "removed", kind=row.kind, accounts=urls)
+    return shown(tx, row)
+
+
+@operation(
+    "issuers.test",
+    "POST /issuers/{name}/test",
+    command="issuer test",
+    action=Action.CHANGE_ISSUERS,
+    scope=INSTALLATION,
+    dry_runs=False,
+)
+async def test(ctx: Context, asked: IssuerRef) -> Probed:
+    """Test whether an issuer can be reached and knows us. Nothing is ordered."""
+    return await ISSUERS.tested(_tested(ctx, asked.name))
+
+
+async def _tested(ctx: Context, name: str) -> str:
+    row = await ctx.write(lambda tx: _paid_for(tx, name))
+    return await ISSUERS.reached(name, ctx.services.probe(row), lambda why: _look_at(row, why))
+
+
+def _look_at(row: IssuerRow, why: TryLater) -> str:
+    """Which setting says where it is, unless the reason names another one."""
+    if "setting" in str(why):
+        return ""
+    kind = kinds.kind_of(row)
+    setting = "base_url" if kind is None else kind.address
+    given = str(row.settings.get(setting) or "not set")[:120]
+    return f"Check its setting {setting} ({given}), and the network."
+
+
+def _paid_for(tx: Tx, name: str) -> IssuerRow:
+    """A test is made of requests like any other, and pays for them."""
+    row = found(tx, name)
+    limit = kinds.limits_of(row).requests
+    if limit is None:
+        return row
+    many = kinds.requests_of(row).look
+    paid, until = budgets.take_some(tx, ca_limits.request_key(name), limit, many)
+    if not paid:
+        why = f"{name} was not asked: it allows no more requests before {until:%F %T}Z."
+        raise IssuerRefused(why, f"Wait until then. See its budgets: holdfast issuer budget {name}")
+    return row

@@ -1,0 +1,1 @@
+"""Notifications and the channels that deliver them."""

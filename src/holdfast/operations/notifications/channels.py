@@ -1,0 +1,516 @@
+"""Channels, through which people get notifications. List, add, change, pause, resume, test, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final
+
+from pydantic import Field, SecretStr
+
+from holdfast.core.issuers import breaker
+from holdfast.core.issuers.breaker import Breaker
+from holdfast.core.issuers.budget import Limit
+from holdfast.core.kind import Trait
+from holdfast.core.notifications.channel import ChannelRow, ChannelState
+from holdfast.core.notifications.notification import OPENS_AFTER, RANK, Message, Missed, Routing, Severity
+from holdfast.errors import Refused, UserError
+from holdfast.operations import kinds, remotes
+from holdfast.operations.access import Action
+from holdfast.operations.context import Context, Transaction
+from holdfast.operations.inputs import (
+    CLOSED,
+    Changed,
+    Input,
+    Labels,
+    Nothing,
+    Option,
+    OwnerName,
+    Probed,
+    Rate,
+    RemoteName,
+    Short,
+)
+from holdfast.operations.notifications import routing, undelivered
+from holdfast.operations.notifications.notifications import SeverityName
+from holdfast.operations.operation import Face, operation
+from holdfast.operations.remotes import (
+    Credentials,
+    GivenCredentials,
+    NamedRemotes,
+    NoSuchRemote,
+    RemoteChanged,
+    RemoteExists,
+    RemoteRefused,
+    RemoteSettings,
+    RemoteView,
+)
+from holdfast.operations.scopes import INSTALLATION
+from holdfast.store import journal
+from holdfast.store.notifications import channels, notifications
+from holdfast.store.tx import Tx
+
+_WAITING: Final = ("pending", "failed")  # states of notifications that a channel still owes
+IntervalSeconds = Annotated[float, Field(ge=60, le=31 * 86400)]
+
+
+class NoSuchChannel(NoSuchRemote):
+    code, noun, command = "no-such-channel", "channel", "holdfast notify channel"
+
+
+class ChannelExists(RemoteExists):
+    code, noun, command = "channel-exists", "channel", "holdfast notify channel"
+
+
+class ChannelChanged(RemoteChanged):
+    code, noun, command = "channel-changed", "channel", "holdfast notify channel"
+
+
+class ChannelRefused(RemoteRefused):
+    code, noun, command = "channel-refused", "channel", "holdfast notify channel"
+
+
+class ChannelInUse(UserError):
+    status, code = 409, "channel-in-use"
+
+    def __init__(self, name: str, users: Sequence[str]) -> None:
+        super().__init__(f"Channel {name} is the fallback of {', '.join(users)}.")
+        self.hint = f"Choose another one first, or none: holdfast notify channel set {users[0]} --fallback none"
+
+
+# ── Inputs and results ──
+
+
+class ChannelRef(Input):
+    name: Annotated[str, Option(metavar="CHANNEL")] = Field(max_length=100, description="The channel's name.")
+
+
+class _Routed(Input):
+    """Routing and rhythm of a channel."""
+
+    fallback: RemoteName | None = Field(default=None, description="The channel to use while this one is down.")
+    digest_every_s: Annotated[IntervalSeconds | None, Option(flag="--digest")] = Field(
+        default=None, description="Gather notifications and send them together, so often; critical ones never wait."
+    )
+    heartbeat_every_s: Annotated[IntervalSeconds | None, Option(flag="--heartbeat")] = Field(
+        default=None, description="Send a sign of life, so often, such as 1d."
+    )
+    rate: Annotated[Rate | None, Option(read="rate")] = Field(
+        default=None, description="At most so many notifications, such as 30/1m."
+    )
+
+
+class NewChannel(_Routed):
+    name: Annotated[RemoteName, Option(argument=True, metavar="CHANNEL", help="The name of the new channel.")]
+    kind: Short = Field(description="What it is: email, webhook, slack, …")
+    settings: RemoteSettings = Field(default={}, description="A setting of its kind, as text or JSON.")
+    credentials: GivenCredentials = Field(
+        default={}, description="A credential of its kind: a file, - for stdin, env:VARIABLE, or new: to make one."
+    )
+    severities: Annotated[list[SeverityName], Option(flag="--severity")] = Field(
+        default=["warning", "critical"], min_length=1, max_length=3, description="Only notifications of this severity."
+    )
+    owners: list[OwnerName] = Field(
+        default=[], max_length=64, description="Only about certificates of these owners; empty: of all."
+    )
+    labels: Annotated[Labels, Option(short="-l", help="Only about certificates with this label.")] = Field(default={})
+
+
+class ChannelChange(_Routed, ChannelRef):
+    """Fields that are left out keep their values. A setting or credential that is null is removed."""
+
+    settings: RemoteSettings | None = Field(
+        default=None, description="A setting, as text or JSON; NAME=null takes it away."
+    )
+    credentials: Annotated[dict[Short, SecretStr | None], Field(max_length=8, json_schema_extra=CLOSED)] | None = Field(
+        default=None, description="A credential, as for add; NAME=none takes it away."
+    )
+    severities: Annotated[
+        list[SeverityName] | None, Option(flag="--severity", help="Only notifications of this severity.")
+    ] = Field(default=None, min_length=1, max_length=3)
+    owners: Annotated[list[OwnerName] | None, Option(help="Only about certificates of this owner.")] = Field(
+        default=None, max_length=64
+    )
+    labels: Annotated[Labels | None, Option(short="-l", help="Only about certificates with this label.")] = None
+
+
+class ChannelView(RemoteView):
+    """A channel, without its credentials."""
+
+    severities: list[SeverityName]
+    owners: list[str]
+    labels: dict[str, str]
+    fallback: str | None
+    digest_every_s: float | None
+    heartbeat_every_s: float | None
+    rate: Rate
+    down_since: datetime | None
+
+
+def _shown(tx: Tx, row: ChannelRow) -> ChannelView:
+    return ChannelView(
+        **dict(remotes.view_of(row, tx.now())),
+        severities=[each.value for each in sorted(row.routing.severities, key=RANK.__getitem__)],
+        owners=list(row.routing.owners),
+        labels=dict(row.routing.labels),
+        fallback=row.fallback,
+        digest_every_s=_seconds(row.digest_every),
+        heartbeat_every_s=_seconds(row.heartbeat_every),
+        rate=Rate(burst=row.limit.burst, every_s=row.limit.every.total_seconds()),
+        down_since=row.down_since,
+    )
+
+
+def _seconds(span: timedelta | None) -> float | None:
+    return None if span is None else span.total_seconds()
+
+
+def _decided(row: ChannelRow) -> dict[str, Any]:
+    """What people decide about a channel: the audit log has digests of it."""
+    return {
+        **remotes.decided(row),
+        "severities": sorted(row.routing.severities),
+        "owners": list(row.routing.owners),
+        "labels": dict(row.routing.labels),
+        "fallback": row.fallback,
+        "digest_every_s": _seconds(row.digest_every),
+        "heartbeat_every_s": _seconds(row.heartbeat_every),
+        "rate": [row.limit.burst, row.limit.every.total_seconds()],
+    }
+
+
+CHANNELS: Final[NamedRemotes[ChannelRow]] = NamedRemotes(
+    noun="channel",
+    table=channels,
+    active=ChannelState.ACTIVE,
+    paused=ChannelState.PAUSED,
+    wake=lambda tx, name: routing.wake(tx, {name}),
+    decided=_decided,
+    missing=NoSuchChannel,
+    taken=ChannelExists,
+    changed=ChannelChanged,
+    refused=ChannelRefused,
+)
+
+
+# ── Looking ──
+
+
+@operation(
+    "channels.list",
+    "GET /channels",
+    command="notify channel ls",
+    action=Action.SEE_CHANNELS,
+    scope=INSTALLATION,
+)
+def list_channels(tx: Tx, ctx: Context, asked: Nothing) -> list[ChannelView]:
+    """List the channels."""
+    return [_shown(tx, row) for row in channels.all_channels(tx)]
+
+
+@operation(
+    "channels.get",
+    "GET /channels/{name}",
+    command="notify channel show",
+    action=Action.SEE_CHANNELS,
+    scope=INSTALLATION,
+    versioned=True,
+)
+def get(tx: Tx, ctx: Context, asked: ChannelRef) -> ChannelView:
+    """Show one channel, without its credentials."""
+    return _shown(tx, CHANNELS.found(tx, asked.name))
+
+
+# ── Adding and changing ──
+
+
+@operation(
+    "channels.add",
+    "POST /channels",
+    command="notify channel add",
+    action=Action.CHANGE_CHANNELS,
+    scope=INSTALLATION,
+    status=201,
+    done="Added. See that it arrives: holdfast notify test {name}",
+    not_on={Face.MCP: "It takes credentials, which must not pass through an assistant."},
+    example="holdfast notify channel add ops --kind slack --credential url=/run/secrets/slack-url",
+)
+async def add(ctx: Context, asked: NewChannel) -> Transaction[ChannelView]:
+    """Add a channel. Its settings are checked first; its credentials are sealed and never shown again."""
+    CHANNELS.check_kind(asked.kind, ctx.services.post.kinds)
+    given = remotes.secrets_of(asked.credentials)
+    await _check(ctx, asked.name, asked.kind, asked.settings, given)
+    sealed = await remotes.sealed(ctx.certificate_context.secret_store, given)
+
+    def write(tx: Tx) -> ChannelView:
+        row = ChannelRow(
+            name=asked.name,
+            kind=asked.kind,
+            settings=asked.settings,
+            credentials=remotes.put(tx, sealed),
+            routing=Routing(
+                severities=frozenset(map(Severity, asked.severities)),
+                owners=tuple(asked.owners),
+                labels=dict(asked.labels),
+            ),
+            fallback=asked.fallback,
+            digest_every=_span(asked.digest_every_s),
+            heartbeat_every=_span(asked.heartbeat_every_s),
+            limit=_limit(asked.rate) or kinds.channel_limits(asked.kind).rate,
+            created_at=tx.now(),
+        )
+        _sound(tx, row, {"fallback", "digest_every", "heartbeat_every"})
+        CHANNELS.insert(tx, row, ctx.actor)
+        return _shown(tx, row)
+
+    return write
+
+
+@operation(
+    "channels.change",
+    "PATCH /channels/{name}",
+    command="notify channel set",
+    action=Action.CHANGE_CHANNELS,
+    scope=INSTALLATION,
+    versioned=True,
+    done="Changed. See that it arrives: holdfast notify test {name}",
+    not_on={Face.MCP: "It takes credentials, which must not pass through an assistant."},
+    example="holdfast notify channel set ops --severity critical",
+)
+async def change(ctx: Context, asked: ChannelChange) -> Transaction[ChannelView]:
+    """Change a channel from its next message on. Options you leave out keep their values.
+
+    A channel that is down is tried at once. A webhook with a new secret is signed with both secrets until
+    `old_secret` is taken away.
+    """
+    before = await ctx.read(lambda tx: CHANNELS.found(tx, asked.name))
+    version = before.version if ctx.expected_version is None else ctx.expected_version
+    named = asked.credentials or {}
+    given = remotes.secrets_of({purpose: each for purpose, each in named.items() if each is not None})
+    without = frozenset(purpose for purpose, each in named.items() if each is None)
+    changes = _changes(asked, before)
+    if given or without or "settings" in changes:
+        left = [each for each in before.credentials if each not in without]
+        held = {each: await ctx.certificate_context.secret_store.reveal(before.credentials[each]) for each in left}
+        await _check(ctx, asked.name, before.kind, changes.get("settings", before.settings), {**held, **given})
+    sealed = await remotes.sealed(ctx.certificate_context.secret_store, given)
+
+    def write(tx: Tx) -> ChannelView:
+        new = remotes.put(tx, sealed)
+        row = CHANNELS.at_version(tx, asked.name, version)
+        kept = _kept(row, new, without)
+        after = channels.save(tx, row, **{**changes, "credentials": kept})
+        _sound(tx, after, set(changes))
+        remotes.delete_secrets(tx, set(row.credentials.values()) - set(kept.values()))
+        channels.save_breaker(tx, asked.name, _afresh(row.breaker, tx.now()), row.down_since)
+        routing.wake(tx, {asked.name})
+        CHANNELS.wrote(tx, "changed", row, after, ctx.actor, changed=sorted(changes), credentials=list(sealed))
+        return _shown(tx, after)
+
+    return write
+
+
+def _changes(asked: ChannelChange, row: ChannelRow) -> dict[str, Any]:
+    """The fields that were given. Null removes a fallback, a digest or a heartbeat; elsewhere it means nothing."""
+    given = asked.model_fields_set
+    found: dict[str, Any] = {}
+    if asked.settings is not None:
+        merged = {**row.settings, **asked.settings}
+        found["settings"] = {name: value for name, value in merged.items() if value is not None}
+    if given & {"severities", "owners", "labels"}:
+        found["routing"] = _routing(asked, row.routing)
+    if "fallback" in given:
+        found["fallback"] = asked.fallback
+    if "digest_every_s" in given:
+        found["digest_every"] = _span(asked.digest_every_s)
+    if "heartbeat_every_s" in given:
+        found["heartbeat_every"] = _span(asked.heartbeat_every_s)
+    if (limit := _limit(asked.rate)) is not None:
+        found["limit"] = limit
+    return found
+
+
+def _routing(asked: ChannelChange, before: Routing) -> Routing:
+    severities = before.severities if asked.severities is None else frozenset(map(Severity, asked.severities))
+    return Routing(
+        severities=severities,
+        owners=before.owners if asked.owners is None else tuple(asked.owners),
+        labels=before.labels if asked.labels is None else dict(asked.labels),
+    )
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _limit(rate: Rate | None) -> Limit | None:
+    return None if rate is None else Limit(burst=rate.burst, every=timedelta(seconds=rate.every_s))
+
+
+def _afresh(before: Breaker, now: datetime) -> Breaker:
+    """The change may have repaired the channel: it is tried at once, and failures do not count until it works."""
+    if before.until is None:
+        return Breaker()
+    return breaker.another_chance(before, now, opens_after=OPENS_AFTER)
+
+
+def _kept(row: ChannelRow, new: Mapping[str, str], without: frozenset[str]) -> dict[str, str]:
+    """A webhook with a new secret is signed with both, until a person removes the old one."""
+    kept = {name: secret for name, secret in row.credentials.items() if name not in without}
+    kind = kinds.kind_of(row)
+    for each in () if kind is None else kind.credentials:
+        if each.kept_as and each.name in new and each.name in kept and each.kept_as not in {*new, *without}:
+            kept[each.kept_as] = kept[each.name]
+    return {**kept, **new}
+
+
+@operation(
+    "channels.pause",
+    "POST /channels/{name}/pause",
+    command="notify channel pause",
+    action=Action.CHANGE_CHANNELS,
+    scope=INSTALLATION,
+    done="Channel {name} is paused until: holdfast notify channel resume {name}",
+)
+def pause(tx: Tx, ctx: Context, asked: ChannelRef) -> ChannelView:
+    """Pause a channel. Its notifications wait until it is resumed; none of them dies meanwhile."""
+    return _shown(tx, CHANNELS.pause(tx, asked.name, ctx.actor))
+
+
+@operation(
+    "channels.resume",
+    "POST /channels/{name}/resume",
+    command="notify channel resume",
+    action=Action.CHANGE_CHANNELS,
+    scope=INSTALLATION,
+    done="Channel {name} is resumed.",
+)
+def resume(tx: Tx, ctx: Context, asked: ChannelRef) -> ChannelView:
+    """Resume a paused channel. The notifications that waited are sent."""
+    return _shown(tx, CHANNELS.resume(tx, asked.name, ctx.actor))
+
+
+@operation(
+    "channels.delete",
+    "DELETE /channels/{name}",
+    command="notify channel rm",
+    action=Action.CHANGE_CHANNELS,
+    scope=INSTALLATION,
+    destructive=True,
+    done="Channel {name} is deleted, and {number} of its notifications became dead letters.",
+)
+async def delete(ctx: Context, asked: ChannelRef) -> Changed:
+    """Delete a channel for good. The notifications it is still owed become dead letters; the result counts them.
+
+    Repeated, the channel is not found.
+    """
+    if ctx.dry_run:
+        return Changed(number=await ctx.read(lambda tx: _owed(tx, _removable(tx, asked.name))))
+
+    def write(tx: Tx) -> tuple[int, bool]:
+        row = _removable(tx, asked.name, lock=True)
+        page, more = undelivered.before_delete(tx, row, tx.now())
+        if not more:
+            channels.delete(tx, asked.name)
+            CHANNELS.removed(tx, row, ctx.actor, "deleted")
+        return page, more
+
+    total, more = 0, True
+    while more:
+        page, more = await ctx.write(write)
+        total += page
+    return Changed(number=total)
+
+
+def _owed(tx: Tx, row: ChannelRow) -> int:
+    owed = notifications.counts(tx)
+    return sum(owed.get((row.name, state), 0) for state in _WAITING)
+
+
+def _removable(tx: Tx, name: str, *, lock: bool = False) -> ChannelRow:
+    """A channel that is the fallback of others cannot go: what they cannot deliver would go nowhere."""
+    row = CHANNELS.found(tx, name, lock=lock)
+    if users := [each.name for each in channels.all_channels(tx) if each.fallback == name]:
+        raise ChannelInUse(name, users)
+    return row
+
+
+@operation(
+    "channels.test",
+    "POST /channels/{name}/test",
+    command="notify test",
+    action=Action.CHANGE_CHANNELS,
+    scope=INSTALLATION,
+    dry_runs=False,
+)
+async def test(ctx: Context, asked: ChannelRef) -> Probed:
+    """Send a test message through a channel at once, past everything that waits, and say what happened."""
+    return await CHANNELS.tested(_tested(ctx, asked.name))
+
+
+async def _tested(ctx: Context, name: str) -> str:
+    row = await ctx.read(lambda tx: CHANNELS.found(tx, name))
+    test = ctx.ids.new("test")
+    message = Message(
+        id=test,
+        event="test",
+        severity=Severity.INFO,
+        title=f"A test of channel {name}",
+        text=f"{ctx.actor} asked for it. If you read this, the channel works.",
+        subject=name,
+        at=await ctx.read(lambda tx: tx.now()),
+        key=test,
+    )
+    missed = await CHANNELS.reached(name, _sent(ctx, row, message), lambda _why: "Check its address and the network.")
+
+    def write(tx: Tx) -> None:
+        after, now = CHANNELS.found(tx, name, lock=True), tx.now()
+        if after.version == row.version:  # what works is what it has now
+            undelivered.works(tx, after, now, by=ctx.actor)
+            if after.breaker != Breaker():
+                routing.wake(tx, {name})
+        journal.event(tx, "channel.tested", name, by=ctx.actor, message=message.id)
+
+    await ctx.write(write)
+    if missed is not None:
+        later = "To those for whom the answer began with 4, notifications are sent again; a test is not."
+        hint = later if missed.again else f"Look at its settings: holdfast notify channel show {name}"
+        raise ChannelRefused(f"A message was sent through {name} ({test}), and not all have it. {missed.said}", hint)
+    return f"A message was sent through {name} ({test})."
+
+
+async def _sent(ctx: Context, row: ChannelRow, message: Message) -> Missed | None:
+    """Send the test message; where it opened an incident, also the all-clear that closes it."""
+    over = replace(message, id=f"{message.id}-over", title=f"The test of channel {row.name} is over", resolved=True)
+    box = await ctx.services.post.open(row)
+    try:
+        missed = await box.send(message)
+        if kinds.has(row, Trait.KEEPS_INCIDENTS):
+            await box.send(over)
+        return missed
+    finally:
+        await box.close()
+
+
+# ── Checking ──
+
+
+async def _check(ctx: Context, name: str, kind: str, settings: Mapping[str, Any], credentials: Credentials) -> None:
+    try:
+        await ctx.services.post.check(name, kind, settings, credentials)
+    except Refused as why:
+        raise ChannelRefused(str(why)) from None
+
+
+def _sound(tx: Tx, row: ChannelRow, changed: set[str]) -> None:
+    """Refuse a digest or a fallback that cannot work. Only changed fields are checked: others were checked before."""
+    if "digest_every" in changed and row.digest_every is not None and kinds.has(row, Trait.KEEPS_INCIDENTS):
+        why = "it keeps incidents, and a digest would begin one more and end none"
+        raise ChannelRefused(f"A channel of kind {row.kind} has no digest: {why}.", "Take --digest away.")
+    if row.fallback is None or "fallback" not in changed:
+        return
+    if row.fallback == row.name:
+        raise ChannelRefused("A channel cannot be its own fallback.", "Name another one.")
+    if channels.get(tx, row.fallback) is None:
+        raise NoSuchChannel(row.fallback)

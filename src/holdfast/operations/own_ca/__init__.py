@@ -1,0 +1,1 @@
+"""Our own CAs: to create and renew them, to sign, to revoke, and to publish CRLs."""

@@ -1,0 +1,1 @@
+"""The tables of notifications, deliveries and channels."""

@@ -1,0 +1,1 @@
+"""The tables of jobs, leases, budgets, turns and replicas."""
