@@ -67,7 +67,7 @@ def read(
     settings: Mapping[str, Any],
     credentials: Collection[str],
     *,
-    given_by: str = "--credential-stdin {0}, or --credential-file {0}=FILE",
+    given_by: str = "--credential {0}=FILE (- for stdin)",
 ) -> S:
     """The settings as the kind's model; ValueError names the field that is missing, unknown or malformed.
 

@@ -101,7 +101,7 @@ def _loaded(entry: EntryPoint) -> AnyKind | Broken:
     """Whatever a stranger's module raises while it is imported is told, and stays there."""
     try:
         found = entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = " ".join(str(error).split())[:300].rstrip(".")
         return _broken(entry, f"{type(error).__name__}: {said}" if said else type(error).__name__)
     if not isinstance(found, Kind):

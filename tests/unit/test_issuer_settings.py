@@ -110,7 +110,7 @@ def test_a_number_is_a_text_where_a_text_is_wanted() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [("digicert", "api_key"), ("sectigo", "password"), ("vault", "token")])
 def test_a_credential_among_the_settings_is_said_to_be_one_and_how_it_is_given(kind: str, name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} is a credential, .* --credential-stdin {name}") as why:
+    with pytest.raises(ValueError, match=f"{name} is a credential, .* --credential {name}=FILE") as why:
         check({name: "hunter2"}, kind=kind)
     assert "hunter2" not in str(why.value)
 

@@ -18,10 +18,6 @@ class Role(StrEnum):
     FIRST = "first"  # the one-time token of the first start: it can make one token, and nothing else
 
 
-# A token that a person asks for has one of these: only the first start makes a token with the role FIRST.
-GivenRole = Literal[Role.ADMIN, Role.OPERATOR, Role.VIEWER, Role.AUDITOR, Role.AGENT]
-
-
 class TokenKind(StrEnum):
     HUMAN = "human"
     ROBOT = "robot"

@@ -38,7 +38,7 @@ class Accepting:
         self._loop.add_reader(line.fileno(), self._accept)
 
     def close(self) -> None:
-        """Accept no more connections; a handshake under way goes on."""
+        """Accept no more connections, and end those that have no protocol yet."""
         if self._again is not None:
             self._again.cancel()
         if self._line.fileno() >= 0:

@@ -24,7 +24,6 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from holdfast.core import base64url
-from holdfast.core.access import TokenKind
 from holdfast.core.key_kind import KeyKind
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.errors import UserError
@@ -77,7 +76,6 @@ def one_of(kind: type[StrEnum]) -> GetPydanticSchema:
 
 ReasonName = Annotated[str, one_of(RevocationReason)]
 KeyKindName = Annotated[str, one_of(KeyKind)]
-TokenKindName = Annotated[str, one_of(TokenKind)]
 
 
 class Input(BaseModel):

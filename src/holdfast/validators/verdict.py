@@ -49,7 +49,7 @@ class ValidationSettings:
     resolvers: tuple[str, ...]  # address or address:port, asked in this order
     http_port: int = 80
     tls_port: int = 443
-    allowed_networks: tuple[str, ...] = ()  # private ones that may be dialled; see addresses.py
+    allowed_networks: tuple[str, ...] = ()  # private ones that may be dialled; see dialer.py
     timeout: float = 10.0  # seconds for the whole check
     caa_identities: tuple[str, ...] = ()  # our names in CAA records; with none, CAA is not looked at
     user_agent: str = "Holdfast-CA (ACME validation)"

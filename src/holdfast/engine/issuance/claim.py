@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -49,9 +49,6 @@ class IssuanceServices:
     telemetry: Telemetry
     new_key: NewKey = keys.generate
     poll_window: timedelta = timedelta(0)  # of issuers that are polled, where their rows say nothing; zero: the default
-
-
-PollWindows = Mapping[str, timedelta]
 
 
 def facts_of(tx: Tx, claim: Claim, poll_window: timedelta) -> tuple[Facts, IssuerRow | None] | None:

@@ -89,7 +89,7 @@ KNOWN: Final = (
     KnownCa("dv.acme-v02.test-api.pki.goog", GOOGLE, _GOOGLE_EAB,
           presets={"google-staging": "https://dv.acme-v02.test-api.pki.goog/directory"}),
     KnownCa("acme.digicert.com", DIGICERT, "DigiCert (CertCentral, Automation, ACME Directory URLs)",
-          presets={"digicert": "https://acme.digicert.com/v2/acme/directory/"}),
+          presets={"digicert-acme": "https://acme.digicert.com/v2/acme/directory/"}),
     KnownCa("one.digicert.com", DIGICERT),
     KnownCa("letsencrypt.org", replace(PRIVATE, lives=LETS_ENCRYPT_LIVES)),
     *(KnownCa(each) for each in ("pki.goog", "zerossl.com", "digicert.com", "sectigo.com", "ssl.com", "buypass.com")),
@@ -168,7 +168,7 @@ def binding_fits(settings: AcmeSettings, credentials: Mapping[str, object]) -> N
     if known is not None and known.binding and (not kid or EAB_KEY not in credentials):
         raise ValueError(
             f"{'the credential eab_key' if kid else 'eab_kid'} is missing: {known.binding} makes no account without an "
-            "external account binding; give --eab-kid ID and --credential-stdin eab_key"
+            "external account binding; give --eab-kid ID and --credential eab_key=-"
         )
     if kid and EAB_KEY not in credentials:
         raise ValueError("the credential eab_key is missing, which belongs to eab_kid; give it first")

@@ -205,6 +205,9 @@ async def add_issuer(ctx: Context, asked: NewIssuer) -> Transaction[IssuerView]:
     """Add an issuer. Its credentials are sealed and never shown again. A preset may stand where its kind would."""
     available = ctx.services.issuer_kinds
     kind, preset = _by_preset(asked.kind, asked.preset, available)
+    for name in preset.keys() & asked.settings.keys():
+        if asked.settings[name] != preset[name]:
+            raise IssuerRefused(f"A preset has its own {name}.", f"For another {name}, name the kind: {kind}")
     settings = {**asked.settings, **preset}
     ISSUERS.check_kind(kind, available, f"; and by preset: {', '.join(kinds.presets())}")
     given = remotes.secrets_of(asked.credentials)
@@ -255,7 +258,7 @@ def _check(kind: str, settings: Mapping[str, Any], credentials: Collection[str],
         fit(kind, settings, credentials)
     except ValueError as why:
         raise IssuerRefused(
-            f"The settings of a {kind} issuer do not fit: {why}.", "See: holdfast issuer add --help"
+            f"The settings of issuer kind {kind} do not fit: {why}.", "See: holdfast issuer add --help"
         ) from None
 
 

@@ -1,7 +1,7 @@
 """Routes the alerts of a transaction: one notification for each channel that wants one.
 
-`route` is the before-commit hook of the store (stores.py), so an alert and its cause are committed together or not at
-all.
+`route` is the before-commit hook of the store (from_settings.py), so an alert and its cause are committed together or
+not at all.
 """
 
 from __future__ import annotations
