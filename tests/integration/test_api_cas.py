@@ -45,6 +45,8 @@ async def test_a_ca_is_created_listed_and_its_certificate_revoked_by_an_admin_el
         asked = {"ca": "lab", "permitted": ["*.example.internal"]}
         refused = await viewer("POST", "/cas", asked)
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        refused = await viewer("POST", "/cas", {"nonsense": 1})
+        assert refused.status_code == 403, "who may not do it is told so before the body is read"
         made = await admin("POST", "/cas", asked)
         assert made.status_code == 201, made.text
         assert made.json()["directory"].endswith("/acme/lab/directory")
@@ -63,6 +65,16 @@ async def test_a_ca_is_created_listed_and_its_certificate_revoked_by_an_admin_el
         assert (chain.headers["content-type"].partition(";")[0], chain.text[:27]) == (
             "application/x-pem-file", "-----BEGIN CERTIFICATE-----",
         )  # fmt: skip
+
+
+async def test_a_device_is_named_only_on_the_machine_of_the_server(db: Database, tmp_path: Path) -> None:
+    """Its address names a library that the server would load, and a file that it would read."""
+    async with a_desk(db, tmp_path, own_ca=Opened().services()) as desk:
+        admin = await desk.as_()
+        address = f"pkcs11:token=x;object=y?module-path={tmp_path / 'evil.so'}&pin-source={tmp_path / 'pin'}"
+        refused = await admin("POST", "/cas/adopt", {"ca": "lab", "chain": "-----", "device": address})
+        assert (refused.status_code, refused.json()["code"]) == (400, "ca-refused"), refused.text
+        assert "only by a user of the server's machine" in refused.json()["detail"]
 
 
 async def test_a_change_of_a_ca_names_the_version_that_was_read(db: Database, tmp_path: Path) -> None:

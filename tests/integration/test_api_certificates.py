@@ -330,6 +330,8 @@ async def test_cas_are_added_tested_paused_and_their_budgets_shown(db: Database,
         assert [each["name"] for each in (await ask.get("/issuers"))["items"]] == ["ca", "two"]
         known = await ask.post("/issuers", {"name": "le", "preset": "letsencrypt"})
         assert known["settings"]["directory"].startswith("https://acme-v02")
+        other = {"name": "le2", "preset": "letsencrypt", "settings": {"directory": "https://ca.example/directory"}}
+        assert "A preset has its own directory" in (await ask("POST", "/issuers", other)).json()["detail"]
         several = await ask("POST", "/certificates", WISH)
         assert (several.status_code, several.json()["code"]) == (400, "wish-refused")
         assert (await ask("GET", "/issuers/nobody/budget")).status_code == 404

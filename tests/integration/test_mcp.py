@@ -233,6 +233,12 @@ async def test_an_operation_without_a_tool_is_found_by_words_and_called(db: Data
         assert await admin.get("/channels") == []
         assert "no operation 'channels.paint'" in await assistant.refused("call_operation", name="channels.paint")
         assert "needs name" in await assistant.refused("call_operation", name="channels.pause")
+        strange = {"name": "ops", "reason": "x"}
+        assert "no field 'reason'" in await assistant.refused(
+            "call_operation", name="channels.pause", arguments=strange
+        )
+        for name in ("approvals.approve", "approvals.reject", "channels.add"):
+            assert "not offered to assistants" in await assistant.refused("call_operation", name=name)
 
 
 async def test_an_argument_that_a_tool_does_not_have_is_refused_and_not_dropped(db: Database, tmp_path: Path) -> None:

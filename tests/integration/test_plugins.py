@@ -85,11 +85,12 @@ def kind(name: str) -> Kind[KindSettings, None, None, None]:
     [
         ("raise RuntimeError('no\\nlicence')", "RuntimeError: no licence"),
         ("import sys; sys.modules['holdfast'].nowhere", "AttributeError"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
         ("THING = 7", "it is a int, and must be a holdfast.core.kind.Kind"),
         ("from tests.integration.test_plugins import kind; THING = kind('other')", "its kind is named 'other'"),
         ("", "AttributeError"),
     ],
-    ids=["raises", "attribute", "no-kind", "other-name", "nothing"],
+    ids=["raises", "attribute", "exits", "no-kind", "other-name", "nothing"],
 )
 def test_a_plugin_that_cannot_be_used_is_a_value_that_names_its_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, says: str
