@@ -9,7 +9,6 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,7 +79,7 @@ class CertificateKeeper:
             make_issuer=self._upstream.make,
             solver_for=challenges.by_rules(self._rules(secret_store.files, random)),
             telemetry=telemetry,
-            poll_window=timedelta(seconds=self._settings.keeping.poll_max_wait_seconds),
+            poll_windows=self._settings.poll_windows,
         )
         self._notifications = delivery.DeliveryServices(
             db=db, make_sender=self.senders.open, clock=clock, random=random, telemetry=telemetry

@@ -217,10 +217,6 @@ class Keeping:
     approval_for: timedelta = setting(
         "3d", "How long a second person has to approve; then it is rejected.", duration("1m")
     )
-    poll_max_wait_seconds: int = setting(
-        600, "Seconds after which a pending order is polled ever more seldom, unless its issuer has its own; 0: 600.",
-        whole(0, 86_400, empty=0),
-    )  # fmt: skip
     solvers_file: Path | None = setting(None, "TOML file of [[solver]] tables: how names are proved to CAs.", PATH)
     tls_alpn_listen: str = setting(
         "", "Host and port that show proofs of tls-alpn-01, reached as port 443 of your names; empty: none.",
@@ -262,6 +258,16 @@ class MetricsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolledCas:
+    """What holds for all issuers of one kind, where the settings of one of them say nothing."""
+
+    poll_max_wait_seconds: int = setting(
+        600, "Seconds after which a pending order is polled ever more seldom, unless its issuer has its own; 0: 600.",
+        whole(0, 86_400, empty=0),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Otel:
     endpoint: str = setting("", "OTLP/HTTP address for traces, such as http://127.0.0.1:4318; empty: none.", URL)
     headers: Secret[str] | None = setting(None, "Headers to send there, as name=value,name=value.", SECRET)
@@ -279,6 +285,10 @@ class Settings:
     engine: EngineSettings = field(default_factory=EngineSettings)
     acme: Acme = field(default_factory=Acme)
     keeping: Keeping = field(default_factory=Keeping)
+    digicert: PolledCas = field(default_factory=PolledCas)
+    sectigo: PolledCas = field(default_factory=PolledCas)
+    entrust: PolledCas = field(default_factory=PolledCas)
+    globalsign: PolledCas = field(default_factory=PolledCas)
     notification: NotificationSettings = field(default_factory=NotificationSettings)
     audit: Audit = field(default_factory=Audit)
     log: LogSettings = field(default_factory=LogSettings)
@@ -286,6 +296,12 @@ class Settings:
     otel: Otel = field(default_factory=Otel)
     # Where each value that is no default came from: names, never values.
     provenance: tuple[tuple[str, SettingSource], ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def poll_windows(self) -> Mapping[str, timedelta]:
+        """By kind of issuer."""
+        polled = {f.name: getattr(self, f.name) for f in fields(self) if SECTIONS.get(f.name) is PolledCas}
+        return {kind: timedelta(seconds=section.poll_max_wait_seconds) for kind, section in polled.items()}
 
     @property
     def key_file(self) -> Path:

@@ -85,7 +85,7 @@ async def test_the_window_is_the_cas_own_or_that_of_its_kind_or_600_seconds(
 ) -> None:
     settings = {**WIDE, "poll_max_wait_seconds": own}
     await office.house.write(manage_issuers.change, "later", settings, actor="local:op")
-    services = replace(office.house.tools, poll_window=timedelta(seconds=of_kind))
+    services = replace(office.house.tools, poll_windows={"test": timedelta(seconds=of_kind)})
     office.days = Days(office.house, office.clock, issuance_duties.kinds(services))
     await office.house.ask(NAME, issuers=["later"])
     began = office.clock.now()

@@ -172,7 +172,10 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "acme.lint": ('"pkilint"', "pkilint", "pkilint"),
     "keeping.solvers_file": ('"solvers.toml"', "solvers.toml", Path("solvers.toml")),
     "keeping.tls_alpn_listen": ('"[::]:443"', "[::]:443", "[::]:443"),
-    "keeping.poll_max_wait_seconds": ("86400", "86400", 86400),
+    "digicert.poll_max_wait_seconds": ("0", "0", 0),
+    "sectigo.poll_max_wait_seconds": ("60", "60", 60),
+    "entrust.poll_max_wait_seconds": ("86400", "86400", 86400),
+    "globalsign.poll_max_wait_seconds": ("1", "1", 1),
     "log.level": ('"debug"', "debug", "debug"),
     "log.format": ('"console"', "console", "console"),
     "metrics.interval": ('"1m"', "60", timedelta(minutes=1)),
@@ -696,8 +699,10 @@ def acme(toml: str = "", env: Mapping[str, str] | None = None) -> Settings:
     return read(f"[acme]\n{toml}\n", {f"HOLDFAST_ACME_{name}": text for name, text in (env or {}).items()})
 
 
-def test_a_window_that_a_compose_file_leaves_empty_is_the_default():
-    assert read(env={"HOLDFAST_KEEPING_POLL_MAX_WAIT_SECONDS": ""}).keeping.poll_max_wait_seconds == 0
+@pytest.mark.parametrize("kind", ["digicert", "sectigo", "entrust", "globalsign"])
+def test_a_window_that_a_compose_file_leaves_empty_is_the_default(kind: str):
+    assert read(env={f"HOLDFAST_{kind.upper()}_POLL_MAX_WAIT_SECONDS": ""}).poll_windows[kind] == timedelta(0)
+    assert read(env={f"HOLDFAST_{kind.upper()}_POLL_MAX_WAIT_SECONDS": "90"}).poll_windows[kind].total_seconds() == 90
 
 
 def test_a_list_in_a_variable_is_divided_by_commas_and_may_be_empty():

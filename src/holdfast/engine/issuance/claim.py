@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from holdfast.core.certificate import Version
@@ -48,10 +48,10 @@ class IssuanceServices:
     solver_for: SolverFor
     telemetry: Telemetry
     new_key: NewKey = keys.generate
-    poll_window: timedelta = timedelta(0)  # of issuers that are polled, where their rows say nothing; zero: the default
+    poll_windows: Mapping[str, timedelta] = field(default_factory=dict)  # by kind, where an issuer's row says nothing
 
 
-def facts_of(tx: Tx, claim: Claim, poll_window: timedelta) -> tuple[Facts, IssuerRow | None] | None:
+def facts_of(tx: Tx, claim: Claim, poll_windows: Mapping[str, timedelta]) -> tuple[Facts, IssuerRow | None] | None:
     """What a claim begins with, and the row of its issuer; None if there is nothing to do."""
     issuance = issuances.get(tx, claim.subject)
     if issuance is None or issuance.state.over or issuance.state is IssuanceState.AWAITING_APPROVAL:
@@ -64,7 +64,7 @@ def facts_of(tx: Tx, claim: Claim, poll_window: timedelta) -> tuple[Facts, Issue
         issuance=issuance,
         certificate=certificate,
         current=current,
-        issuer=_issuer_of(issuance, row, poll_window),
+        issuer=_issuer_of(issuance, row, poll_windows),
         claim=claim,
         now=tx.now(),
         asked_before=issuance.asked_at,
@@ -73,7 +73,7 @@ def facts_of(tx: Tx, claim: Claim, poll_window: timedelta) -> tuple[Facts, Issue
     return facts, row
 
 
-def _issuer_of(issuance: Issuance, row: IssuerRow | None, poll_window: timedelta) -> IssuerFacts:
+def _issuer_of(issuance: Issuance, row: IssuerRow | None, poll_windows: Mapping[str, timedelta]) -> IssuerFacts:
     if row is None:
         return IssuerFacts(name=issuance.issuer, known=False)
     own = timedelta(seconds=float(row.settings.get("poll_max_wait_seconds") or 0))
@@ -81,7 +81,7 @@ def _issuer_of(issuance: Issuance, row: IssuerRow | None, poll_window: timedelta
         name=row.name,
         limits=kinds.limits_of(row),
         reckoned=kinds.requests_of(row, len(issuance.identifiers)),
-        poll_window=own or poll_window,
+        poll_window=own or poll_windows.get(row.kind, timedelta(0)),
         breaker=row.breaker,
     )
 

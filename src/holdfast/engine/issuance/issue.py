@@ -71,7 +71,7 @@ def kind(services: IssuanceServices) -> JobKind:
     """Jobs of this kind have an issuance as subject."""
 
     async def handler(work: Work) -> Outcome:
-        found = await services.certificate_context.db.read(lambda tx: facts_of(tx, work.claim, services.poll_window))
+        found = await services.certificate_context.db.read(lambda tx: facts_of(tx, work.claim, services.poll_windows))
         if found is None:
             return Done()  # it is over
         facts, row = found
