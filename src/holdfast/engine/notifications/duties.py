@@ -5,7 +5,7 @@ An outage ends when the state of its subject says so, and not by an event that c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, Literal
@@ -18,6 +18,7 @@ from holdfast.core.notifications.notification import Severity, thresholds
 from holdfast.core.own_ca.ca import CaState
 from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.core.reasons import of as reason_of
+from holdfast.core.work.cluster import Replica
 from holdfast.core.work.job import JobState
 from holdfast.engine.issuance import expiry as certificate_expiry
 from holdfast.engine.kind import JobKind
@@ -240,13 +241,18 @@ FAMILIES: Final[Mapping[str, tuple[Callable[[Tx, Outage, str], Level], str]]] = 
 
 
 def _alive(tx: Tx, lost_after: timedelta) -> frozenset[str]:
-    return frozenset(each.name for each in cluster.all_replicas(tx) if each.seen_at > tx.now() - lost_after)
+    return _of_late(tx, cluster.all_replicas(tx), lost_after)
+
+
+def _of_late(tx: Tx, known: Sequence[Replica], lost_after: timedelta) -> frozenset[str]:
+    return frozenset(each.name for each in known if each.seen_at > tx.now() - lost_after)
 
 
 def _lose_replicas(tx: Tx, lost_after: timedelta) -> int:
     """Report replicas that stopped sending heartbeats without a shutdown. The same name alive again is a restart."""
-    alive = _alive(tx, lost_after)
-    lost = {each.name: each for each in cluster.all_replicas(tx) if each.name not in alive and not each.draining}
+    known = cluster.all_replicas(tx)  # once: a replica that begins between two readings would be in the second alone
+    alive = _of_late(tx, known, lost_after)
+    lost = {each.name: each for each in known if each.name not in alive and not each.draining}
     new = [each for name, each in sorted(lost.items()) if not outages.is_open(tx, f"replica/{name}")]
     for each in new:
         journal.event(tx, "replica.lost", each.name, seen_at=each.seen_at.isoformat(), version=each.version)
