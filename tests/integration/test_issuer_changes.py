@@ -121,10 +121,10 @@ async def test_a_ca_stays_until_it_has_heard_what_it_is_to_hear(db: Database, tm
         await house.set_state(NAME, "archived", actor="local:alice")
         await house.revoke(kept, reason=4, actor="local:alice")
         with pytest.raises(IssuerInUse, match=NAME):
-            await run(services_of(house.certificate_context), manage_issuers.remove_issuer, name="ca")
+            await run(services_of(house.certificate_context), manage_issuers.delete, name="ca")
         async with house.working():
             await house.until_no_job("revoke")
-        await run(services_of(house.certificate_context), manage_issuers.remove_issuer, name="ca")
+        await run(services_of(house.certificate_context), manage_issuers.delete, name="ca")
         assert len(house.cas["ca"].revoked) == 1
 
 

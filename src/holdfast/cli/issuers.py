@@ -171,7 +171,7 @@ SHOWN: Final[Mapping[str, Callable[[Any], None]]] = {
     "issuers.budget": budgets,
     "issuers.pause": _silent,
     "issuers.resume": _silent,
-    "issuers.remove": _silent,
+    "issuers.delete": _silent,
     "issuers.set-credentials": _silent,
     "issuers.replace-account": _silent,
 }

@@ -246,11 +246,11 @@ class NamedRemotes(Generic[R]):
         journal.audit(tx, f"{self.noun}_{word}", after.name, actor=actor, **states, **facts, **both)
         journal.event(tx, f"{self.noun}.{word}", after.name, by=actor, **both)
 
-    def removed(self, tx: Tx, row: R, actor: str, word: str, **facts: Any) -> None:
+    def deleted(self, tx: Tx, row: R, actor: str, **facts: Any) -> None:
         """Delete the credentials of a remote that is gone, and write it down."""
         delete_secrets(tx, row.credentials.values())
-        journal.audit(tx, f"{self.noun}_{word}", row.name, actor=actor, **facts)
-        journal.event(tx, f"{self.noun}.{word}", row.name, by=actor)
+        journal.audit(tx, f"{self.noun}_deleted", row.name, actor=actor, **facts)
+        journal.event(tx, f"{self.noun}.deleted", row.name, by=actor)
 
     def pause(self, tx: Tx, name: str, actor: str) -> R:
         return self._set(tx, name, self.paused, "paused", actor)

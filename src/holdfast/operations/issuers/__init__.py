@@ -1,1 +1,1 @@
-"""To add, change and remove issuers and their accounts."""
+"""To add, change and delete issuers and their accounts."""

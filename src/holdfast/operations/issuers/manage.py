@@ -1,4 +1,4 @@
-"""Issuers: where certificates come from. List, add, change, pause, resume, test, remove; credentials and budgets."""
+"""Issuers: where certificates come from. List, add, change, pause, resume, test, delete; credentials and budgets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field
 
 from holdfast.core.issuers import budget as budget_rules
 from holdfast.core.issuers import ca_limits
@@ -16,10 +16,20 @@ from holdfast.errors import TryLater, UserError
 from holdfast.operations import kinds, remotes
 from holdfast.operations.access import Action
 from holdfast.operations.context import Context, Transaction
-from holdfast.operations.inputs import CLOSED, Input, Option, Page, Paged, Probed, RemoteName, Short, paged
+from holdfast.operations.inputs import Input, Option, Page, Paged, RemoteName, Short, paged
 from holdfast.operations.issuance import input_changed
 from holdfast.operations.issuance.attempts import APPROVAL_SETTING
-from holdfast.operations.operation import Face, operation
+from holdfast.operations.operation import operation
+from holdfast.operations.remote_operations import (
+    TAKES_CREDENTIALS,
+    RemoteCredentials,
+    RemoteFamily,
+    RemoteRef,
+    declare_get,
+    declare_set_credentials,
+    declare_switches,
+    declare_test,
+)
 from holdfast.operations.remotes import (
     Fit,
     GivenCredentials,
@@ -39,8 +49,7 @@ from holdfast.store.tx import Tx
 from holdfast.store.work import budgets
 
 LONGEST_WINDOW_S: Final = 86_400
-NAMED: Final = 5  # certificates that are named as in the way of a removal
-_SECRET: Final = {Face.MCP: "It takes credentials, and an assistant must not see them."}
+NAMED: Final = 5  # certificates that are named as in the way of a deletion
 
 
 class NoSuchIssuer(NoSuchRemote):
@@ -71,7 +80,7 @@ class IssuerInUse(UserError):
 # ── Inputs and results ──
 
 
-class IssuerRef(Input):
+class IssuerRef(RemoteRef):
     name: Annotated[str, Option(metavar="ISSUER")] = Field(max_length=100, description="The issuer's name.")
 
 
@@ -91,10 +100,8 @@ class IssuerSettingsInput(IssuerRef):
     settings: RemoteSettings = Field(description="All settings of the issuer, instead of those that it has.")
 
 
-class IssuerCredentials(IssuerRef):
-    credentials: Annotated[dict[Short, SecretStr], Field(min_length=1, max_length=8, json_schema_extra=CLOSED)] = Field(
-        description="A credential: a file, - for stdin, or env:VARIABLE."
-    )
+class IssuerCredentials(IssuerRef, RemoteCredentials):
+    """New credentials of an issuer."""
 
 
 class IssuerView(RemoteView):
@@ -125,6 +132,16 @@ ISSUERS: Final[NamedRemotes[IssuerRow]] = NamedRemotes(
     changed=IssuerChanged,
     refused=IssuerRefused,
 )
+FAMILY: Final = RemoteFamily(
+    name="issuers",
+    command="issuer",
+    remotes=ISSUERS,
+    ref=IssuerRef,
+    view=IssuerView,
+    shown=shown,
+    see=Action.SEE_ISSUERS,
+    change=Action.CHANGE_ISSUERS,
+)
 
 
 def found(tx: Tx, name: str) -> IssuerRow:
@@ -144,17 +161,7 @@ def list_issuers(tx: Tx, ctx: Context, asked: Paged) -> Page[IssuerView]:
     return paged(asked, read, lambda row: row.name, lambda row: shown(tx, row))
 
 
-@operation(
-    "issuers.get",
-    "GET /issuers/{name}",
-    command="issuer show",
-    action=Action.SEE_ISSUERS,
-    scope=INSTALLATION,
-    versioned=True,
-)
-def get(tx: Tx, ctx: Context, asked: IssuerRef) -> IssuerView:
-    """Show one issuer, without its credentials."""
-    return shown(tx, found(tx, asked.name))
+get: Final = declare_get(FAMILY, "Show one issuer, without its credentials.")
 
 
 @operation(
@@ -199,7 +206,7 @@ def left(tx: Tx, name: str) -> list[Budget]:
     status=201,
     example="holdfast issuer add letsencrypt letsencrypt",
     done="Added. See that it knows us: holdfast issuer test {name}",
-    not_on=_SECRET,
+    not_on=TAKES_CREDENTIALS,
 )
 async def add_issuer(ctx: Context, asked: NewIssuer) -> Transaction[IssuerView]:
     """Add an issuer. Its credentials are sealed and never shown again. A preset may stand where its kind would."""
@@ -311,72 +318,32 @@ def change(
     return after
 
 
-@operation(
-    "issuers.set-credentials",
-    "POST /issuers/{name}/credentials",
-    command="issuer credentials",
-    action=Action.CHANGE_ISSUERS,
-    scope=INSTALLATION,
-    done="Set. See that they are right: holdfast issuer test {name}",
+set_credentials: Final = declare_set_credentials(
+    FAMILY,
+    "Replace credentials of an issuer by new ones of the same names. They are sealed and never shown again.",
+    IssuerCredentials,
+    check=lambda ctx, row, held: _check(row.kind, row.settings, held, ctx.services.fit),
+    follows=lambda tx, row: {"begun_anew": input_changed.of_issuer(tx, row)},
     example="holdfast issuer credentials corp --credential api_key=/run/secrets/key",
-    not_on=_SECRET,
 )
-async def set_credentials(ctx: Context, asked: IssuerCredentials) -> Transaction[IssuerView]:
-    """Replace credentials of an issuer by new ones of the same names. They are sealed and never shown again."""
-    given = remotes.secrets_of(asked.credentials)
-    sealed = await remotes.sealed(ctx.certificate_context.secret_store, given)
-
-    def write(tx: Tx) -> IssuerView:
-        new = remotes.put(tx, sealed)
-        row = ISSUERS.found(tx, asked.name, lock=True)
-        kept = {**row.credentials, **new}
-        _check(row.kind, row.settings, {**kept, **given}, ctx.services.fit)
-        after = issuers.save(tx, row, credentials=kept)
-        remotes.delete_secrets(tx, set(row.credentials.values()) - set(kept.values()))
-        told = {"credentials": list(sealed), "begun_anew": input_changed.of_issuer(tx, after)}
-        ISSUERS.wrote(tx, "credentials_set", row, after, ctx.actor, told)
-        return shown(tx, after)
-
-    return write
+pause, resume = declare_switches(
+    FAMILY,
+    pause="Pause an issuer: no new issuance begins there; those under way go on.",
+    resume="Resume a paused issuer. Certificates that waited for it are looked at by the next sweep.",
+)
 
 
 @operation(
-    "issuers.pause",
-    "POST /issuers/{name}/pause",
-    command="issuer pause",
-    action=Action.CHANGE_ISSUERS,
-    scope=INSTALLATION,
-    done="Issuer {name} is paused until: holdfast issuer resume {name}",
-)
-def pause_issuer(tx: Tx, ctx: Context, asked: IssuerRef) -> IssuerView:
-    """Pause an issuer: no new issuance begins there; those under way go on."""
-    return shown(tx, ISSUERS.pause(tx, asked.name, ctx.actor))
-
-
-@operation(
-    "issuers.resume",
-    "POST /issuers/{name}/resume",
-    command="issuer resume",
-    action=Action.CHANGE_ISSUERS,
-    scope=INSTALLATION,
-    done="Issuer {name} is resumed.",
-)
-def resume_issuer(tx: Tx, ctx: Context, asked: IssuerRef) -> IssuerView:
-    """Resume a paused issuer. Certificates that waited for it are looked at by the next sweep."""
-    return shown(tx, ISSUERS.resume(tx, asked.name, ctx.actor))
-
-
-@operation(
-    "issuers.remove",
+    "issuers.delete",
     "DELETE /issuers/{name}",
     command="issuer rm",
     action=Action.CHANGE_ISSUERS,
     scope=INSTALLATION,
     destructive=True,
-    done="Issuer {name} is removed.",
+    done="Issuer {name} is deleted.",
 )
-def remove_issuer(tx: Tx, ctx: Context, asked: IssuerRef) -> IssuerView:
-    """Remove an issuer for good, with its credentials and our account's key. Refused while certificates need it.
+def delete(tx: Tx, ctx: Context, asked: IssuerRef) -> IssuerView:
+    """Delete an issuer for good, with its credentials and our account's key. Refused while certificates need it.
 
     Our account at the CA stays open there, but its key is gone; what was used up of its limits still counts.
     """
@@ -389,21 +356,8 @@ def remove_issuer(tx: Tx, ctx: Context, asked: IssuerRef) -> IssuerView:
     keys = [key for each in accounts for key in (each.key_secret, each.new_key_secret) if key is not None]
     remotes.delete_secrets(tx, keys)
     urls = [each.url for each in accounts if each.url is not None]
-    ISSUERS.removed(tx, row, ctx.actor, "removed", kind=row.kind, accounts=urls)
+    ISSUERS.deleted(tx, row, ctx.actor, kind=row.kind, accounts=urls)
     return shown(tx, row)
-
-
-@operation(
-    "issuers.test",
-    "POST /issuers/{name}/test",
-    command="issuer test",
-    action=Action.CHANGE_ISSUERS,
-    scope=INSTALLATION,
-    dry_runs=False,
-)
-async def test(ctx: Context, asked: IssuerRef) -> Probed:
-    """Test whether an issuer can be reached and knows us. Nothing is ordered."""
-    return await ISSUERS.tested(_tested(ctx, asked.name))
 
 
 async def _tested(ctx: Context, name: str) -> str:
@@ -433,3 +387,6 @@ def _paid_for(tx: Tx, name: str) -> IssuerRow:
         why = f"{name} was not asked: it allows no more requests before {until:%F %T}Z."
         raise IssuerRefused(why, f"Wait until then. See its budgets: holdfast issuer budget {name}")
     return row
+
+
+test: Final = declare_test(FAMILY, "Test whether an issuer can be reached and knows us. Nothing is ordered.", _tested)

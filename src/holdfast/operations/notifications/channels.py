@@ -27,14 +27,21 @@ from holdfast.operations.inputs import (
     Nothing,
     Option,
     OwnerName,
-    Probed,
     Rate,
     RemoteName,
     Short,
 )
 from holdfast.operations.notifications import routing, undelivered
 from holdfast.operations.notifications.notifications import SeverityName
-from holdfast.operations.operation import Face, operation
+from holdfast.operations.operation import operation
+from holdfast.operations.remote_operations import (
+    TAKES_CREDENTIALS,
+    RemoteFamily,
+    RemoteRef,
+    declare_get,
+    declare_switches,
+    declare_test,
+)
 from holdfast.operations.remotes import (
     Credentials,
     GivenCredentials,
@@ -82,7 +89,7 @@ class ChannelInUse(UserError):
 # ── Inputs and results ──
 
 
-class ChannelRef(Input):
+class ChannelRef(RemoteRef):
     name: Annotated[str, Option(metavar="CHANNEL")] = Field(max_length=100, description="The channel's name.")
 
 
@@ -192,6 +199,16 @@ CHANNELS: Final[NamedRemotes[ChannelRow]] = NamedRemotes(
     changed=ChannelChanged,
     refused=ChannelRefused,
 )
+FAMILY: Final = RemoteFamily(
+    name="channels",
+    command="notify channel",
+    remotes=CHANNELS,
+    ref=ChannelRef,
+    view=ChannelView,
+    shown=_shown,
+    see=Action.SEE_CHANNELS,
+    change=Action.CHANGE_CHANNELS,
+)
 
 
 # ── Looking ──
@@ -209,17 +226,7 @@ def list_channels(tx: Tx, ctx: Context, asked: Nothing) -> list[ChannelView]:
     return [_shown(tx, row) for row in channels.all_channels(tx)]
 
 
-@operation(
-    "channels.get",
-    "GET /channels/{name}",
-    command="notify channel show",
-    action=Action.SEE_CHANNELS,
-    scope=INSTALLATION,
-    versioned=True,
-)
-def get(tx: Tx, ctx: Context, asked: ChannelRef) -> ChannelView:
-    """Show one channel, without its credentials."""
-    return _shown(tx, CHANNELS.found(tx, asked.name))
+get: Final = declare_get(FAMILY, "Show one channel, without its credentials.")
 
 
 # ── Adding and changing ──
@@ -233,7 +240,7 @@ def get(tx: Tx, ctx: Context, asked: ChannelRef) -> ChannelView:
     scope=INSTALLATION,
     status=201,
     done="Added. See that it arrives: holdfast notify test {name}",
-    not_on={Face.MCP: "It takes credentials, which must not pass through an assistant."},
+    not_on=TAKES_CREDENTIALS,
     example="holdfast notify channel add ops --kind slack --credential url=/run/secrets/slack-url",
 )
 async def add(ctx: Context, asked: NewChannel) -> Transaction[ChannelView]:
@@ -275,7 +282,7 @@ async def add(ctx: Context, asked: NewChannel) -> Transaction[ChannelView]:
     scope=INSTALLATION,
     versioned=True,
     done="Changed. See that it arrives: holdfast notify test {name}",
-    not_on={Face.MCP: "It takes credentials, which must not pass through an assistant."},
+    not_on=TAKES_CREDENTIALS,
     example="holdfast notify channel set ops --severity critical",
 )
 async def change(ctx: Context, asked: ChannelChange) -> Transaction[ChannelView]:
@@ -365,30 +372,11 @@ def _kept(row: ChannelRow, new: Mapping[str, str], without: frozenset[str]) -> d
     return {**kept, **new}
 
 
-@operation(
-    "channels.pause",
-    "POST /channels/{name}/pause",
-    command="notify channel pause",
-    action=Action.CHANGE_CHANNELS,
-    scope=INSTALLATION,
-    done="Channel {name} is paused until: holdfast notify channel resume {name}",
+pause, resume = declare_switches(
+    FAMILY,
+    pause="Pause a channel. Its notifications wait until it is resumed; none of them dies meanwhile.",
+    resume="Resume a paused channel. The notifications that waited are sent.",
 )
-def pause(tx: Tx, ctx: Context, asked: ChannelRef) -> ChannelView:
-    """Pause a channel. Its notifications wait until it is resumed; none of them dies meanwhile."""
-    return _shown(tx, CHANNELS.pause(tx, asked.name, ctx.actor))
-
-
-@operation(
-    "channels.resume",
-    "POST /channels/{name}/resume",
-    command="notify channel resume",
-    action=Action.CHANGE_CHANNELS,
-    scope=INSTALLATION,
-    done="Channel {name} is resumed.",
-)
-def resume(tx: Tx, ctx: Context, asked: ChannelRef) -> ChannelView:
-    """Resume a paused channel. The notifications that waited are sent."""
-    return _shown(tx, CHANNELS.resume(tx, asked.name, ctx.actor))
 
 
 @operation(
@@ -413,7 +401,7 @@ async def delete(ctx: Context, asked: ChannelRef) -> Changed:
         page, more = undelivered.before_delete(tx, row, tx.now())
         if not more:
             channels.delete(tx, asked.name)
-            CHANNELS.removed(tx, row, ctx.actor, "deleted")
+            CHANNELS.deleted(tx, row, ctx.actor)
         return page, more
 
     total, more = 0, True
@@ -434,19 +422,6 @@ def _removable(tx: Tx, name: str, *, lock: bool = False) -> ChannelRow:
     if users := [each.name for each in channels.all_channels(tx) if each.fallback == name]:
         raise ChannelInUse(name, users)
     return row
-
-
-@operation(
-    "channels.test",
-    "POST /channels/{name}/test",
-    command="notify test",
-    action=Action.CHANGE_CHANNELS,
-    scope=INSTALLATION,
-    dry_runs=False,
-)
-async def test(ctx: Context, asked: ChannelRef) -> Probed:
-    """Send a test message through a channel at once, past everything that waits, and say what happened."""
-    return await CHANNELS.tested(_tested(ctx, asked.name))
 
 
 async def _tested(ctx: Context, name: str) -> str:
@@ -491,6 +466,14 @@ async def _sent(ctx: Context, row: ChannelRow, message: Message) -> Missed | Non
         return missed
     finally:
         await box.close()
+
+
+test: Final = declare_test(
+    FAMILY,
+    "Send a test message through a channel at once, past everything that waits, and say what happened.",
+    _tested,
+    command="notify test",
+)
 
 
 # ── Checking ──
