@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notifications bench-api bench-faces contract interop shape docs lock clean
 
 run: $(VENV)/.run
-	HOLDFAST_STORE_DATA_DIR=$(DATA) HOLDFAST_LOG_FORMAT=console $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
+	HOLDFAST_STORE_DATA_DIR=$(DATA) $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
 
 # The suite starts its own PostgreSQL, from a package and without root. Three at a time: on two cores a third mostly waits.
 test: $(VENV)/.dev check

@@ -181,9 +181,7 @@ class App:
             if not sys.stderr.isatty():
                 await self._leave_first_token(db)
             elif (first := await tokens.first(db, self._random)) is not None:
-                print(
-                    f"The first token, for a day and one use (POST /api/v1/tokens): {first.reveal()}", file=sys.stderr
-                )
+                print(f"First login (24 h): holdfast login URL, with this token: {first.reveal()}", file=sys.stderr)
         except StoreError as error:  # away for a moment: all else goes on, and waits for it
             self._telemetry.log.warning("holdfast.no_token_yet", error=str(error), next=BY_COMMAND)
 

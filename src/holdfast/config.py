@@ -248,7 +248,10 @@ class Audit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     level: str = setting("info", "Least severe line to write.", choice("debug", "info", "warning", "error"))
-    format: str = setting("json", "Write lines for programs or for people.", choice("json", "console"))
+    format: str = setting(
+        "auto", "Write lines for programs (json) or for people (console); auto: console at a terminal.",
+        choice("auto", "json", "console"),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,9 @@ def _visible(_logger: Any, _method: str, facts: MutableMapping[str, Any]) -> Mut
 
 
 def make_log(level: str, style: str, **always: Any) -> Log:
-    """A log on stderr. `style` json: one object a line; console: for people."""
+    """A log on stderr. `style` json: one object a line; console: for people; auto: console at a terminal."""
+    if style == "auto":
+        style = "console" if sys.stderr.isatty() else "json"
     last: Any = (
         structlog.processors.JSONRenderer(sort_keys=True)
         if style == "json"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,15 +14,9 @@ from tests.support.grounds import ground
 from tests.support.inboxes import Mailbox
 from tests.support.ports import free_port
 from tests.support.postgres import Cluster
-from tests.support.tutorial import Shell, play
+from tests.support.tutorial import Shell, environment, play
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "tutorials"
-
-
-def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Nothing of the machine's but its programs."""
-    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return {"PATH": programs, "HOME": str(folder), "LANG": "C.UTF-8", **more}
 
 
 def listening(port: int, acme: int) -> dict[str, str]:

@@ -356,6 +356,7 @@ async def test_localhost_is_this_machine_whatever_name_servers_say(dns: DnsServe
         denied = await a_validator(dns.address, http_port=web.port, allowed=()).check(a_challenge(name=name))
     assert isinstance(allowed, Valid), allowed
     assert problem(denied) == ("connection", False)
+    assert "acme.networks" in str(denied)
     assert web.connections == 1
     assert not dns.asked
 

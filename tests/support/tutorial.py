@@ -10,13 +10,12 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
-from urllib.error import URLError
-from urllib.request import urlopen
 
 from tests.support.reaper import PATIENCE, until
 from tests.support.secrets_watch import look
@@ -57,14 +56,22 @@ def steps(page: str) -> Iterator[Step]:
             yield Step(command.strip(), expected, codes[0] if codes else 0)
 
 
+def environment(folder: Path, **more: str) -> dict[str, str]:
+    """Nothing of the machine's but its programs."""
+    programs = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {"PATH": programs, "HOME": str(folder), "LANG": "C.UTF-8", **more}
+
+
 class Shell:
     """One bash for the whole page: what is exported or put in the background stays."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], ready: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str], ready: Mapping[str, str], *, within: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self._ready = ready  # the address of a server, by a word of the command that starts it; "" for any other
-        self._process = subprocess.Popen(
-            ["bash", "--noprofile", "--norc"], cwd=folder, env=dict(environment), text=True, bufsize=1,
+        self._process = subprocess.Popen(  # `within` starts the shell in a network of its own
+            [*within, "bash", "--noprofile", "--norc"], cwd=folder, env=dict(environment), text=True, bufsize=1,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
 
@@ -82,6 +89,12 @@ class Shell:
 
     def run(self, step: Step) -> tuple[str, int]:
         """Everything that it printed, and its exit code."""
+        typed = self._typed(step)
+        if step.serves:
+            self._wait_for(step)
+        return typed
+
+    def _typed(self, step: Step) -> tuple[str, int]:
         if self._process.stdin is None or self._process.stdout is None:
             raise AssertionError("both are pipes")
         self._process.stdin.write(f"{step.command}\ncode=$?; echo; echo '{END}' $code\n")
@@ -89,23 +102,16 @@ class Shell:
         for line in self._process.stdout:
             if line.startswith(END):
                 look(f"$ {step.command}", "".join(output), hands_over="token" in step.command)
-                if step.serves:
-                    self._wait_for(step)
                 return "".join(output), int(line.removeprefix(END))
             output.append(line)
         raise AssertionError(f"the shell ended: {''.join(output)}")
 
     def _wait_for(self, step: Step) -> None:
+        """Asked from within the shell, whose network may be its own."""
         address = next(url for word, url in self._ready.items() if word in step.command)
-        until(lambda: answers(address), f"{step.command} to be ready", every=0.1)
-
-
-def answers(address: str) -> bool:
-    try:
-        with urlopen(f"{address}/health/ready", timeout=PATIENCE) as reply:
-            return bool(reply.status == 200)
-    except (URLError, OSError):
-        return False
+        ask = f"import urllib.request; urllib.request.urlopen('{address}/health/ready', timeout=5)"
+        ready = Step(f'{sys.executable} -c "{ask}" 2> /dev/null', "", 0)
+        until(lambda: self._typed(ready)[1] == 0, f"{step.command} to be ready", every=0.1)
 
 
 def play(page: Path, shell: Shell, names: Mapping[str, str]) -> None:

@@ -98,7 +98,7 @@ def test_without_a_file_and_variables_everything_is_a_default():
     assert settings.engine.lease_ttl == timedelta(seconds=30)
     assert settings.engine.drain == timedelta(seconds=30)
     assert settings.engine.history_for == timedelta(days=90)
-    assert (settings.log.level, settings.log.format) == ("info", "json")
+    assert (settings.log.level, settings.log.format) == ("info", "auto")
 
 
 ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
@@ -444,7 +444,7 @@ BAD_IN_FILE = [  # (key, as TOML, the problem)
     ("store.data_dir", '""', "a path cannot be empty"),
     ("log.level", '"INFO"', "expected one of debug, info, warning, error, such as debug, but got 'INFO'"),
     ("log.level", "[]", "expected one of debug, info, warning, error"),
-    ("log.format", '"xml"', "expected one of json, console"),
+    ("log.format", '"xml"', "expected one of auto, json, console"),
     ("engine.lease_ttl", "2.9", "2.9s is below the minimum of 3 seconds"),
     ("engine.drain", '"31s"', "31s is above the maximum of 30 seconds"),
     ("engine.drain", "-1", "-1s is below the minimum of 0 seconds"),

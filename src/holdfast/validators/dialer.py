@@ -162,6 +162,13 @@ def _embedded(number: int) -> list[int]:
     return found
 
 
+def may_be_listed(address: IPAddress) -> bool:
+    """Whether the setting acme.networks can allow an address that is denied otherwise."""
+    rules = _V4 if address.version == 4 else _V6
+    ours = _holds((*rules.if_inside, *rules.if_listed), int(address)) is not None
+    return ours and _holds(rules.never, int(address)) is None
+
+
 EVERYBODYS: Final = Addresses()
 
 
@@ -170,6 +177,7 @@ EVERYBODYS: Final = Addresses()
 
 
 RETRYABLE: Final = frozenset({"refused", "reset", "timeout", "unreachable"})
+BY_SETTING: Final = "The CA's operator can allow such addresses: setting acme.networks."
 LOOPBACK: Final[Sequence[IPAddress]] = (ipaddress.IPv6Address("::1"), ipaddress.IPv4Address("127.0.0.1"))
 
 
@@ -229,7 +237,8 @@ class SafeDialer:
         permitted = [address for address, reason in reasons.items() if reason is None]
         if not permitted:
             reason = next(filter(None, reasons.values()))
-            raise ChallengeFailed("connection", f"We do not connect to {host}: it is at {reason}.")
+            allowed = f" {BY_SETTING}" if any(map(may_be_listed, found)) else ""
+            raise ChallengeFailed("connection", f"We do not connect to {host}: it is at {reason}.{allowed}")
         return permitted
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from holdfast.config import Settings
 
 app = typer.Typer()
+LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 
 
 @app.command("serve")
@@ -45,8 +47,15 @@ def dev(
 
     from holdfast.app import serve
 
-    chosen, program = settings(), str(Path(sys.argv[0]).absolute())
+    chosen, program = for_trials(settings()), str(Path(sys.argv[0]).absolute())
     uvloop.run(serve(chosen, stop_after=stop_after, started=lambda: _show(chosen, program, name)))
+
+
+def for_trials(chosen: Settings) -> Settings:
+    """With `dev`, ACME clients of this machine get certificates for localhost, unless the settings say otherwise."""
+    if "acme.networks" in dict(chosen.provenance):
+        return chosen
+    return replace(chosen, acme=replace(chosen.acme, networks=LOOPBACK))
 
 
 async def _show(chosen: Settings, program: str, name: str) -> None:
@@ -57,4 +66,18 @@ async def _show(chosen: Settings, program: str, name: str) -> None:
         print(f"\n$ holdfast {' '.join(words)}", flush=True)
         _, said = await LocalFiles().run(["env", where, program, *words], timeout=120.0)
         print(said.decode(errors="replace").rstrip(), flush=True)
-    print(f"\nIt is kept renewed for as long as this runs. ACME clients: {chosen.acme.listen}\n", flush=True)
+    print("\n".join(_what_next(chosen, where)), flush=True)
+
+
+def _what_next(chosen: Settings, where: str) -> list[str]:
+    """The commands that a newcomer types next, in another terminal."""
+    acme = chosen.acme.base_url or f"https://localhost:{chosen.acme.address[1]}"
+    lines = [
+        "",
+        "Holdfast renews these certificates for as long as this command runs. In another terminal:",
+        f"  export {where}",
+        "  holdfast issue www.internal --wait      get another certificate",
+    ]
+    if chosen.acme.first_ca:
+        lines.append(f"ACME clients use this directory: {acme}/acme/{chosen.acme.first_ca}/directory")
+    return [*lines, ""]
