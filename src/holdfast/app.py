@@ -23,7 +23,7 @@ from holdfast.compose_ca import CaServer
 from holdfast.compose_certificates import CertificateKeeper
 from holdfast.config import SOCKET_NAME, Settings
 from holdfast.core.backoff import STORE
-from holdfast.core.own_ca.ca import Policy
+from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.engine import selfcheck
 from holdfast.engine.commit_log import Spoken
 from holdfast.engine.loop import wait_for
@@ -74,7 +74,7 @@ class App:
         self._health = self._telemetry.health
         self._db: Database | None = None
         self._inventory: Inventory | None = None
-        self._policy = Policy()  # the settings', once the ports are known
+        self._policy = CaPolicy()  # the settings', once the ports are known
         self._bounds = Bounds()  # likewise
         self._ca: CaServer | None = None
         self._keeper: CertificateKeeper | None = None

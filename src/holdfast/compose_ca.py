@@ -14,7 +14,7 @@ from holdfast.acme.app import site
 from holdfast.acme.nonces import Nonces, nonces_for
 from holdfast.config import Settings
 from holdfast.core.own_ca.acme import Identifier, Order
-from holdfast.core.own_ca.ca import CaOptions, Policy
+from holdfast.core.own_ca.ca import CaOptions, CaPolicy
 from holdfast.core.own_ca.problem import STATUS, Problem
 from holdfast.engine.kind import JobKind
 from holdfast.engine.own_ca import crls, signing, validation
@@ -58,7 +58,7 @@ class CaServer:
         self,
         db: Database,
         secret_store: SecretStore,
-        policy: Policy,
+        policy: CaPolicy,
         *,
         clock: Clock,
         random: Random,
@@ -199,7 +199,7 @@ class CaServer:
 class _CaaAgain:
     """Looks at CAA once more for a certificate whose proofs are older than such an answer may be (RFC 8555 §8.1)."""
 
-    def __init__(self, caa: Caa, policy: Policy, timeout: float) -> None:
+    def __init__(self, caa: Caa, policy: CaPolicy, timeout: float) -> None:
         self._caa, self._policy, self._timeout = caa, policy, timeout
 
     async def __call__(self, order: Order, identifier: Identifier, proof: str) -> Problem | None:

@@ -55,7 +55,7 @@ def test_a_proof_that_one_replica_made_is_answered_by_the_other(shared: Ground, 
 
 def made_by(shared: Ground, folder: Path, settings: dict[str, str], name: str) -> str:
     """Get a certificate; who did."""
-    holdfast(folder, settings, "issue", name, "--ca", "pebble", "--wait")
+    holdfast(folder, settings, "issue", name, "--issuer", "pebble", "--wait")
 
     def holder(tx: Tx) -> str:
         row = tx.row("SELECT holder FROM job_history WHERE kind = 'issue' ORDER BY finished_at DESC LIMIT 1")

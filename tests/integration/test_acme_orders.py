@@ -15,7 +15,7 @@ from tests.support.acme_face import LOCAL, Front, csr_for, open_front
 from tests.support.engine import eventually
 
 from holdfast.core.own_ca.acme import Identifier
-from holdfast.core.own_ca.ca import CaOptions, Mode, ProfileOptions, RateLimit
+from holdfast.core.own_ca.ca import CaMode, CaOptions, ProfileOptions, RateLimit
 from holdfast.store.database import Database
 
 pytestmark = pytest.mark.anyio
@@ -364,7 +364,7 @@ async def test_a_valid_authorization_serves_the_next_order(busy: Front) -> None:
 async def test_a_trusting_ca_needs_no_challenge(db: Database, tmp_path: Path) -> None:
     from tests.integration.test_acme_accounts import MAC, binding, eab_key
 
-    options = CaOptions(mode=Mode.TRUST, eab_required=True)
+    options = CaOptions(mode=CaMode.TRUST, eab_required=True)
     async with open_front(db, tmp_path, options=options) as front, front.office.working():
         kid = await eab_key(front, names=("*.corp.example",))
         client = await front.stranger()

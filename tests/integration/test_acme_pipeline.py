@@ -12,7 +12,7 @@ from tests.support.dns_server import DnsServer
 from tests.support.engine import eventually
 
 from holdfast.core.own_ca.acme import AuthzState, ChallengeState, Identifier, OrderState
-from holdfast.core.own_ca.ca import CaOptions, DeliveryLevel, Mode, RateLimit
+from holdfast.core.own_ca.ca import CaMode, CaOptions, DeliveryLevel, RateLimit
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.engine import sweep
 from holdfast.engine.own_ca import signing, validation
@@ -179,7 +179,7 @@ async def test_nobody_sees_or_finalizes_an_order_of_another(db: Database, tmp_pa
 
 
 async def test_a_trusted_account_needs_no_challenge_but_gets_only_its_names(db: Database, tmp_path: Path) -> None:
-    async with open_office(db, tmp_path, options=CaOptions(mode=Mode.TRUST)) as office, office.working():
+    async with open_office(db, tmp_path, options=CaOptions(mode=CaMode.TRUST)) as office, office.working():
         who = await office.client()
         name = Identifier("dns", "www.corp.test")
         with pytest.raises(AcmeError, match="not among the names"):

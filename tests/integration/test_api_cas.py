@@ -9,7 +9,7 @@ from tests.support.ca import authorities_of, issue
 
 from holdfast.api import openapi
 from holdfast.core.access import Role
-from holdfast.core.own_ca.ca import Policy
+from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.operations.context import OwnCaServices
 from holdfast.operations.own_ca.authorities import Authorities
 from holdfast.store.database import Database
@@ -28,7 +28,7 @@ class Opened:
         await self.authorities.refresh()
 
     def services(self) -> OwnCaServices:
-        return OwnCaServices(policy=Policy(), refresh=self.refresh, problem=lambda ca: None)
+        return OwnCaServices(policy=CaPolicy(), refresh=self.refresh, problem=lambda ca: None)
 
     def begin(self, desk: Desk) -> Authorities:
         self.authorities = authorities_of(desk.house.certificate_context.secret_store)
@@ -126,7 +126,7 @@ def test_every_operation_on_our_cas_is_in_the_document() -> None:
     found = {each["operationId"]: each for item in paths.values() for each in item.values()}
     cas = {"ca.create", "ca.adopt", "ca.list", "ca.get", "ca.chain", "ca.close", "ca.open", "ca.change", "ca.renew"}
     cas |= {"ca.root-crl", "issued.list", "issued.revoke", "keys.block", "accounts.list", "accounts.revoke"}
-    cas |= {"eab.create", "eab.list", "eab.revoke", "orders.list", "pauses.list", "pauses.add", "pauses.remove"}
+    cas |= {"eab.create", "eab.list", "eab.revoke", "orders.list", "pauses.list", "pauses.add", "pauses.delete"}
     many = {"documents.plan", "documents.apply", "documents.export", "imports.account", "imports.certificates"}
     assert cas | many <= found.keys()
     secret = {name for name in cas | many if found[name]["x-holdfast"]["not_on_mcp"]}

@@ -86,14 +86,14 @@ async def test_a_dry_run_says_what_would_be_and_changes_nothing(db: Database, tm
         ({"names": []}, 422, "invalid-request"),
         ({"names": ["a.*.example.com"]}, 400, None),
         ({"names": ["a" * 64 + ".example.com"]}, 400, None),
-        ({"names": [f"n{n}.example.com" for n in range(101)]}, 400, "wish-refused"),
+        ({"names": [f"n{n}.example.com" for n in range(101)]}, 400, "specification-refused"),
         ({"names": [NAME], "issuers": ["nobody"]}, 400, "unknown-issuer"),
         ({"names": [NAME], "colour": "red"}, 422, "invalid-request"),
         ({"names": ["a\u0000b"]}, 400, "name-control-character"),
         ({"names": [NAME], "labels": {"a b": "c"}}, 422, "invalid-request"),
-        ({"names": [NAME], "renewal": {"fraction": 0.5, "before_s": 60}}, 400, "wish-refused"),
-        ({"names": [NAME], "windows": [{"opens": 5, "closes": 5}]}, 400, "wish-refused"),
-        ({"names": [NAME], "name": "two words"}, 400, "wish-refused"),
+        ({"names": [NAME], "renewal": {"fraction": 0.5, "before_s": 60}}, 400, "specification-refused"),
+        ({"names": [NAME], "windows": [{"opens": 5, "closes": 5}]}, 400, "specification-refused"),
+        ({"names": [NAME], "name": "two words"}, 400, "specification-refused"),
         ("nonsense", 422, "invalid-request"),
     ],
 )
@@ -333,7 +333,7 @@ async def test_cas_are_added_tested_paused_and_their_budgets_shown(db: Database,
         other = {"name": "le2", "preset": "letsencrypt", "settings": {"directory": "https://ca.example/directory"}}
         assert "A preset has its own directory" in (await ask("POST", "/issuers", other)).json()["detail"]
         several = await ask("POST", "/certificates", WISH)
-        assert (several.status_code, several.json()["code"]) == (400, "wish-refused")
+        assert (several.status_code, several.json()["code"]) == (400, "specification-refused")
         assert (await ask("GET", "/issuers/nobody/budget")).status_code == 404
 
 

@@ -12,7 +12,7 @@ from holdfast.core.own_ca.acme import Identifier
 from holdfast.engine import sweep
 from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.operations import kinds
-from holdfast.operations.certificates.checks import WishRefused
+from holdfast.operations.certificates.checks import SpecificationRefused
 from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.ports import no_points
 from holdfast.store.database import Database
@@ -87,10 +87,10 @@ async def test_more_names_than_a_ca_allows_are_refused_before_it_is_asked(db: Da
     house = await a_house(db, tmp_path)
     await house.add("le", LaterCa(), kind="acme", **kinds.presets()["letsencrypt"].settings)
     names = [f"{number}.example.com" for number in range(26)]
-    with pytest.raises(WishRefused, match="le puts at most 25 names into a certificate of profile 'short"):
+    with pytest.raises(SpecificationRefused, match="le puts at most 25 names into a certificate of profile 'short"):
         await house.ask(*names, issuers=["le"], profile="shortlived")
     await house.ask(*names[:25], issuers=["le"], profile="shortlived")
-    with pytest.raises(WishRefused, match="these are 26"):
+    with pytest.raises(SpecificationRefused, match="these are 26"):
         await house.change(names[0], names=names)
 
 

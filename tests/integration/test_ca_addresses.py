@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.support.ca import Opened, authorities_of, issue, opened_ca, revoked
 from tests.support.engine import eventually, working
 
-from holdfast.core.own_ca.ca import CaOptions, Crl, Issued, Policy
+from holdfast.core.own_ca.ca import CaOptions, CaPolicy, Crl, IssuedCertificate
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.engine import sweep
 from holdfast.engine.own_ca import crls as crl_jobs
@@ -22,7 +22,7 @@ from holdfast.store.work import jobs
 from holdfast.world import SystemRandom
 
 pytestmark = pytest.mark.anyio
-BEFORE, AFTER = Policy(publish_url="http://before.example"), Policy(publish_url="http://after.example")
+BEFORE, AFTER = CaPolicy(publish_url="http://before.example"), CaPolicy(publish_url="http://after.example")
 
 
 async def moved(opened: Opened) -> Opened:
@@ -53,7 +53,7 @@ async def _numbers(db: Database, shards: int) -> list[int]:
     return [each.number if each else 0 for each in found]
 
 
-def openssl(folder: Path, opened: Opened, found: list[Crl], issued: Issued) -> str:
+def openssl(folder: Path, opened: Opened, found: list[Crl], issued: IssuedCertificate) -> str:
     """What a client says that checks a certificate against every list there is."""
     folder.mkdir(exist_ok=True)
     pem = [x509.load_der_x509_crl(each.der).public_bytes(Encoding.PEM) for each in found]

@@ -13,7 +13,7 @@ from tests.support.pki import a_key
 from tests.support.secrets_planted import INTERMEDIATE_PASSPHRASE, ROOT_PASSPHRASE
 
 from holdfast.core.own_ca.acme import Identifier
-from holdfast.core.own_ca.ca import CaOptions, Mode, ProfileOptions
+from holdfast.core.own_ca.ca import CaMode, CaOptions, ProfileOptions
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.errors import TxConflict, UserError
 from holdfast.operations.acme import names
@@ -317,17 +317,17 @@ async def test_a_ca_that_cannot_be_opened_is_told_once_and_hinders_no_other(db: 
 async def test_a_change_made_elsewhere_is_followed(db: Database, tmp_path: Path) -> None:
     opened = await opened_ca(db, tmp_path)
     await db.write(lambda tx: manage_ca.set_state(tx, "ca1", "closed", actor="local:test"))
-    await change_ca(db, "ca1", lambda was: replace(was, mode=Mode.TRUST), actor="local:test")
+    await change_ca(db, "ca1", lambda was: replace(was, mode=CaMode.TRUST), actor="local:test")
     assert opened.authorities.get("ca1") == opened.ca
     await opened.authorities.refresh()
     now = opened.authorities.get("ca1")
     assert now is not None
-    assert (now.closed, now.options.mode, now.version) == (True, Mode.TRUST, 3)
+    assert (now.closed, now.options.mode, now.version) == (True, CaMode.TRUST, 3)
 
 
 async def test_options_survive_their_way_through_the_store(db: Database, tmp_path: Path) -> None:
     chosen = CaOptions(
-        mode=Mode.TRUST,
+        mode=CaMode.TRUST,
         eab_required=True,
         challenges=("dns-01", "dns-account-01"),
         profiles=(ProfileOptions(), ProfileOptions(name="short", lifetime_s=6 * 86400, key_kinds=("ec-p256",))),

@@ -114,7 +114,7 @@ async def test_what_is_not_there_is_told_with_a_way_on(db: Database, tmp_path: P
     for verb, args in {
         "eab.revoke": {"kid": "eab_x"},
         "accounts.revoke": {"account": "acct_x"},
-        "pauses.remove": {"account": "acct_x", "name": "a.example"},
+        "pauses.delete": {"account": "acct_x", "name": "a.example"},
         "pauses.add": {"account": "acct_x", "name": "a.example"},
         "issued.revoke": {"ca": "ca1", "serial": "ab", "reason": "superseded"},
         "orders.list": {"account": "acct_x"},
@@ -187,7 +187,7 @@ async def test_a_name_is_paused_as_orders_spell_it(db: Database, tmp_path: Path)
         assert await do(office, "pauses.list") == []
         assert (await do(office, "pauses.add", account=account, name=given))["name"] == paused
         assert [each["name"] for each in await do(office, "pauses.list")] == [paused]
-        assert (await do(office, "pauses.remove", account=account, name=given))["name"] == paused
+        assert (await do(office, "pauses.delete", account=account, name=given))["name"] == paused
 
 
 async def test_what_no_order_could_ever_name_is_not_paused(db: Database, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ async def test_a_pause_is_listed_and_lifted_and_both_are_audited(db: Database, t
     [listed] = await do(office, "pauses.list")
     assert (listed["account"], listed["name"]) == (account, "a.example")
     assert await db.read(lambda tx: acme_limits.paused_names(tx, account, ["a.example"])) == {"a.example": 0}
-    await do(office, "pauses.remove", account=account, name="a.example")
+    await do(office, "pauses.delete", account=account, name="a.example")
     assert await do(office, "pauses.list") == []
     actions = [action for _, action, _ in await audited(db)]
     assert actions[-2:] == ["name_paused", "name_unpaused"]

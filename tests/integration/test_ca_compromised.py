@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.support.ca import do, issue, opened_ca, revoked, services_of
 
-from holdfast.core.own_ca.ca import Issued
+from holdfast.core.own_ca.ca import IssuedCertificate
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.operations.context import Services
 from holdfast.operations.own_ca import clients, revocation
@@ -17,7 +17,7 @@ from holdfast.store.work import jobs
 pytestmark = pytest.mark.anyio
 
 
-async def say_compromised(db: Database, issued: Issued, standing: RevocationRight) -> bool:
+async def say_compromised(db: Database, issued: IssuedCertificate, standing: RevocationRight) -> bool:
     return await db.write(
         lambda tx: revocation.revoke(
             tx, issued, RevocationReason.KEY_COMPROMISE, actor="local:test", job="job_1", standing=standing
@@ -25,13 +25,13 @@ async def say_compromised(db: Database, issued: Issued, standing: RevocationRigh
     )
 
 
-async def reason_of(db: Database, issued: Issued) -> int | None:
+async def reason_of(db: Database, issued: IssuedCertificate) -> int | None:
     found = await db.read(lambda tx: certificates.get(tx, issued.id))
     assert found is not None
     return found.reason
 
 
-async def is_blocked(db: Database, issued: Issued) -> bool:
+async def is_blocked(db: Database, issued: IssuedCertificate) -> bool:
     return await db.read(lambda tx: certificates.blocked(tx, issued.spki_sha256))
 
 
@@ -86,5 +86,5 @@ async def test_an_operator_can_say_it_of_what_is_revoked_and_only_once(db: Datab
     assert await reason_of(db, issued) == 1
 
 
-async def say_it(services: Services, issued: Issued) -> None:
+async def say_it(services: Services, issued: IssuedCertificate) -> None:
     await do(services, "issued.revoke", ca="ca1", serial=issued.serial, reason="key-compromise")

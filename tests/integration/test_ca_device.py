@@ -13,7 +13,7 @@ from tests.support.engine import Watch, eventually, working
 from tests.support.pki import a_key
 from tests.support.softhsm import LIBRARY, PIN, needs_softhsm, token
 
-from holdfast.core.own_ca.ca import CaOptions, Policy
+from holdfast.core.own_ca.ca import CaOptions, CaPolicy
 from holdfast.engine.own_ca import crls as crl_jobs
 from holdfast.errors import TryLater
 from holdfast.operations.context import OwnCaServices
@@ -164,7 +164,7 @@ async def test_a_command_is_told_in_words_that_a_device_does_not_answer(db: Data
         raise TryLater("Token 'ca', key 'p256': no signature could be had (DeviceRemoved)")
 
     opened = await opened_ca(db, tmp_path)
-    own = OwnCaServices(policy=Policy(), refresh=opened.authorities.refresh, problem=problem)
+    own = OwnCaServices(policy=CaPolicy(), refresh=opened.authorities.refresh, problem=problem)
     async with a_desk(db, tmp_path, own_ca=own) as desk:
         reply = await (await desk.as_())("GET", "/cas/ca1")
     told = reply.json()

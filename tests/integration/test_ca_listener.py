@@ -15,7 +15,7 @@ from tests.support.ca import Opened, change_ca, opened_ca, revoked, with_ended_i
 from tests.support.engine import Watch, eventually, working
 
 from holdfast.core.own_ca.acme import OrderState
-from holdfast.core.own_ca.ca import Issued
+from holdfast.core.own_ca.ca import IssuedCertificate
 from holdfast.core.own_ca.problem import Problem
 from holdfast.core.work.job import Done, Outcome
 from holdfast.engine.kind import JobKind, Work
@@ -171,7 +171,7 @@ async def test_the_first_look_orders_a_certificate_and_the_next_handshake_shows_
     assert not any(b"PRIVATE KEY" in bytes(each["box"]) for each in boxes)
 
 
-async def certificates(db: Database) -> list[Issued]:
+async def certificates(db: Database) -> list[IssuedCertificate]:
     return await db.read(lambda tx: ca_certificates.page(tx, ca="ca1"))
 
 

@@ -10,7 +10,7 @@ from tests.support.acme_desk import Office, a_csr, limits, open_office
 from tests.support.ca import change_ca
 
 from holdfast.core.own_ca.acme import Identifier, Order, OrderState
-from holdfast.core.own_ca.ca import CaOptions, Mode, RateLimit
+from holdfast.core.own_ca.ca import CaMode, CaOptions, RateLimit
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.operations.acme import certificates, orders
 from holdfast.operations.acme.context import Requester
@@ -21,7 +21,7 @@ from holdfast.store.own_ca import certificates as ca_certificates
 
 pytestmark = pytest.mark.anyio
 NAME = Identifier("dns", "a.corp.example")
-TRUST = CaOptions(mode=Mode.TRUST)
+TRUST = CaOptions(mode=CaMode.TRUST)
 
 
 async def decided(office: Office, **changes: Any) -> None:

@@ -12,7 +12,7 @@ from tests.support.ca import with_ended_issuer
 from tests.support.engine import eventually
 
 from holdfast.core.own_ca.acme import Order, OrderState
-from holdfast.core.own_ca.ca import CaOptions, Mode
+from holdfast.core.own_ca.ca import CaMode, CaOptions
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.errors import TryLater
 from holdfast.operations.acme import orders
@@ -44,7 +44,7 @@ class Away:
 @asynccontextmanager
 async def with_device(db: Database, folder: Path, refusals: int) -> AsyncIterator[tuple[Office, Requester, Order]]:
     """An order, finalized, at a CA whose device refuses so often."""
-    async with open_office(db, folder, options=CaOptions(mode=Mode.TRUST)) as office:
+    async with open_office(db, folder, options=CaOptions(mode=CaMode.TRUST)) as office:
         who = await office.client()
         names = """UPDATE acme_accounts SET names = '["*"]' WHERE id = :id"""
         await db.write(lambda tx: tx.run(names, id=who.account))

@@ -42,7 +42,9 @@ async def test_the_year_to_come_and_what_would_not_fit(db: Database, tmp_path: P
         assert header == "MONTH  CA  ORDERS  BUSIEST DAY  BUDGET  FITS"
         assert all(re.fullmatch(r"<month>  ca  \d+  <month> \(\d+\)  \d+ %  yes", row) for row in rows)
         assert re.search(r"^3 certificates, \d+ orders: everything fits\.$", usual.err, re.MULTILINE)
-        tight = await typed("simulate", "--ca", "ca", "--certificates", "900", "--orders", "10/1d", "--lifetime", "47d")
+        tight = await typed(
+            "simulate", "--issuer", "ca", "--certificates", "900", "--orders", "10/1d", "--lifetime", "47d"
+        )
         assert tight.code == 10
         assert "  NO" in dateless(tight.out)
         verdict, advice = dateless(tight.err).splitlines()
@@ -68,10 +70,10 @@ async def test_programs_get_the_whole_outlook(db: Database, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--ca", "nowhere"], "There is no issuer named 'nowhere'."),
+        (["--issuer", "nowhere"], "There is no issuer named 'nowhere'."),
         (["--lifetime", "soon"], "'soon' is no span of time."),
-        (["--ca", "ca", "--orders", "many"], "'many' cannot be read."),
-        (["--orders", "300/3h"], "--orders is about one CA: name it."),
+        (["--issuer", "ca", "--orders", "many"], "'many' cannot be read."),
+        (["--orders", "300/3h"], "--orders is about one issuer: name it."),
     ],
     ids=["ca", "lifetime", "orders", "orders-of-none"],
 )

@@ -473,7 +473,7 @@ async def test_a_trial_with_the_test_endpoint_of_a_ca(db: Database, tmp_path: Pa
         directory = ("--directory", "https://ca.example/dir")
         await typed.ok("issuer", "add", "acme", "ca-staging", *directory)
         assert (await typed.ok("issue", NAME, "--staging", "-o", "json")).json["issuers"] == ["ca-staging"]
-        named = await typed.ok("issue", "b.example.com", "--staging", "--ca", "ca", "-o", "json")
+        named = await typed.ok("issue", "b.example.com", "--staging", "--issuer", "ca", "-o", "json")
         assert named.json["issuers"] == ["ca-staging"]
         await typed.ok("issuer", "add", "acme", "other-staging", *directory)
         assert (await typed("issue", "c.example.com", "--staging")).code == 2, "which of the two?"
@@ -734,7 +734,7 @@ async def test_ids_and_names_of_everything_else_are_live_as_well(db: Database, t
         jobs = sorted(row["id"] for row in (await typed.ok("jobs", "ls", "-o", "json")).json)
         [notification] = (await typed.ok("notify", "ls", "--dead", "-o", "json")).json
         for words, expected in (
-            (["issue", "x.example.com", "--ca", ""], ["ca"]),
+            (["issue", "x.example.com", "--issuer", ""], ["ca"]),
             (["approvals", "approve", "app"], [approval["id"]]),
             (["approvals", "reject", ""], [approval["id"]]),
             (["notify", "show", "no"], [notification["id"]]),

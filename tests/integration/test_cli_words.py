@@ -80,7 +80,7 @@ async def test_what_is_typed_is_refused_in_the_words_of_commands(db: Database, t
         ):
             said = await typed(*words)
             assert (said.code, hint in said.err) == (2, True), said.err
-        twice = await typed("issue", "q.example", "--ca", "ca", "--ca", "ca")
+        twice = await typed("issue", "q.example", "--issuer", "ca", "--issuer", "ca")
         assert (twice.code != 0, "The issuer ca is named twice." in twice.err) == (True, True)
         for since in ("1h", "-1h", "2026-11-16", "2026-11-16T08:00Z"):
             await typed.ok("audit", "ls", "--since", since)

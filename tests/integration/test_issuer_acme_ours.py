@@ -12,7 +12,7 @@ from tests.support.acme_face import Front, open_front
 from tests.support.issuing import Rows, a_wish, complete, leaf_of, obtain, patiently
 from tests.support.upstream import Through
 
-from holdfast.core.own_ca.ca import CaOptions, Policy, ProfileOptions
+from holdfast.core.own_ca.ca import CaOptions, CaPolicy, ProfileOptions
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused
 from holdfast.issuers import chains
@@ -53,7 +53,7 @@ class OurCaClient:
 @pytest.fixture
 async def bench(db: Database, tmp_path: Path) -> AsyncIterator[OurCaClient]:
     profiles = (ProfileOptions(), ProfileOptions(name="short", lifetime_s=6 * 3600))
-    policy = replace(Policy(), chaos_nonces=30)
+    policy = replace(CaPolicy(), chaos_nonces=30)
     async with (
         open_front(
             db,

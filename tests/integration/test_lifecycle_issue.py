@@ -24,7 +24,7 @@ from holdfast.issuers.base import Failed
 from holdfast.issuers.own_ca import LocalIssuer
 from holdfast.operations.acme.certificates import tell_uncollected
 from holdfast.operations.certificates import lifecycle
-from holdfast.operations.certificates.checks import UnknownIssuer, WishRefused, identifiers_of
+from holdfast.operations.certificates.checks import SpecificationRefused, UnknownIssuer, identifiers_of
 from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.operations.own_ca import clients
 from holdfast.operations.own_ca.internal_orders import OwnCas
@@ -274,7 +274,7 @@ def test_a_bad_name_is_refused_with_a_sentence(names: list[str], code: str) -> N
 
 def test_a_hundred_and_one_names_are_too_many_and_a_hundred_are_not() -> None:
     names = [f"n{n}.example.com" for n in range(101)]
-    with pytest.raises(WishRefused, match="at most 100"):
+    with pytest.raises(SpecificationRefused, match="at most 100"):
         identifiers_of(names)
     assert len(identifiers_of(names[:100])) == 100
     assert len(identifiers_of(names[:100] + names[:1])) == 100

@@ -15,7 +15,7 @@ from holdfast.core.certificate import CertificateSpec
 from holdfast.core.status import Phase
 from holdfast.engine.issuance import renewals
 from holdfast.operations.certificates import documents, key_export, lifecycle, statistics
-from holdfast.operations.certificates.checks import WishRefused, identifiers_of
+from holdfast.operations.certificates.checks import SpecificationRefused, identifiers_of
 from holdfast.operations.certificates.refs import NoSuchCertificate
 from holdfast.operations.issuance import approvals
 from holdfast.operations.issuance.approvals import Decided, NotYours
@@ -155,7 +155,7 @@ async def test_a_change_cannot_get_rid_of_the_second_person(db: Database, tmp_pa
     house = await a_house(db, tmp_path)
     await house.ask(NAME, approval_required=True)
     lifted = {"approval_required": False}
-    with pytest.raises(WishRefused):
+    with pytest.raises(SpecificationRefused):
         await house.change(NAME, **lifted, actor="local:alice")
     ids = house.certificate_context.ids()
     changed = await db.write(
@@ -184,7 +184,7 @@ async def test_a_key_leaves_only_with_an_audit_row_and_fits_its_chain(db: Databa
     assert exported.chain_pem == public
     both = await house.do(key_export.export, ref=NAME, form="combined")
     assert both.key_pem == exported.key_pem + public
-    with pytest.raises(WishRefused):
+    with pytest.raises(SpecificationRefused):
         await house.do(key_export.export, ref=NAME, form="pkcs12")
     boxed = await house.do(key_export.export, ref=NAME, form="pkcs12", passphrase=EXPORT_PASSPHRASE)
     assert boxed.key_pem is None
@@ -245,7 +245,7 @@ async def test_what_does_not_fit_together_is_not_adopted(db: Database, tmp_path:
     adopted = await key_export.adopted(
         house.certificate_context, spec, key_pem=other, chain_pem=chain, actor="local:alice"
     )
-    with pytest.raises(WishRefused, match="another key"):
+    with pytest.raises(SpecificationRefused, match="another key"):
         await db.write(adopted)
     assert await db.read(lambda tx: tx.rows("SELECT id FROM certificates WHERE name = 'adopted'")) == []
 

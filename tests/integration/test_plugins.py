@@ -55,7 +55,7 @@ async def test_a_ca_that_another_package_adds_issues_certificates(tmp_path: Path
             )
             assert added.returncode == 0, added.stderr
             issued = await command(
-                tmp_path / "data", "issue", "www.example.internal", "--ca", "corp", "--wait", "--timeout", "60"
+                tmp_path / "data", "issue", "www.example.internal", "--issuer", "corp", "--wait", "--timeout", "60"
             )
             assert issued.returncode == 0, issued.stderr
             assert [(each["names"], each["department"]) for each in ca.signed] == [(["www.example.internal"], "web")]

@@ -12,7 +12,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.core.own_ca.acme import Authz, AuthzState, Challenge, ChallengeState, Identifier, Order, OrderState
-from holdfast.core.own_ca.ca import CaOptions, Policy
+from holdfast.core.own_ca.ca import CaOptions, CaPolicy
 from holdfast.core.own_ca.problem import Problem
 from holdfast.engine.kind import JobKind
 from holdfast.engine.own_ca import signing, validation
@@ -137,7 +137,7 @@ async def open_office(
     folder: Path,
     *,
     options: CaOptions | None = None,
-    policy: Policy | None = None,
+    policy: CaPolicy | None = None,
     resolvers: tuple[str, ...] = (),
 ) -> AsyncIterator[Office]:
     proofs: dict[str, str] = {}
@@ -166,8 +166,8 @@ async def open_office(
         yield Office(db, acme_context, opened.ca, web, validator, proofs)
 
 
-def limits(**changes: Any) -> Policy:
-    return replace(Policy(), **changes)
+def limits(**changes: Any) -> CaPolicy:
+    return replace(CaPolicy(), **changes)
 
 
 HOUR = timedelta(hours=1)

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from holdfast.acme.app import AcmeSite, site
 from holdfast.acme.nonces import Nonces, nonces_for
 from holdfast.core.own_ca.acme import Identifier
-from holdfast.core.own_ca.ca import CaOptions, Policy
+from holdfast.core.own_ca.ca import CaOptions, CaPolicy
 from holdfast.store.database import Database
 from holdfast.world import SystemClock
 from tests.support.acme_client import AcmeClient, Signer, b64
@@ -96,7 +96,7 @@ def csr_for(order: dict[str, Any], *, key: ec.EllipticCurvePrivateKey | None = N
 
 @asynccontextmanager
 async def open_front(
-    db: Database, folder: Path, *, options: CaOptions | None = None, policy: Policy | None = None
+    db: Database, folder: Path, *, options: CaOptions | None = None, policy: CaPolicy | None = None
 ) -> AsyncIterator[Front]:
     async with open_office(db, folder, options=options, policy=policy) as office:
         watch = Watch()

@@ -17,7 +17,7 @@ from holdfast.api.app import mount
 from holdfast.config import SOCKET_NAME
 from holdfast.core.access import Role
 from holdfast.core.issuers.issuer import IssuerRow
-from holdfast.core.own_ca.ca import Policy
+from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.engine.notifications.senders import Senders
 from holdfast.operations.access import RIGHTS
 from holdfast.operations.context import OwnCaServices, Services
@@ -98,7 +98,7 @@ async def a_desk(
         issuer_kinds=frozenset({"test", "acme"}),
         probe=probe,
         post=post,
-        own_ca=own_ca or OwnCaServices(policy=Policy(), refresh=_nothing, problem=lambda ca: None),
+        own_ca=own_ca or OwnCaServices(policy=CaPolicy(), refresh=_nothing, problem=lambda ca: None),
     )
     app = another(services, local=local)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=BASE) as http:

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from holdfast.config import Settings
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.own_ca.acme import Identifier
-from holdfast.core.own_ca.ca import CaOptions, CaRow, Issued, Policy
+from holdfast.core.own_ca.ca import CaOptions, CaPolicy, CaRow, IssuedCertificate
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.engine.notifications.senders import Senders
 from holdfast.operations import catalog, runner
@@ -54,16 +54,18 @@ class Opened:
     secret_store: SecretStore
     authorities: Authorities
     ca: Authority
-    policy: Policy
+    policy: CaPolicy
     watch: Watch
 
 
-def authorities_of(secret_store: SecretStore, policy: Policy | None = None, watch: Watch | None = None) -> Authorities:
+def authorities_of(
+    secret_store: SecretStore, policy: CaPolicy | None = None, watch: Watch | None = None
+) -> Authorities:
     telemetry = (watch or Watch()).telemetry
     return Authorities(
         db=secret_store.db,
         secret_store=secret_store,
-        policy=policy or Policy(),
+        policy=policy or CaPolicy(),
         clock=SystemClock(),
         telemetry=telemetry,
     )
@@ -76,9 +78,9 @@ async def opened_ca(
     name: str = "ca1",
     options: CaOptions | None = None,
     plan: CeremonyPlan | None = None,
-    policy: Policy | None = None,
+    policy: CaPolicy | None = None,
 ) -> Opened:
-    secret_store, watch, policy = await a_vault(db, folder), Watch(), policy or Policy()
+    secret_store, watch, policy = await a_vault(db, folder), Watch(), policy or CaPolicy()
     await manage_ca.create(
         secret_store,
         ca=name,
@@ -140,13 +142,13 @@ async def adopt_ca(secret_store: SecretStore, **given: Any) -> CaRow:
     return await secret_store.db.write(await manage_ca.adopted(secret_store, **given))
 
 
-async def issue(db: Database, ca: Authority, *names: str, number: int = 1, **changes: Any) -> Issued:
+async def issue(db: Database, ca: Authority, *names: str, number: int = 1, **changes: Any) -> IssuedCertificate:
     """A certificate in the store, signed as the pipeline signs it; `changes` are those of its row."""
     request = csr.parse(csr.build(names or ("www.example.internal",), a_key(number=number)))
     chosen, random = ca.profile(None), SystemRandom()
     assert chosen is not None
     intent = profile.plan(chosen, request, ca.issuer, serial=new_serial(random), now=SystemClock().now())
-    issued = Issued(
+    issued = IssuedCertificate(
         id=random.new_id("cert"),
         ca=ca.id,
         serial=f"{intent.serial:x}",
@@ -166,7 +168,9 @@ async def issue(db: Database, ca: Authority, *names: str, number: int = 1, **cha
     return kept
 
 
-async def revoked(db: Database, issued: Issued, reason: RevocationReason = RevocationReason.SUPERSEDED) -> Issued:
+async def revoked(
+    db: Database, issued: IssuedCertificate, reason: RevocationReason = RevocationReason.SUPERSEDED
+) -> IssuedCertificate:
     job = SystemRandom().new_id("job")
     assert await db.write(lambda tx: revocation.revoke(tx, issued, reason, actor="local:test", job=job))
     return issued

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from holdfast.acme.answer import Header, link, retry_after, rfc3339, to_json
 from holdfast.core.own_ca.acme import Account, Authz, AuthzState, Challenge, ChallengeState, Order, OrderState
-from holdfast.core.own_ca.ca import Policy
+from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.operations.own_ca.authorities import Authority
 
 # ── URLs and directory ──
@@ -48,7 +48,7 @@ class CaUrls:
         return f"{self.root}certificate/{certificate}" + (f"/{chain}" if chain else "")
 
 
-def place_of(ca: Authority, policy: Policy) -> CaUrls:
+def place_of(ca: Authority, policy: CaPolicy) -> CaUrls:
     root = policy.acme_url(ca.id, "")
     return CaUrls(
         ca=ca,
@@ -60,7 +60,7 @@ def place_of(ca: Authority, policy: Policy) -> CaUrls:
     )
 
 
-def _directory(ca: Authority, policy: Policy, root: str) -> dict[str, object]:
+def _directory(ca: Authority, policy: CaPolicy, root: str) -> dict[str, object]:
     """No newAuthz: a server without pre-authorization must leave it out."""
     return {
         "newNonce": f"{root}new-nonce",
@@ -73,7 +73,7 @@ def _directory(ca: Authority, policy: Policy, root: str) -> dict[str, object]:
     }
 
 
-def _meta(ca: Authority, policy: Policy) -> dict[str, object]:
+def _meta(ca: Authority, policy: CaPolicy) -> dict[str, object]:
     meta: dict[str, object] = {"profiles": {each.name: each.description for each in ca.options.profiles}}
     if policy.terms_url:
         meta["termsOfService"] = policy.terms_url

@@ -33,7 +33,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "certificate-exists": "There is one of this name already.",
     "not-there-then": "The certificate did not exist at the time that is asked about.",
     "certificate-state": "It is in a state in which this cannot be done.",
-    "wish-refused": "The certificate cannot be issued as it is specified; the sentence says why.",
+    "specification-refused": "The certificate cannot be issued as it is specified; the sentence says why.",
     "stale": "It was changed since it was read. Read it again.",
     "no-such-version": "The certificate has no such version.",
     "no-such-issuance": "There is no such issuance, or none that the asker may see.",

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from holdfast.core.own_ca.ca import Policy
+from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.operations.access import Action, Owned, Principal, demand
 from holdfast.operations.issuance.attempts import CertificateContext, Ids
 from holdfast.operations.remotes import ChannelOpener, Fit, Probe, any_fit
@@ -22,7 +22,7 @@ TextStream = AsyncIterator[str]
 class OwnCaServices:
     """What this process offers to operations on our own CAs."""
 
-    policy: Policy
+    policy: CaPolicy
     refresh: Callable[[], Awaitable[None]]  # opens the authorities of this process anew
     problem: Callable[[str], str | None]  # why a CA cannot sign here
 

@@ -125,7 +125,7 @@ def finish(client: Client, row: Any, *, wait: bool = False, timeout: float = 0) 
 
 class NothingToChange(Usage):
     code = "nothing-to-change"
-    hint = "For example: --owner platform, --label team=web, --add-name api.example.com, --ca letsencrypt"
+    hint = "For example: --owner platform, --label team=web, --add-name api.example.com, --issuer letsencrypt"
 
 
 @app.command("change")

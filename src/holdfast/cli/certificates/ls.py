@@ -34,7 +34,7 @@ def ls(
     failing: Annotated[bool, typer.Option("--failing", help="The last issuance failed.")] = False,
     unowned: Annotated[bool, typer.Option("--unowned", help="Without an owner.")] = False,
     owner: Annotated[str | None, typer.Option("--owner", help="Of this owner.")] = None,
-    ca: Annotated[str | None, typer.Option("--ca", help="Of this issuer.")] = None,
+    issuer: Annotated[str | None, typer.Option("--issuer", help="Of this issuer.")] = None,
     state: Annotated[CertificateState | None, typer.Option("--state", help="In this state.")] = None,
     label: LabelOption = None,
     sort: Annotated[
@@ -45,7 +45,7 @@ def ls(
     """List certificates."""
     now = clock().now()
     query = {
-        "q": text, "failing": failing, "unowned": unowned, "owner": owner, "issuer": ca, "state": state,
+        "q": text, "failing": failing, "unowned": unowned, "owner": owner, "issuer": issuer, "state": state,
         "label": [*map(filtered, label or ())], "sort": sort, "limit": min(limit or 500, 500),
         "expires_before": None if expiring is None else (now + span(expiring)).isoformat(),
     }  # fmt: skip

@@ -158,7 +158,7 @@ def staged(chosen: Sequence[str], known: Sequence[str]) -> list[str]:
     if missing:
         raise NoStaging(f"There is no issuer {missing[0]!r:.60}.")
     if not wanted and len(found) != 1:
-        raise NoStaging(f"There are {len(found)} issuers for tests: name one by --ca." if found else NO_STAGING)
+        raise NoStaging(f"There are {len(found)} issuers for tests: name one by --issuer." if found else NO_STAGING)
     return found
 
 

@@ -30,7 +30,7 @@ class NotARate(Usage):
 @app.command("simulate")
 def simulate(
     months: Annotated[int, typer.Option("--months", min=1, max=36, help="How many months, this one first.")] = 12,
-    ca: Annotated[str | None, typer.Option("--ca", help="Only this issuer.")] = None,
+    issuer: Annotated[str | None, typer.Option("--issuer", help="Only this issuer.")] = None,
     lifetime: Annotated[
         str | None,
         typer.Option("--lifetime", metavar="SPAN", help="Suppose no certificate lives longer than this, such as 47d."),
@@ -40,16 +40,14 @@ def simulate(
     ] = 0,
     orders: Annotated[
         str | None,
-        typer.Option(
-            "--orders", metavar="N/SPAN", help="Suppose the issuer of --ca allows these orders, such as 300/3h."
-        ),
+        typer.Option("--orders", metavar="N/SPAN", help="Suppose this issuer allows these orders, such as 300/3h."),
     ] = None,
 ) -> None:
     """Forecast the orders of your certificates, and the first month in which the limit of an issuer is exceeded."""
     query = {"months": months, "lifetime_days": None if lifetime is None else span(lifetime).total_seconds() / 86400}
-    query |= _allowed(ca, orders)
+    query |= _allowed(issuer, orders)
     with connected() as client:
-        names = [ca] if ca is not None else [each["name"] for each in client.pages("/issuers", limit=500)]
+        names = [issuer] if issuer is not None else [each["name"] for each in client.pages("/issuers", limit=500)]
         found = []
         with progress("reckoning", len(names)) as step:
             for n, name in enumerate(names):
@@ -62,12 +60,14 @@ def simulate(
         raise typer.Exit(FINDINGS)
 
 
-def _allowed(ca: str | None, orders: str | None) -> dict[str, Any]:
+def _allowed(issuer: str | None, orders: str | None) -> dict[str, Any]:
     if orders is None:
         return {}
     found = re.fullmatch(r"(\d{1,7})/(\d{1,6}[smhdw])", orders)
-    if found is None or int(found[1]) == 0 or ca is None:
-        raise NotARate(f"{orders!r:.40} cannot be read." if ca is not None else "--orders is about one CA: name it.")
+    if found is None or int(found[1]) == 0 or issuer is None:
+        raise NotARate(
+            f"{orders!r:.40} cannot be read." if issuer is not None else "--orders is about one issuer: name it."
+        )
     burst = int(found[1])
     return {"orders_burst": burst, "orders_every_s": span(found[2]).total_seconds() / burst}
 

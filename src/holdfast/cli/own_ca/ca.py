@@ -15,7 +15,7 @@ from holdfast.cli.everywhere import chosen
 from holdfast.cli.issuers import UNCHANGED
 from holdfast.cli.terminal import asked_for, exact, say, show_one
 from holdfast.core.key_kind import KeyKind
-from holdfast.core.own_ca.ca import Mode
+from holdfast.core.own_ca.ca import CaMode
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.errors import UserError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 app = typer.Typer(name="ca", help="Create and change our own CAs; manage their ACME clients and certificates.")
 
 CaArgument = Annotated[str, typer.Argument(help="The name of the CA.", metavar="CA")]
-ModeOption = Annotated[Mode | None, typer.Option("--mode", help="Prove names by challenges, or trust EAB keys.")]
+ModeOption = Annotated[CaMode | None, typer.Option("--mode", help="Prove names by challenges, or trust EAB keys.")]
 EabOption = Annotated[
     bool | None, typer.Option("--eab-required/--no-eab-required", help="Let only accounts with an EAB key in.")
 ]

@@ -23,7 +23,7 @@ EXPERIMENTAL: Final = ("dns-account-01", "dns-persist-01")  # drafts: offered on
 MAX_NAMES: Final = 100
 
 
-class Mode(StrEnum):
+class CaMode(StrEnum):
     VALIDATE = "validate"  # every name is proved by a challenge
     TRUST = "trust"  # accounts bound to a key of ours get the names listed with it, without a challenge
 
@@ -47,7 +47,7 @@ class ProfileOptions:
 class CaOptions:
     """The choices for one CA; kept as JSON beside it."""
 
-    mode: Mode = Mode.VALIDATE
+    mode: CaMode = CaMode.VALIDATE
     eab_required: bool = False
     challenges: tuple[str, ...] = CHALLENGES
     profiles: tuple[ProfileOptions, ...] = (ProfileOptions(),)  # the first is the default
@@ -71,7 +71,7 @@ class CaOptions:
             ProfileOptions(**{**each, "key_kinds": tuple(each.get("key_kinds", ()))}) for each in raw["profiles"]
         )
         lists = {name: tuple(raw[name]) for name in ("challenges", "permitted")}
-        return replace(cls(), **{**raw, **lists, "profiles": profiles, "mode": Mode(raw["mode"])})
+        return replace(cls(), **{**raw, **lists, "profiles": profiles, "mode": CaMode(raw["mode"])})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class RateLimit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class CaPolicy:
     """What holds for every CA of this installation; from the settings."""
 
     base_url: str = "https://localhost:8631"  # never from a Host header
@@ -151,7 +151,7 @@ class DeliveryLevel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
+class IssuedCertificate:
     """A certificate that we signed."""
 
     id: str

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from holdfast.core.backoff import SIGNING
 from holdfast.core.own_ca.acme import Identifier, Order, OrderState
-from holdfast.core.own_ca.ca import Issued
+from holdfast.core.own_ca.ca import IssuedCertificate
 from holdfast.core.own_ca.problem import AcmeError, Problem
 from holdfast.core.work.job import Again, Done, Outcome, Spec
 from holdfast.engine.kind import JobKind, Work
@@ -121,8 +121,8 @@ def _lint(content: Unsigned, intent: Intent, ca: Authority, *, use_pkilint: bool
         raise PkiRefused("lint", "; ".join(f"{each.code}: {each.problem}" for each in found))
 
 
-def _issued(order: Order, intent: Intent, der: bytes, random: Random) -> Issued:
-    return Issued(
+def _issued(order: Order, intent: Intent, der: bytes, random: Random) -> IssuedCertificate:
+    return IssuedCertificate(
         id=random.new_id("cert"),
         ca=order.ca,
         serial=f"{intent.serial:x}",
@@ -139,7 +139,7 @@ def _issued(order: Order, intent: Intent, der: bytes, random: Random) -> Issued:
     )
 
 
-def _store(tx: Tx, order: Order, issued: Issued) -> None:
+def _store(tx: Tx, order: Order, issued: IssuedCertificate) -> None:
     """The certificate and the order's end, together; of two that signed the same, the first counts."""
     if not certificates.insert(tx, issued, tx.now()):
         return

@@ -11,7 +11,7 @@ from typing import Final
 
 from cryptography import x509
 
-from holdfast.core.own_ca.ca import DeliveryLevel, Issued, Mode
+from holdfast.core.own_ca.ca import CaMode, DeliveryLevel, IssuedCertificate
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.operations.acme.context import AcmeContext, Requester, require
@@ -29,8 +29,8 @@ from holdfast.store.tx import Tx
 RENEWAL_RETRY_AFTER: Final = 6 * 3600  # seconds
 
 
-async def download(acme_context: AcmeContext, who: Requester, certificate_id: str) -> Issued:
-    def look(tx: Tx) -> Issued:
+async def download(acme_context: AcmeContext, who: Requester, certificate_id: str) -> IssuedCertificate:
+    def look(tx: Tx) -> IssuedCertificate:
         require(tx, who)
         found = certificates.get(tx, certificate_id)
         if found is None:
@@ -85,10 +85,10 @@ async def revoke(
     await acme_context.db.write(write)
 
 
-def _standing(tx: Tx, ca: Authority, who: Requester, found: Issued) -> RevocationRight | None:
+def _standing(tx: Tx, ca: Authority, who: Requester, found: IssuedCertificate) -> RevocationRight | None:
     if found.account == who.account:
         return RevocationRight.OWNER
-    trusted = ca.options.mode is Mode.TRUST
+    trusted = ca.options.mode is CaMode.TRUST
     proved = authorizations.holds_all(tx, who.account, found.identifiers, tx.now(), trusted=trusted)
     return RevocationRight.NAMES if proved else None
 
@@ -166,7 +166,7 @@ async def tell_uncollected(db: Store, after: timedelta) -> int:
 
 
 def _tell(tx: Tx, after: timedelta) -> int:
-    waiting: Sequence[Issued] = certificates.uncollected(tx, tx.now() - after)
+    waiting: Sequence[IssuedCertificate] = certificates.uncollected(tx, tx.now() - after)
     for each in waiting:
         names = [identifier.value for identifier in each.identifiers]
         journal.event(tx, "certificate.uncollected", each.id, account=each.account, names=names, serial=each.serial)

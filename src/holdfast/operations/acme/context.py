@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import NamedTuple, Protocol, TypeVar
 
 from holdfast.core.own_ca.acme import AccountState
-from holdfast.core.own_ca.ca import Policy
+from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.operations.acme.handover import Handover
 from holdfast.operations.own_ca.authorities import Authorities
@@ -65,7 +65,7 @@ class Wants(Protocol):
 class AcmeContext:
     db: Store
     random: Random
-    policy: Policy
+    policy: CaPolicy
     authorities: Authorities
     changes: Changes
     delivered: Wants

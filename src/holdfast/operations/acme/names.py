@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.own_ca.acme import Identifier, Order, permits
-from holdfast.core.own_ca.ca import Mode
+from holdfast.core.own_ca.ca import CaMode
 from holdfast.core.own_ca.problem import AcmeError, SubProblem
 from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import names as pki_names
@@ -50,7 +50,7 @@ def refuse(refused: Sequence[Identifier], why: str) -> None:
 def check_still(tx: Tx, ca: Authority, bound_to: Sequence[str], order: Order) -> None:
     """At the last step once more: an operator who narrows what a CA may do means the orders of before, too."""
     refuse(not_allowed(ca, order.identifiers), NOT_OURS)
-    if ca.options.mode is Mode.TRUST:
+    if ca.options.mode is CaMode.TRUST:
         check_trust(bound_to, order.identifiers)
     elif authorizations.any_trusted(tx, order.authzs):
         raise AcmeError.unauthorized("A name of this order was trusted, and has to be proved by now: order again.")

@@ -24,7 +24,7 @@ from holdfast.core.own_ca.acme import (
     offered_types,
     state_at,
 )
-from holdfast.core.own_ca.ca import DeliveryLevel, Issued, Mode, RateLimit
+from holdfast.core.own_ca.ca import CaMode, DeliveryLevel, IssuedCertificate, RateLimit
 from holdfast.core.own_ca.problem import AcmeError, Problem, SubProblem
 from holdfast.core.work.job import Priority, Spec
 from holdfast.errors import TxConflict
@@ -96,7 +96,7 @@ async def place(
         full = acme_limits.take(tx, _rates(acme_context, who.account), now)
         failing = _failing(tx, acme_context, who.account, new_order.identifiers, now)
         within(full | failing, "orders" if full else "failed validations of the same name")
-        trusted = ca.options.mode is Mode.TRUST
+        trusted = ca.options.mode is CaMode.TRUST
         if trusted:
             names.check_trust(standing.names, new_order.identifiers)
         order, fresh = _assemble(tx, acme_context, ca, who.account, new_order, profile.name, ids, now, trusted=trusted)
@@ -123,7 +123,7 @@ async def place(
     return await acme_context.db.write(write)
 
 
-def _replaced(tx: Tx, ca: Authority, account: str, new_order: NewOrder) -> Issued | None:
+def _replaced(tx: Tx, ca: Authority, account: str, new_order: NewOrder) -> IssuedCertificate | None:
     if new_order.replaces is None:
         return None
     return replaceable(tx, ca, account, new_order.replaces, new_order.identifiers)
@@ -235,7 +235,7 @@ def _check_names(ca: Authority, identifiers: Sequence[Identifier]) -> None:
     unprovable = [
         each
         for each in identifiers
-        if ca.options.mode is Mode.VALIDATE and not offered_types(each, ca.options.challenges) and each not in refused
+        if ca.options.mode is CaMode.VALIDATE and not offered_types(each, ca.options.challenges) and each not in refused
     ]
     names.refuse(refused + unprovable, names.NOT_OURS)
 
@@ -498,7 +498,9 @@ def check_pauses(tx: Tx, account: str, identifiers: Sequence[Identifier]) -> Non
         raise AcmeError.rate_limited(f"{told}.", subproblems=subproblems, retry_after=86400)
 
 
-def replaceable(tx: Tx, ca: Authority, account: str, named: str, identifiers: Sequence[Identifier]) -> Issued:
+def replaceable(
+    tx: Tx, ca: Authority, account: str, named: str, identifiers: Sequence[Identifier]
+) -> IssuedCertificate:
     """The certificate that an order says it replaces (RFC 9773 §5)."""
     try:
         key_identifier, serial = parse_cert_id(named)

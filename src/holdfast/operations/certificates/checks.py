@@ -25,8 +25,8 @@ class UnknownIssuer(UserError):
         self.hint = f"There are: {listed}." if listed else "Add one first: holdfast issuer add."
 
 
-class WishRefused(UserError):
-    status, code = 400, "wish-refused"
+class SpecificationRefused(UserError):
+    status, code = 400, "specification-refused"
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem)
@@ -36,12 +36,12 @@ class WishRefused(UserError):
 def identifiers_of(texts: Sequence[str]) -> tuple[Identifier, ...]:
     """Names and addresses in canonical spelling, each once, in the order given; NameRefused names the mistake."""
     if not texts:
-        raise WishRefused(
+        raise SpecificationRefused(
             "A certificate needs at least one name.", "Name what it is for: holdfast issue www.example.com"
         )
     found = dict.fromkeys(_identifier(text.strip()) for text in texts)
     if len(found) > MAX_NAMES:
-        raise WishRefused(
+        raise SpecificationRefused(
             f"A certificate has at most {MAX_NAMES} names; these are {len(found)}.",
             "Ask for several certificates, each with some of the names.",
         )
@@ -59,9 +59,9 @@ def _identifier(text: str) -> Identifier:
 def check(tx: Tx, spec: CertificateSpec) -> None:
     """Raise unless every issuer of the certificate could issue it: a mistake found here costs no issuance."""
     if spec.key_kind not in set(KeyKind):
-        raise WishRefused(f"There is no key type {spec.key_kind!r:.40}.", f"There are: {', '.join(KeyKind)}.")
+        raise SpecificationRefused(f"There is no key type {spec.key_kind!r:.40}.", f"There are: {', '.join(KeyKind)}.")
     if not spec.name or len(spec.name) > 253 or any(char.isspace() for char in spec.name):
-        raise WishRefused(
+        raise SpecificationRefused(
             "A certificate's own name has 1 to 253 characters and no spaces.", "For example: www-example-com"
         )
     known = {row.name: row for row in issuers.all_issuers(tx)}
@@ -69,16 +69,18 @@ def check(tx: Tx, spec: CertificateSpec) -> None:
         if name not in known:
             raise UnknownIssuer(name, known)
         if spec.issuers.count(name) > 1:
-            raise WishRefused(f"The issuer {name} is named twice.", "Name each issuer once, the first choice first.")
+            raise SpecificationRefused(
+                f"The issuer {name} is named twice.", "Name each issuer once, the first choice first."
+            )
     few_enough(spec, [known[name] for name in spec.issuers])
 
 
 def few_enough(spec: CertificateSpec, rows: Iterable[IssuerRow]) -> None:
-    """WishRefused names the first issuer that would refuse so many names."""
+    """SpecificationRefused names the first issuer that would refuse so many names."""
     for row in rows:
         most, count = kinds.limits_of(row).names_in(spec.profile), len(spec.identifiers)
         if count > most:
-            raise WishRefused(
+            raise SpecificationRefused(
                 f"{row.name} puts at most {most} names into a certificate{_of_profile(spec)}; these are {count}.",
                 "Ask for several certificates, or for another profile.",
             )

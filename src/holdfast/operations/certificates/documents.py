@@ -31,7 +31,7 @@ from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.errors import UserError
 from holdfast.operations.access import Action
 from holdfast.operations.certificates import lifecycle
-from holdfast.operations.certificates.checks import WishRefused, few_enough, identifiers_of
+from holdfast.operations.certificates.checks import SpecificationRefused, few_enough, identifiers_of
 from holdfast.operations.context import Context
 from holdfast.operations.inputs import Input, StrictFlag
 from holdfast.operations.issuance import attempts
@@ -276,7 +276,7 @@ def _wanted(document: Document, known: Mapping[str, IssuerRow]) -> list[tuple[Ce
             problems += _unknown(entry, spec, known)
             few_enough(spec, [known[name] for name in spec.issuers if name in known])
             found.append((spec, entry.paused))
-        except (PkiRefused, WishRefused) as refused:
+        except (PkiRefused, SpecificationRefused) as refused:
             problems.append((f"{entry.where}.names", f"{refused} {refused.hint}".rstrip()))
         except ValueError as error:
             problems.append((entry.where, f"This cannot be asked for: {error}."))

@@ -20,7 +20,7 @@ from holdfast.errors import UserError
 from holdfast.operations import kinds
 from holdfast.operations.access import Action
 from holdfast.operations.certificates import key_export
-from holdfast.operations.certificates.checks import UnknownIssuer, WishRefused, identifiers_of
+from holdfast.operations.certificates.checks import SpecificationRefused, UnknownIssuer, identifiers_of
 from holdfast.operations.certificates.lifecycle import CertificateExists
 from holdfast.operations.context import Context, Transaction
 from holdfast.operations.inputs import Input, Labels, OwnerName, Short, StrictFlag
@@ -280,7 +280,7 @@ def _issuer(tx: Tx, chosen: str | None, offer: CertificateImport, *, dry_run: bo
     if len(names) == 1:
         return next(iter(names))
     listed = f"One of {', '.join(sorted(names))}." if names else "Add one first: holdfast issuer add --help"
-    raise WishRefused("These files do not say which issuer is to renew it: say so with --issuer.", listed)
+    raise SpecificationRefused("These files do not say which issuer is to renew it: say so with --issuer.", listed)
 
 
 def _check_fields(asked: CertificatesImport, offer: CertificateImport) -> None:
@@ -291,7 +291,9 @@ def _check_fields(asked: CertificatesImport, offer: CertificateImport) -> None:
         try:
             _ = value if value is None else read_field(name, value)
         except Bad as bad:
-            raise WishRefused(f"Its {name.replace('_', ' ')} cannot be kept: {value!r:.80}. {bad}", _BY_HAND) from None
+            raise SpecificationRefused(
+                f"Its {name.replace('_', ' ')} cannot be kept: {value!r:.80}. {bad}", _BY_HAND
+            ) from None
 
 
 def _wanted(asked: CertificatesImport, offer: CertificateImport, issuer: str) -> CertificateSpec:
@@ -311,7 +313,7 @@ def _wanted(asked: CertificatesImport, offer: CertificateImport, issuer: str) ->
             labels=dict(asked.labels),
         )
     except ValueError as error:
-        raise WishRefused(f"It cannot be kept: {error}.", "Ask for it anew: holdfast issue") from None
+        raise SpecificationRefused(f"It cannot be kept: {error}.", "Ask for it anew: holdfast issue") from None
 
 
 def _next_renewal(adopted: Certificate) -> str | None:

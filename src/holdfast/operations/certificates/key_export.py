@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, SecretStr
 from holdfast.core.certificate import Certificate, CertificateSpec, CertificateState, Version, VersionState
 from holdfast.errors import UserError
 from holdfast.operations.access import Action
-from holdfast.operations.certificates.checks import WishRefused
+from holdfast.operations.certificates.checks import SpecificationRefused
 from holdfast.operations.certificates.lifecycle import CertificateExists, NotNow
 from holdfast.operations.certificates.lifecycle import kept as decided
 from holdfast.operations.certificates.refs import found_by
@@ -92,7 +92,7 @@ async def export(ctx: Context, asked: ExportRequest) -> Exported:
     """Export a certificate with its private key. The audit entry is committed before the key leaves."""
     passphrase = None if asked.passphrase is None else Secret(asked.passphrase.get_secret_value())
     if asked.form == "pkcs12" and not passphrase:
-        raise WishRefused("A PKCS#12 file needs a passphrase.", "An empty one does not count.")
+        raise SpecificationRefused("A PKCS#12 file needs a passphrase.", "An empty one does not count.")
     facts = {"form": asked.form}
 
     def write(tx: Tx) -> tuple[Certificate, Version]:
@@ -158,7 +158,7 @@ async def adopted(
         ips = [each.value for each in spec.identifiers if each.type == "ip"]
         problem = problem_with(chain, key=key.public_key(), names=names, ips=ips, now=chain[0].not_valid_before_utc)
         if problem is not None:
-            raise WishRefused(f"It cannot be adopted: {problem}", "Ask for it anew instead.")
+            raise SpecificationRefused(f"It cannot be adopted: {problem}", "Ask for it anew instead.")
         new = Certificate(
             id=certificate_id,
             wanted=spec,

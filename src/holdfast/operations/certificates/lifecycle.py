@@ -22,7 +22,7 @@ from holdfast.core.work.job import Priority, Spec
 from holdfast.errors import UserError
 from holdfast.operations.access import Action, Owned
 from holdfast.operations.certificates import refs
-from holdfast.operations.certificates.checks import WishRefused, check
+from holdfast.operations.certificates.checks import SpecificationRefused, check
 from holdfast.operations.certificates.refs import found_by, got
 from holdfast.operations.certificates.views import (
     CertificateChange,
@@ -272,9 +272,11 @@ def _default_issuers(tx: Tx, ctx: Context) -> Sequence[str]:
     known = [row.name for row in issuers.all_issuers(tx)]
     if not known:
         hint = "Add one: holdfast issuer add letsencrypt letsencrypt"
-        raise WishRefused("There is no issuer to order from.", hint)
+        raise SpecificationRefused("There is no issuer to order from.", hint)
     if len(known) > 1:
-        raise WishRefused("There are several issuers: say which.", f"One of {', '.join(known)}, or several in order.")
+        raise SpecificationRefused(
+            "There are several issuers: say which.", f"One of {', '.join(known)}, or several in order."
+        )
     return known
 
 
@@ -375,7 +377,7 @@ def change_wanted(
     spec = replace(found.wanted, **changes)
     check(tx, spec)
     if found.wanted.approval_required and not spec.approval_required and not may_lift_approval:
-        raise WishRefused("A change cannot lift the need for approval.", "Ask a person who may set policy.")
+        raise SpecificationRefused("A change cannot lift the need for approval.", "Ask a person who may set policy.")
     if spec == found.wanted:
         return found
     other = certificates.by_name(tx, spec.name)

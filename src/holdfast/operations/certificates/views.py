@@ -28,7 +28,7 @@ from holdfast.core.issuance import Issuance, IssuanceState
 from holdfast.core.status import IssuanceJob, Status, StatusExplanation
 from holdfast.core.work.job import Job, JobState
 from holdfast.operations.access import Owned, Principal
-from holdfast.operations.certificates.checks import WishRefused, identifiers_of
+from holdfast.operations.certificates.checks import SpecificationRefused, identifiers_of
 from holdfast.operations.inputs import HostName, Input, Labels, Option, Short, StrictFlag, _absent
 from holdfast.operations.issuance.attempts import ISSUE
 from holdfast.store import access, inventory, issuances, versions
@@ -421,7 +421,7 @@ def changes_of(asked: CertificateChange) -> dict[str, Any]:
     for name in sorted(asked.model_fields_set - {"ref"}):
         given, field = getattr(asked, name), _BY_WIRE[name]
         if given is None and DEFAULTS.get(field.attribute, ...) is not None:
-            raise WishRefused(f"{name} cannot be null.", "Leave it out to keep it as it is.")
+            raise SpecificationRefused(f"{name} cannot be null.", "Leave it out to keep it as it is.")
         found[field.attribute] = _built(partial(_READ[field.kind], given))
     return found
 
@@ -431,7 +431,7 @@ def _built(make: Callable[[], Any]) -> Any:
         return make()
     except ValueError as error:
         hint = "Correct that, and ask again; docs/guides/certificates.md says what can be asked for."
-        raise WishRefused(f"This cannot be asked for: {error}.", hint) from None
+        raise SpecificationRefused(f"This cannot be asked for: {error}.", hint) from None
 
 
 def _span(seconds: float | None) -> timedelta | None:

@@ -12,9 +12,9 @@ from holdfast.config import Settings
 from holdfast.core.key_kind import KeyKind
 from holdfast.core.own_ca.ca import (
     CaOptions,
+    CaPolicy,
     CaRow,
     CaState,
-    Policy,
     ProfileOptions,
     RateLimit,
     SigningCertificateExpiry,
@@ -70,7 +70,7 @@ class Authorities:
     """Opens CAs from the store, keeps them, and follows changes that other replicas make."""
 
     def __init__(
-        self, *, db: Store, secret_store: SecretStore, policy: Policy, clock: Clock, telemetry: Telemetry
+        self, *, db: Store, secret_store: SecretStore, policy: CaPolicy, clock: Clock, telemetry: Telemetry
     ) -> None:
         self.secret_store = secret_store
         self._db = db
@@ -225,10 +225,10 @@ def expiry_of(row: CaRow) -> SigningCertificateExpiry:
     )
 
 
-def policy_of(settings: Settings, *, acme_port: int, publish_port: int) -> Policy:
+def policy_of(settings: Settings, *, acme_port: int, publish_port: int) -> CaPolicy:
     """The policy of all CAs, from the settings. Addresses that are not set are made of the ports in use."""
     acme = settings.acme
-    return Policy(
+    return CaPolicy(
         base_url=acme.base_url or f"https://localhost:{acme_port}",
         publish_url=acme.publish_url or f"http://127.0.0.1:{publish_port}",
         order_for=acme.order_lifetime,

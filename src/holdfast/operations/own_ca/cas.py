@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, SecretStr, Strict
 
 from holdfast.core.key_kind import KeyKind as Kind
 from holdfast.core.kind import Trait
-from holdfast.core.own_ca.ca import CaOptions, CaRow, CaState, Mode, ProfileOptions
+from holdfast.core.own_ca.ca import CaMode, CaOptions, CaRow, CaState, ProfileOptions
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.errors import UserError
 from holdfast.operations import kinds
@@ -102,7 +102,7 @@ def changed(options: CaOptions, asked: CaSettings, without_profiles: list[str] |
     )
     changes |= {name: tuple(changes[name]) for name in ("challenges", "permitted") if name in changes}
     if asked.mode is not None:
-        changes["mode"] = Mode(asked.mode)
+        changes["mode"] = CaMode(asked.mode)
     return replace(options, **changes, profiles=_profiles(options, asked, without_profiles or []))
 
 

@@ -16,7 +16,7 @@ from holdfast.core import base64url
 from holdfast.core.own_ca import acme
 from holdfast.core.own_ca.acme import AccountState
 from holdfast.core.own_ca.acme import EabKey as EabKeyRow
-from holdfast.core.own_ca.ca import Issued
+from holdfast.core.own_ca.ca import IssuedCertificate
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.errors import UserError
 from holdfast.operations.access import Action
@@ -410,7 +410,7 @@ def pause(tx: Tx, ctx: Context, asked: PauseRef) -> PausedName:
 
 
 @operation(
-    "pauses.remove",
+    "pauses.delete",
     "DELETE /acme/pauses/{account}/{name}",
     command="ca unpause-name",
     action=Action.CHANGE_ACME_CLIENTS,
@@ -461,7 +461,7 @@ class RevokeIssued(CaRef):
     reason: ReasonName
 
 
-class IssuedCertificate(BaseModel):
+class IssuedCertificateView(BaseModel):
     certificate: str
     serial: str
     names: list[str]
@@ -471,15 +471,15 @@ class IssuedCertificate(BaseModel):
     revoked_at: datetime | None
 
 
-class RevokedCertificate(IssuedCertificate):
+class RevokedCertificate(IssuedCertificateView):
     reason: ReasonName
     also: list[str] = Field(
         description="The serials of others with the same key, which are revoked with it when the key is compromised."
     )
 
 
-def _certificate(found: Issued) -> IssuedCertificate:
-    return IssuedCertificate(
+def _certificate(found: IssuedCertificate) -> IssuedCertificateView:
+    return IssuedCertificateView(
         certificate=found.id,
         serial=found.serial,
         names=[each.value for each in found.identifiers],
@@ -499,7 +499,7 @@ def _certificate(found: Issued) -> IssuedCertificate:
     offline=True,
     example="holdfast ca certificates internal",
 )
-def list_issued(tx: Tx, ctx: Context, asked: ListIssued) -> Page[IssuedCertificate]:
+def list_issued(tx: Tx, ctx: Context, asked: ListIssued) -> Page[IssuedCertificateView]:
     """List the certificates that a CA of ours has issued, the oldest first."""
     making.found(tx, asked.ca)
     read = lambda after, most: certificates.page(tx, ca=asked.ca, after=after, limit=most)  # noqa: E731
@@ -528,7 +528,7 @@ def revoke(tx: Tx, ctx: Context, asked: RevokeIssued) -> RevokedCertificate:
     return RevokedCertificate(**dict(_certificate(after)), reason=asked.reason, also=also)
 
 
-def _revocable_certificate(tx: Tx, ca: str, serial: str, reason: RevocationReason) -> Issued:
+def _revocable_certificate(tx: Tx, ca: str, serial: str, reason: RevocationReason) -> IssuedCertificate:
     """A certificate that is revoked can be revoked again only because its key is known to be compromised by now."""
     wanted = serial_of(serial)
     making.found(tx, ca)
@@ -542,14 +542,14 @@ def _revocable_certificate(tx: Tx, ca: str, serial: str, reason: RevocationReaso
     return found
 
 
-def _also_revoked(tx: Tx, found: Issued, reason: RevocationReason) -> list[str]:
+def _also_revoked(tx: Tx, found: IssuedCertificate, reason: RevocationReason) -> list[str]:
     if reason is not RevocationReason.KEY_COMPROMISE:
         return []
     others = certificates.good_or_milder(tx, found.spki_sha256, reason.number)
     return [each.serial for each in others if each.id != found.id]
 
 
-def _revoked_already(found: Issued) -> AlreadySo:
+def _revoked_already(found: IssuedCertificate) -> AlreadySo:
     return AlreadySo(f"Certificate {found.serial} is revoked already.")
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 from holdfast.core.certificate import Version
-from holdfast.core.own_ca.ca import Issued
+from holdfast.core.own_ca.ca import IssuedCertificate
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.core.work.job import Priority, Spec
 from holdfast.operations.issuance import attempts as issuance_attempts
@@ -34,7 +34,7 @@ class RevocationRight(Enum):
 
 def revoke(
     tx: Tx,
-    found: Issued,
+    found: IssuedCertificate,
     reason: RevocationReason,
     *,
     actor: str,
@@ -57,7 +57,7 @@ def revoke(
     return changed
 
 
-def _end(tx: Tx, found: Issued, reason: RevocationReason, *, actor: str, job: str) -> bool:
+def _end(tx: Tx, found: IssuedCertificate, reason: RevocationReason, *, actor: str, job: str) -> bool:
     if not ca_certificates.revoke(tx, found.id, reason.number):
         return False
     _tell(tx, found, reason, actor, job)
@@ -65,7 +65,7 @@ def _end(tx: Tx, found: Issued, reason: RevocationReason, *, actor: str, job: st
     return True
 
 
-def _worsen(tx: Tx, found: Issued, *, actor: str, job: str) -> bool:
+def _worsen(tx: Tx, found: IssuedCertificate, *, actor: str, job: str) -> bool:
     """It ended for a milder reason, which people may ignore; the next list gives the true one."""
     if not ca_certificates.compromised(tx, found.id, RevocationReason.KEY_COMPROMISE.number):
         return False
@@ -73,7 +73,7 @@ def _worsen(tx: Tx, found: Issued, *, actor: str, job: str) -> bool:
     return True
 
 
-def _tell(tx: Tx, found: Issued, reason: RevocationReason, actor: str, job: str) -> None:
+def _tell(tx: Tx, found: IssuedCertificate, reason: RevocationReason, actor: str, job: str) -> None:
     if found.shard is not None:
         hurry(tx, found.ca, found.shard, job)
     journal.audit(
@@ -82,7 +82,7 @@ def _tell(tx: Tx, found: Issued, reason: RevocationReason, actor: str, job: str)
     journal.event(tx, "certificate.revoked", found.id, serial=found.serial, reason=reason.name.lower())
 
 
-def _replace_kept(tx: Tx, found: Issued, reason: RevocationReason, actor: str) -> None:
+def _replace_kept(tx: Tx, found: IssuedCertificate, reason: RevocationReason, actor: str) -> None:
     """Renew a certificate of ours at once when its version was revoked, rather than at the next look at the CA."""
     for version in versions.revoked_here(tx, found.serial, found.spki_sha256, found.not_after, reason.number):
         journal.audit(

@@ -9,11 +9,13 @@ from datetime import datetime
 from typing import Final
 
 from holdfast.core.own_ca.acme import OrderState
-from holdfast.core.own_ca.ca import DeliveryLevel, Issued
+from holdfast.core.own_ca.ca import DeliveryLevel, IssuedCertificate
 from holdfast.store.rows import IDENTIFIERS_ONCE, Table
 from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
 
-TABLE: Final = Table(Issued, "ca_certificates", columns={"order": "order_id"}, codecs={"identifiers": IDENTIFIERS_ONCE})
+TABLE: Final = Table(
+    IssuedCertificate, "ca_certificates", columns={"order": "order_id"}, codecs={"identifiers": IDENTIFIERS_ONCE}
+)
 
 
 # ── Before and after the signature ──
@@ -46,7 +48,7 @@ def tried(tx: Tx, order: str, seen: Sequence[Mapping[str, str]]) -> None:
     tx.run("UPDATE ca_issuances SET tries = :tries WHERE order_id = :order", order=order, tries=json.dumps(seen))
 
 
-def insert(tx: Tx, issued: Issued, now: datetime) -> bool:
+def insert(tx: Tx, issued: IssuedCertificate, now: datetime) -> bool:
     """Keep a certificate; False if this order has its certificate already: the first one counts."""
     return tx.run(f"{TABLE.insert} ON CONFLICT DO NOTHING", **TABLE.values(replace(issued, issued_at=now))) == 1
 
@@ -54,19 +56,19 @@ def insert(tx: Tx, issued: Issued, now: datetime) -> bool:
 # ── Finding ──
 
 
-def get(tx: Tx, certificate: str) -> Issued | None:
+def get(tx: Tx, certificate: str) -> IssuedCertificate | None:
     row = tx.row(f"SELECT {TABLE.columns} FROM ca_certificates WHERE id = :id", id=certificate)
     return None if row is None else TABLE.read(row)
 
 
-def by_serial(tx: Tx, ca: str, serial: str) -> Issued | None:
+def by_serial(tx: Tx, ca: str, serial: str) -> IssuedCertificate | None:
     row = tx.row(
         f"SELECT {TABLE.columns} FROM ca_certificates WHERE ca = :ca AND serial = :serial", ca=ca, serial=serial
     )
     return None if row is None else TABLE.read(row)
 
 
-def page(tx: Tx, *, ca: str, after: str = "", limit: int = 100) -> list[Issued]:
+def page(tx: Tx, *, ca: str, after: str = "", limit: int = 100) -> list[IssuedCertificate]:
     rows = tx.rows(
         f"SELECT {TABLE.columns} FROM ca_certificates WHERE ca = :ca AND id > :after ORDER BY id LIMIT :limit",
         ca=ca,
@@ -113,7 +115,7 @@ def compromised(tx: Tx, certificate: str, reason: int) -> bool:
     return changed == 1
 
 
-def good_or_milder(tx: Tx, spki_sha256: str, reason: int) -> list[Issued]:
+def good_or_milder(tx: Tx, spki_sha256: str, reason: int) -> list[IssuedCertificate]:
     """The certificates of a key that have not ended, and are not revoked for this reason yet."""
     rows = tx.rows(
         f"""SELECT {TABLE.columns} FROM ca_certificates
@@ -178,7 +180,7 @@ def deliver(tx: Tx, level: DeliveryLevel, certificates: Iterable[tuple[str, str]
     )
 
 
-def uncollected(tx: Tx, before: datetime, limit: int = 200) -> list[Issued]:
+def uncollected(tx: Tx, before: datetime, limit: int = 200) -> list[IssuedCertificate]:
     """Certificates that were not fetched since then, and without an alert so far."""
     rows = tx.rows(
         f"""SELECT {TABLE.columns} FROM ca_certificates
