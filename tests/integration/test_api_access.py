@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from holdfast.operations.installation import tokens
 from holdfast.operations.installation.tokens import Grant, TokenRefused, Unauthenticated
 from holdfast.operations.operation import declared
 from holdfast.secret import Secret
+from holdfast.store import access
 from holdfast.store.database import Database
 
 pytestmark = pytest.mark.anyio
@@ -360,3 +362,14 @@ async def test_what_cannot_be_read_is_said_in_words_and_nobody_is_sent_elsewhere
         assert broken.status_code == 422
         assert broken.json()["errors"][0]["pointer"] == "/body"
         assert broken.json()["detail"].startswith("The request: The body is not JSON: ")
+
+
+async def test_the_first_token_lets_one_admin_in_however_many_ask_at_once(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk:
+        first = await tokens.first(db, desk.house.certificate_context.random)
+        assert first is not None
+        asker = Asker(desk.http, first.reveal())
+        asked = [asker("POST", "/tokens", {"name": f"admin-{n}", "role": "admin"}) for n in range(12)]
+        answers = sorted(each.status_code for each in await asyncio.gather(*asked))
+        assert answers == [201] + [401] * 11
+        assert len(await db.read(access.token_page)) == 2

@@ -7,6 +7,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -304,3 +305,42 @@ def test_fifty_planted_secrets_are_in_no_output(tmp_path: Path) -> None:
 def _token(local: httpx2.Client, name: str) -> str:
     answer = local.post("/api/v1/tokens", json={"name": name, "role": "admin", "rights": ["export"]})
     return str(answer.raise_for_status().json()["token"])
+
+
+# ── Many mistakes at once ──
+
+MANY = 2000
+LINE = "expires_before_owner"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "body"),
+    [
+        ("GET", "/certificates", {f"{LINE}{n}": "" for n in range(MANY)}, None),
+        ("GET", "/certificates", {LINE * 1200: ""}, None),
+        ("POST", "/certificates", {}, {f"{LINE}{n}": "" for n in range(4 * MANY)}),
+        ("POST", "/certificates", {}, {"names": ["!"] * 60_000}),
+        ("POST", "/documents/plan", {}, {"document": {"certificates": [{LINE: "x"}] * (4 * MANY)}}),
+        ("POST", "/documents/plan", {}, {"document": {f"{LINE}{n}": "" for n in range(4 * MANY)}}),
+        (
+            "POST", "/documents/plan", {},
+            {"document": {"certificates": [{"name": "x", **{f"{LINE}{n}": "" for n in range(4 * MANY)}}]}},
+        ),
+        ("POST", "/channels", {}, {"name": "x", "kind": "webhook", "settings": {LINE * 10_000: "x"}}),
+    ],
+    ids=["parameters", "long parameter", "fields", "names", "entries", "document", "entry's fields", "setting"],
+)  # fmt: skip
+async def test_many_mistakes_in_one_request_take_no_time(
+    db: Database, tmp_path: Path, method: str, path: str, query: Any, body: Any
+) -> None:
+    """Each mistake is answered with a suggestion, on the thread that answers everybody: only the first few are."""
+    async with a_desk(db, tmp_path) as desk:
+        admin = await desk.as_()
+        took = []
+        for _ in range(4):  # the first one makes what is made once, and any of them may have to collect garbage
+            began = time.process_time()
+            answer = await admin(method, path, body, **query)
+            took.append(time.process_time() - began)
+            assert answer.status_code in (400, 413, 422), answer.text[:300]
+            assert len(answer.content) < 20_000
+        assert min(took) < 0.06, f"{min(took):.2f} s of CPU"

@@ -412,7 +412,7 @@ async def test_every_closed_list_of_the_schema_is_that_of_core(bare: Database) -
 
 
 def test_the_priorities_of_the_schema_are_those_of_core() -> None:
-    [schema_step] = migrate.bundled()
+    schema_step = migrate.bundled()[0]
     assert f"CHECK (priority BETWEEN {min(job.Priority)} AND {max(job.Priority)})" in str(schema_step.statements)
 
 

@@ -142,3 +142,41 @@ async def test_who_needs_approval_is_found_by_an_index(db: Database) -> None:
     if db.engine.name == "sqlite":
         [plan] = await db.read(lambda tx: tx.rows(f"EXPLAIN QUERY PLAN {asked}"))
         assert "certificates_guarded" in plan["detail"]
+
+
+async def _changed(house: House, actor: str, **changes: Any) -> None:
+    await house.change("mine", actor=actor, **changes)
+
+
+async def test_nobody_approves_a_change_of_their_own_that_another_changed_after_them(
+    db: Database, tmp_path: Path
+) -> None:
+    """Alice adds a name, Bob changes the key type: neither may approve what holds both their changes."""
+    house = await a_house(db, tmp_path)
+    await _approved(house, "carol")
+    await _changed(house, "human:alice", names=["mine.example", "bank-admin.corp.example"])
+    await _changed(house, "human:bob", key="ec-p384")
+    for actor in ("human:alice", "human:bob"):
+        with pytest.raises(approvals.NotYours):
+            await house.approve((await house.pending())[0].id, actor=actor)
+    await house.approve((await house.pending())[0].id, actor="human:carol")
+
+
+async def _approved(house: House, by: str) -> None:
+    """A certificate that needs approval and was issued with it."""
+    await house.ask("mine.example", name="mine", approval_required=True)
+    await house.approve((await house.pending())[0].id, actor=f"human:{by}")
+    await house.worked("mine")
+
+
+async def test_who_changed_what_another_approved_may_approve_the_next_change(db: Database, tmp_path: Path) -> None:
+    """Approved means approved, also where the CA refused it then: two people can go on without a third."""
+    house = await a_house(db, tmp_path)
+    await _approved(house, "carol")
+    await _changed(house, "human:alice", names=["mine.example", "other.example"])
+    await house.approve((await house.pending())[0].id, actor="human:bob")
+    await _changed(house, "human:bob", key="ec-p384")
+    [waiting] = await house.pending()
+    with pytest.raises(approvals.NotYours):
+        await house.approve(waiting.id, actor="human:bob")
+    await house.approve(waiting.id, actor="human:alice")

@@ -183,7 +183,7 @@ def _would_answer(app: Starlette, scope: JsonObject) -> bool:
 
 def _pointer(place: Any) -> str:
     """What the caller calls things is in it, too: on a terminal or in a log it must not be more than text."""
-    path = "/" + "/".join(str(each).replace("~", "~0").replace("/", "~1") for each in place)
+    path = "/" + "/".join(str(each)[:100].replace("~", "~0").replace("/", "~1") for each in place)
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in path)
 
 

@@ -433,10 +433,23 @@ class Certificate:
     ari: Ari | None = None
     ari_forced_at: datetime | None = None
     ari_ask_at: datetime | None = None
+    changers: Mapping[str, int] = field(default_factory=dict)  # in which generation an actor last changed it
 
     @property
     def name(self) -> str:
         return self.wanted.name
+
+
+def changers_with(found: Certificate, actor: str, issued: int) -> dict[str, int]:
+    """Who changed it in a generation that was not issued yet, with one change more; `issued`: the newest that was."""
+    kept = {each: generation for each, generation in found.changers.items() if generation > issued}
+    return {**kept, actor: found.generation + 1}
+
+
+def changed_since(found: Certificate, generation: int) -> set[str]:
+    """Everybody who changed it after that generation. The last one counts also where only they were written down."""
+    last = {found.changed_by} if found.generation > generation else set()
+    return last | {actor for actor, theirs in found.changers.items() if theirs > generation}
 
 
 def failed(failing: Failing | None, at: datetime, *, error: str, reason: str) -> Failing:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 from pydantic import BaseModel, Field, SecretStr
 
 from holdfast.operations import remotes
-from holdfast.operations.access import Action
+from holdfast.operations.access import Action, Principal
 from holdfast.operations.context import Context, Transaction
 from holdfast.operations.inputs import CLOSED, Input, Probed, Short
 from holdfast.operations.operation import Face, operation
@@ -56,9 +56,17 @@ class Switches(NamedTuple):
     resume: Declared
 
 
-def declare_get(family: RemoteFamily[R, V], text: str) -> Declared:
+def declare_get(
+    family: RemoteFamily[R, V], text: str, *, shown_to: Callable[[Tx, Principal, R], V | None] | None = None
+) -> Declared:
+    """`shown_to`: a row as this asker may see it; None if it is not there for them."""
+
     def get(tx: Tx, ctx: Context, asked: RemoteRef) -> V:
-        return family.shown(tx, family.remotes.found(tx, asked.name))
+        row = family.remotes.found(tx, asked.name)
+        shown = family.shown(tx, row) if shown_to is None else shown_to(tx, ctx.principal, row)
+        if shown is None:
+            raise family.remotes.missing(asked.name)
+        return shown
 
     declare = operation(
         f"{family.name}.get",

@@ -111,6 +111,19 @@ def approval_of(tx: Tx, issuance: str) -> Approval | None:
     return None if row is None else APPROVALS.read(row)
 
 
+def approved_generation(tx: Tx, certificate: str, *, before: int) -> int:
+    """The newest generation of a certificate, before this one, that a second person approved; 0: none."""
+    row = tx.row(
+        """SELECT MAX(issuances.generation) AS newest
+             FROM approvals JOIN issuances ON issuances.id = approvals.issuance
+            WHERE approvals.certificate = :certificate AND approvals.state = 'approved'
+              AND issuances.generation < :before""",
+        certificate=certificate,
+        before=before,
+    )
+    return 0 if row is None else row["newest"] or 0
+
+
 def approval_expiries(tx: Tx, issuances: Sequence[str]) -> dict[str, datetime]:
     """Until when those may be decided that are about these attempts, and are not yet."""
     if not issuances:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from holdfast.core.certificate import Ari, Certificate, CertificateSpec, CertificateState, Failing
 from holdfast.core.changed import changed
@@ -23,6 +23,7 @@ _FAILING: Final = {
 TABLE: Final = Table(
     Certificate,
     "certificates",
+    codecs={"changers": LABELS},
     parts={
         "wanted": Part(Table(CertificateSpec, codecs={"labels": LABELS})),
         "failing": Part(Table(Failing, columns=_FAILING), absent="last_failure_at"),
@@ -119,19 +120,27 @@ def any_guarded(tx: Tx) -> bool:
     return tx.row("SELECT id FROM certificates WHERE approval_required AND state <> 'archived' LIMIT 1") is not None
 
 
-def guarded_near(tx: Tx, identifiers: Sequence[Identifier], *, but: str) -> list[tuple[str, tuple[Identifier, ...]]]:
-    """Name and names of others that a second person must approve, and that share a domain with these."""
+class Guarded(NamedTuple):
+    """A certificate that a second person must approve."""
+
+    name: str
+    owner: str
+    identifiers: tuple[Identifier, ...]
+
+
+def guarded_near(tx: Tx, identifiers: Sequence[Identifier], *, but: str) -> list[Guarded]:
+    """Others that a second person must approve, and that share a domain with these."""
     ends = {each.value.partition(".")[2] or each.value for each in identifiers}
     likes = {f"end{number}": f'%{end}"%' for number, end in enumerate(sorted(ends))}
     rows = tx.rows(
-        f"""SELECT name, identifiers FROM certificates
+        f"""SELECT name, owner, identifiers FROM certificates
              WHERE approval_required AND state <> 'archived' AND id <> :but
                AND ({" OR ".join(f"identifiers LIKE :{each}" for each in likes)})
              ORDER BY id""",
         but=but,
         **likes,
     )
-    return [(row["name"], identifiers_of(row["identifiers"])) for row in rows]
+    return [Guarded(row["name"], row["owner"], identifiers_of(row["identifiers"])) for row in rows]
 
 
 # ── Scans: each costs what it finds ──

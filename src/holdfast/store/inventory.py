@@ -172,10 +172,20 @@ def _jobs(tx: Tx, kind: str, subjects: Sequence[str], which: str) -> dict[str, J
 
 
 def attempts(
-    tx: Tx, *, certificate: str | None = None, state: str | None = None, after: PagePosition | None = None, limit: int
+    tx: Tx,
+    seen: InventoryFilter | None,
+    *,
+    certificate: str | None = None,
+    state: str | None = None,
+    after: PagePosition | None = None,
+    limit: int,
 ) -> list[Issuance]:
-    """The newest first."""
+    """The newest first; only of certificates that are `seen` (None: all), so that no page ends at a hidden one."""
     clauses, values = _equal(certificate=certificate, state=state)
+    if seen is not None:
+        theirs, more = clauses_of(seen)
+        clauses.append(f"certificate IN (SELECT certificates.id FROM certificates WHERE {' AND '.join(theirs)})")
+        values |= more
     if after is not None:
         clauses.append("(started_at, id) < (:after_0, :after_1)")
         values |= {"after_0": after[0], "after_1": after[1]}

@@ -134,6 +134,11 @@ def ari_key(issuer: str) -> str:
     return f"ca/{issuer}/ari"
 
 
+def wide_keys(*places: str) -> frozenset[str]:
+    """The budgets that say nothing about any certificate: those of the whole CA."""
+    return frozenset(key(each) for each in places for key in (request_key, order_key, ari_key))
+
+
 def place_of(limits: CaLimits, issuer: str) -> str:
     """Under which name domains and sets are counted: one for all rows of such a CA. No row's own name has a dot."""
     return limits.counted_at or issuer

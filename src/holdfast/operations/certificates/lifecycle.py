@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 from holdfast.core import certificate as rules
 from holdfast.core import renewal
 from holdfast.core.certificate import Certificate as Row
-from holdfast.core.certificate import CertificateSpec, CertificateState
+from holdfast.core.certificate import CertificateSpec, CertificateState, changers_with
 from holdfast.core.certificate import Version as HeldVersion
 from holdfast.core.inventory import InventoryFilter, Sort
 from holdfast.core.issuance import Issuance
@@ -292,6 +292,7 @@ def create(tx: Tx, certificate_id: str, spec: CertificateSpec, ids: Ids | None, 
         version=1,
         fingerprint=spec.fingerprint(),
         changed_by=actor,
+        changers={actor: 1},
         created_at=now,
         next_action_at=None if paused else now,
         next_cause=None if paused else Reason.FIRST.value,
@@ -397,20 +398,22 @@ def _new_generation(tx: Tx, found: Row, spec: CertificateSpec, ids: Ids, actor: 
         issuance_attempts.cancel(
             tx, under_way, actor=actor, reason=Reason.INPUT_CHANGED, why="the specification was changed"
         )
+    issued = versions.get(tx, found.current_version)
     after = issuance_attempts.replan(
         tx,
         found,
         tx.now(),
+        current=issued,
         wanted=spec,
         generation=found.generation + 1,
         fingerprint=spec.fingerprint(),
         failing=None,
         changed_by=actor,
+        changers=changers_with(found, actor, 0 if issued is None else issued.generation),
     )
     if after.state is CertificateState.ACTIVE:
-        current = versions.get(tx, after.current_version)
-        cause = Reason.FIRST if current is None else Reason.INPUT_CHANGED
-        issuance_attempts.begin(tx, after, current, ids, cause=cause, urgent=False, requested_by=actor)
+        cause = Reason.FIRST if issued is None else Reason.INPUT_CHANGED
+        issuance_attempts.begin(tx, after, issued, ids, cause=cause, urgent=False, requested_by=actor)
     return got(tx, found.id)
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from holdfast.core.journal import Event as Happened
 from holdfast.errors import UserError
-from holdfast.operations.access import Action, Principal
+from holdfast.operations.access import Action, Owned, Principal
 from holdfast.operations.certificates import refs
 from holdfast.operations.certificates.refs import meant_by
 from holdfast.operations.context import Context, TextStream
@@ -21,7 +21,7 @@ from holdfast.operations.installation import tokens
 from holdfast.operations.installation.tokens import Unauthenticated
 from holdfast.operations.issuance.issuances import watching
 from holdfast.operations.operation import Face, operation
-from holdfast.operations.scopes import VISIBLE, demand_on_certificate
+from holdfast.operations.scopes import VISIBLE
 from holdfast.store import inventory, journal
 from holdfast.store.tx import Tx
 
@@ -108,18 +108,22 @@ def _page(tx: Tx, principal: Principal, *, after: int, subject: str | None, limi
     """
     tokens.check_still_good(tx, principal)
     about = None if subject is None else _subject(tx, principal, subject)
+    if about == _HIDDEN:
+        return [], after
     found = journal.events_after(tx, after, subject=about, limit=limit)
     seen = refs.visible(tx, principal, found, [each.subject for each in found])
     return seen, found[-1].id if found else after
 
 
+_HIDDEN: Final = ""  # no event is about it
+
+
 def _subject(tx: Tx, principal: Principal, ref: str) -> str:
-    """Certificates may be named as people name them; other subjects by their ids."""
+    """Certificates may be named as people name them; other subjects by their ids. A hidden one has no events."""
     found = meant_by(tx, ref)  # a stream asks this again and again: nothing more is looked up
     if len(found) != 1:
         return ref
-    demand_on_certificate(tx, principal, Action.SEE, ref)
-    return found[0].id
+    return found[0].id if refs.sees(principal, Owned.of(found[0])) else _HIDDEN
 
 
 @operation(

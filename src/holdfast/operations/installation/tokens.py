@@ -93,6 +93,7 @@ def create(tx: Tx, made: NewSecret, grant: Grant, *, by: Principal | str) -> Tok
     """No admin gives what that admin does not have: what a confined admin would make is refused."""
     grant.check()
     if isinstance(by, Principal):
+        check_still_good(tx, by)
         _within(grant, by)
     actor = by if isinstance(by, str) else by.actor
     row = _row(tx, made.id, made.token, grant, actor)
@@ -104,8 +105,11 @@ def create(tx: Tx, made: NewSecret, grant: Grant, *, by: Principal | str) -> Tok
         expires=None if row.expires_at is None else row.expires_at.isoformat(),
     )  # fmt: skip
     journal.event(tx, "token.created", row.id, user=row.name, role=row.role)
-    if access.revoke_first_token(tx):
+    used = access.revoke_first_token(tx)
+    if used:
         journal.audit(tx, "token_revoked", "first", actor=actor, why="another token was made")
+    elif isinstance(by, Principal) and by.role is Role.FIRST:
+        raise Unauthenticated  # another request used it, in a transaction beside this one
     return row
 
 

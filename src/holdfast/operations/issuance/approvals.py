@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from holdfast.core.access import Approval as Row
 from holdfast.core.access import ApprovalState
 from holdfast.core.backoff import FailureClass
-from holdfast.core.certificate import Certificate, Version
+from holdfast.core.certificate import Certificate, Version, changed_since
 from holdfast.core.issuance import Issuance, IssuanceState, move
 from holdfast.core.reasons import Reason
 from holdfast.errors import UserError
@@ -38,7 +38,7 @@ class NotYours(UserError):
     status, code = 403, "own-request"
 
     def __init__(self) -> None:
-        super().__init__("You asked for this yourself: another person must approve it.")
+        super().__init__("You asked for this, or for a part of it: another person must approve it.")
         self.hint = "Ask another person who may approve."
 
 
@@ -140,13 +140,16 @@ def get(tx: Tx, ctx: Context, asked: ApprovalRef) -> ApprovalView:
     example="holdfast approvals approve approval_01j9 --note 'as agreed'",
 )
 def approve(tx: Tx, ctx: Context, asked: ApprovalDecision) -> None:
-    """Approve an issuance, which then goes on. The requester, or who changed the certificate, may not approve it."""
+    """Approve an issuance, which then goes on.
+
+    The requester may not approve it, nor may anybody who changed the certificate since it was last approved.
+    """
     found, issuance = _open(tx, asked.approval)
     certificate = certificates.get(tx, found.certificate, lock=True)
     if certificate is None:
         raise NoSuchApproval(asked.approval)
     current = versions.get(tx, certificate.current_version)
-    if ctx.actor in _asked_by(found, certificate, current):
+    if ctx.actor in _asked_by(tx, found, certificate, current):
         raise NotYours
     in_time = tx.now() < found.expires_at
     if not in_time or not access.decide_approval(tx, found.id, ApprovalState.APPROVED, by=ctx.actor, note=asked.note):
@@ -157,10 +160,11 @@ def approve(tx: Tx, ctx: Context, asked: ApprovalDecision) -> None:
     _tell(tx, found, "approved", ctx.actor, asked.note)
 
 
-def _asked_by(approval: Row, certificate: Certificate, current: Version | None) -> set[str]:
-    """The requester, and the last actor who changed the specification since the last approval."""
-    new = current is None or current.generation < certificate.generation
-    return {approval.requested_by, *([certificate.changed_by] if new else [])}
+def _asked_by(tx: Tx, approval: Row, found: Certificate, current: Version | None) -> set[str]:
+    """The requester, and everybody who changed the specification since it was last issued or approved."""
+    issued = 0 if current is None else current.generation
+    approved = access.approved_generation(tx, found.id, before=found.generation)
+    return {approval.requested_by, *changed_since(found, max(issued, approved))}
 
 
 @operation(

@@ -496,8 +496,10 @@ def _strict(spec: CertificateSpec, rows: Mapping[str, IssuerRow]) -> str | None:
 
 def _guarded(snapshot: IssuerSnapshot, found: Certificate) -> str | None:
     """The same names in a certificate of another name are the same power: the rule follows the names."""
-    for other, theirs in snapshot.guarded_near(found.wanted.identifiers, but=found.id):
-        name = in_common_with(theirs)(found.wanted.identifiers)
+    for other in snapshot.guarded_near(found.wanted.identifiers, but=found.id):
+        name = in_common_with(other.identifiers)(found.wanted.identifiers)
         if name is not None:
-            return f"{name} overlaps with certificate {other}, which needs approval."
+            same = other.owner == found.wanted.owner
+            named = f"certificate {other.name}" if same else "a certificate of another owner"
+            return f"{name} overlaps with {named}, which needs approval."
     return None

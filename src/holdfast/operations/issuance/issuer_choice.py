@@ -16,6 +16,7 @@ from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.own_ca.acme import Identifier
 from holdfast.operations import kinds
 from holdfast.store import certificates, issuers
+from holdfast.store.certificates import Guarded
 from holdfast.store.tx import Tx
 from holdfast.store.work import budgets
 from holdfast.store.work.budgets import BudgetQueue
@@ -59,9 +60,7 @@ class IssuerSnapshot:
         budgets.define_all(self.tx, new)
         self._defined |= new
 
-    def guarded_near(
-        self, identifiers: Sequence[Identifier], *, but: str
-    ) -> Iterable[tuple[str, tuple[Identifier, ...]]]:
+    def guarded_near(self, identifiers: Sequence[Identifier], *, but: str) -> Iterable[Guarded]:
         """Others that a second person must approve, and that share a domain with these; mostly there are none."""
         if self._any_guarded is None:
             self._any_guarded = certificates.any_guarded(self.tx)

@@ -172,9 +172,15 @@ get: Final = declare_get(FAMILY, "Show one issuer, without its credentials.")
     scope=INSTALLATION,
 )
 def budget(tx: Tx, ctx: Context, asked: IssuerRef) -> list[BudgetLeft]:
-    """Show what an issuer's limits, as far as they are known, leave for now."""
-    now = tx.now()
-    return [_left(each, now) for each in left(tx, asked.name)]
+    """Show what an issuer's limits, as far as they are known, leave for now.
+
+    Budgets of single domains and sets of names are shown to askers who see all certificates.
+    """
+    now, held = tx.now(), left(tx, asked.name)
+    if ctx.principal.confined:
+        wide = ca_limits.wide_keys(asked.name, _place(tx, asked.name))
+        held = [each for each in held if each.key in wide]
+    return [_left(each, now) for each in held]
 
 
 def _left(held: Budget, now: datetime) -> BudgetLeft:
@@ -189,9 +195,12 @@ def _left(held: Budget, now: datetime) -> BudgetLeft:
 
 def left(tx: Tx, name: str) -> list[Budget]:
     """The budgets of one issuer, with those that it shares with other rows for the same CA."""
-    row = found(tx, name)
-    place = ca_limits.place_of(kinds.limits_of(row), name)
-    return [each for each in budgets.all_budgets(tx) if each.key.startswith((f"ca/{name}/", f"ca/{place}/"))]
+    prefixes = (f"ca/{name}/", f"ca/{_place(tx, name)}/")
+    return [each for each in budgets.all_budgets(tx) if each.key.startswith(prefixes)]
+
+
+def _place(tx: Tx, name: str) -> str:
+    return ca_limits.place_of(kinds.limits_of(found(tx, name)), name)
 
 
 # ── Adding and changing ──

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.core.notifications.notification import Notification
+from holdfast.core.notifications.notification import Notification, Routing
 from holdfast.errors import UserError
 from holdfast.operations.access import Action, Forbidden, Owned, Principal, Verdict, allow
 from holdfast.operations.certificates.refs import NoSuchCertificate, found_by
@@ -43,6 +43,18 @@ def on_notification(principal: Principal, action: Action, notification: str) -> 
 
 def visible(principal: Principal, found: list[Notification]) -> list[Notification]:
     return [each for each in found if allow(principal, Action.SEE_NOTIFICATIONS, owned(each)) is Verdict.ALLOWED]
+
+
+def tells(principal: Principal, routing: Routing) -> bool:
+    """Whether a channel may tell of a certificate that the principal sees."""
+    owned = not (principal.owners and routing.owners) or not set(principal.owners).isdisjoint(routing.owners)
+    return owned and all(principal.labels.get(name, value) == value for name, value in routing.labels.items())
+
+
+def is_channel_of(principal: Principal, routing: Routing) -> bool:
+    """Whether a channel tells of nothing but what the principal sees."""
+    owned = not principal.owners or (bool(routing.owners) and set(routing.owners) <= set(principal.owners))
+    return owned and principal.labels.items() <= routing.labels.items()
 
 
 def subject_of(tx: Tx, name: str) -> str:

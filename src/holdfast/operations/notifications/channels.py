@@ -17,7 +17,7 @@ from holdfast.core.notifications.channel import ChannelRow, ChannelState
 from holdfast.core.notifications.notification import OPENS_AFTER, RANK, Message, Missed, Routing, Severity
 from holdfast.errors import Refused, UserError
 from holdfast.operations import kinds, remotes
-from holdfast.operations.access import Action
+from holdfast.operations.access import Action, Principal
 from holdfast.operations.context import Context, Transaction
 from holdfast.operations.inputs import (
     CLOSED,
@@ -31,7 +31,7 @@ from holdfast.operations.inputs import (
     RemoteName,
     Short,
 )
-from holdfast.operations.notifications import routing, undelivered
+from holdfast.operations.notifications import access, routing, undelivered
 from holdfast.operations.notifications.notifications import SeverityName
 from holdfast.operations.operation import operation
 from holdfast.operations.remote_operations import (
@@ -155,6 +155,19 @@ class ChannelView(RemoteView):
     down_since: datetime | None
 
 
+def _shown_to(tx: Tx, who: Principal, row: ChannelRow) -> ChannelView | None:
+    """None if it tells a confined asker nothing. Where it leads to is shown if it tells of the asker's own only."""
+    if not access.tells(who, row.routing):
+        return None
+    whole = _shown(tx, row)
+    if access.is_channel_of(who, row.routing):
+        return whole
+    owners = [each for each in whole.owners if each in who.owners]
+    labels = {name: each for name, each in whole.labels.items() if name in who.labels}
+    unsaid: dict[str, Any] = {"settings": {}, "credentials": [], "breaker_error": None, "fallback": None}
+    return whole.model_copy(update={**unsaid, "owners": owners, "labels": labels})
+
+
 def _shown(tx: Tx, row: ChannelRow) -> ChannelView:
     return ChannelView(
         **dict(remotes.view_of(row, tx.now())),
@@ -222,11 +235,12 @@ FAMILY: Final = RemoteFamily(
     scope=INSTALLATION,
 )
 def list_channels(tx: Tx, ctx: Context, asked: Nothing) -> list[ChannelView]:
-    """List the channels."""
-    return [_shown(tx, row) for row in channels.all_channels(tx)]
+    """List the channels. A confined asker sees those that tell of certificates that the asker may see."""
+    seen = (_shown_to(tx, ctx.principal, row) for row in channels.all_channels(tx))
+    return [each for each in seen if each is not None]
 
 
-get: Final = declare_get(FAMILY, "Show one channel, without its credentials.")
+get: Final = declare_get(FAMILY, "Show one channel, without its credentials.", shown_to=_shown_to)
 
 
 # ── Adding and changing ──
