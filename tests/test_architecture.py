@@ -38,16 +38,17 @@ MAY_IMPORT: Final = {
     "issuers": "core kind_settings pki ports secret",
     "notifiers": "core kind_settings ports secret",
     "solvers": "core issuers kind_settings listening pki plugins ports secret validators",
+    "endpoints": "core pki ports validators",
     "store": "core keyring ports secret",
     "operations": "config core keyring pki plugins ports secret store telemetry",
-    "engine": "core issuers kind_settings notifiers operations pki plugins ports secret solvers store telemetry "
-    "validators",
+    "engine": "core endpoints issuers kind_settings notifiers operations pki plugins ports secret solvers store "
+    "telemetry validators",
     "acme": "core operations pki ports secret telemetry",
     "api": "core operations pki secret telemetry",
     "web": "core listening operations secret telemetry",
     "mcp": "core",
     "compose_ca": "acme config core engine listening network operations pki ports store telemetry validators web",
-    "compose_certificates": "compose_ca config core engine listening network operations ports secret "
+    "compose_certificates": "compose_ca config core endpoints engine listening network operations ports secret "
     "solvers store telemetry world",
     "from_settings": "config listening operations ports store telemetry",
     "app": "api compose_ca compose_certificates config core engine from_settings listening operations plugins ports "

@@ -15,6 +15,7 @@ from typing import Any, Final
 from holdfast.compose_ca import CaServer, system_resolvers
 from holdfast.config import Settings
 from holdfast.core.own_ca.acme import Identifier
+from holdfast.endpoints import probe
 from holdfast.engine.issuance import accounts, challenges, issuer_factory
 from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.engine.issuance.challenges import SolverRule
@@ -73,6 +74,13 @@ class CertificateKeeper:
         transport = TracedTransport(HttpTransport(points), telemetry.traces)
         own_cas = OwnCas(ca.acme_context)
         self._upstream = Upstream(context=self.certificate_context, own_cas=own_cas, transport=transport, clock=clock)
+        self.probe = probe.make(
+            SystemNet(),
+            random,
+            resolvers=self._settings.endpoints.resolvers or system_resolvers(secret_store.files),
+            networks=self._settings.endpoints.networks,
+            each=self._settings.endpoints.timeout.total_seconds(),
+        )
         self.senders = Senders(secret_store=secret_store, transport=transport, clock=clock)
         self._services = IssuanceServices(
             certificate_context=self.certificate_context,

@@ -229,6 +229,26 @@ class Keeping:
         return _host_and_port(self.tls_alpn_listen) if self.tls_alpn_listen else None
 
 
+_NEAR: Final = [
+    "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7", "127.0.0.0/8", "::1/128",
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSettings:
+    """How served certificates are looked at."""
+
+    check_interval: timedelta = setting("10m", "How often each endpoint is checked.", INTERVAL)
+    timeout: timedelta = setting("10s", "How long one handshake with an endpoint may take.", duration("1s", "60s"))
+    networks: tuple[str, ...] = setting(
+        _NEAR, "Private networks whose endpoints may be checked; metadata addresses of clouds never are.", NETWORKS
+    )
+    resolvers: tuple[str, ...] = setting(
+        [], "DNS resolvers to find endpoints with; empty: those of /etc/resolv.conf.",
+        RESOLVERS,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationSettings:
     retry_interval: timedelta = setting(
@@ -292,6 +312,7 @@ class Settings:
     sectigo: PolledCas = field(default_factory=PolledCas)
     entrust: PolledCas = field(default_factory=PolledCas)
     globalsign: PolledCas = field(default_factory=PolledCas)
+    endpoints: EndpointSettings = field(default_factory=EndpointSettings)
     notification: NotificationSettings = field(default_factory=NotificationSettings)
     audit: Audit = field(default_factory=Audit)
     log: LogSettings = field(default_factory=LogSettings)

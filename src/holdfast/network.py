@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
 from types import TracebackType
 from typing import Final, TypeVar
 
@@ -13,14 +16,13 @@ from holdfast.ports import NetProblem, Stream, Tls
 
 _PIECE: Final = 16 * 1024
 _LARGEST_DATAGRAM: Final = 65535
+# Of the kinds of key, TLS 1.3 lets this library choose none: its signature algorithms cannot be set.
+_CIPHERS: Final = {"rsa": "ECDHE+aRSA:DHE+aRSA:kRSA", "ecdsa": "ECDHE+aECDSA"}
 T = TypeVar("T")
 
 
 class SystemNet:
     """No proxies, no name resolution, no pool: one connection to one address for each call."""
-
-    def __init__(self) -> None:
-        self._contexts: dict[tuple[str, ...], ssl.SSLContext] = {}  # by ALPN, of which there are two in all
 
     async def connect(self, address: str, port: int, *, tls: Tls | None = None, deadline_for: float) -> Stream:
         with _told_apart(_shown(address, port)):
@@ -28,25 +30,10 @@ class SystemNet:
             try:
                 async with asyncio.timeout(deadline_for):
                     await line.reach()
-                    return line if tls is None else await self._secured(line, tls)
+                    return line if tls is None else await _secured(line, tls)
             except BaseException:
                 line.close()
                 raise
-
-    async def _secured(self, line: _Line, tls: Tls) -> Stream:
-        secured = _Secured(line, self._context(tls.alpn), tls.server_name)
-        await secured.shake_hands()
-        return secured
-
-    def _context(self, alpn: tuple[str, ...]) -> ssl.SSLContext:
-        if alpn not in self._contexts:
-            context = self._contexts[alpn] = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            if alpn:
-                context.set_alpn_protocols(alpn)
-        return self._contexts[alpn]
 
     async def ask(
         self, server: str, port: int, query: bytes, *, tcp: bool, deadline_for: float, fits: Callable[[bytes], bool]
@@ -59,6 +46,33 @@ class SystemNet:
                     return await (_ask_by_tcp if tcp else _ask_by_udp)(line, query, fits)
             finally:
                 line.close()
+
+
+async def _secured(line: _Line, tls: Tls) -> Stream:
+    secured = _Secured(line, _context(replace(tls, server_name=None)), tls.server_name)
+    await secured.shake_hands()
+    return secured
+
+
+@cache
+def _context(tls: Tls) -> ssl.SSLContext:
+    """Of each there are few: ALPN is one of two, and names are not among the keys."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    level = ""
+    if tls.any_version:
+        level = ":@SECLEVEL=0"  # otherwise OpenSSL does not speak TLS 1.0, nor accepts small keys
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+            context.minimum_version = ssl.TLSVersion.TLSv1
+    if tls.key:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    if tls.key or level:
+        context.set_ciphers(_CIPHERS.get(tls.key or "", "DEFAULT") + level)
+    if tls.alpn:
+        context.set_alpn_protocols(tls.alpn)
+    return context
 
 
 async def _ask_by_udp(line: _Line, query: bytes, fits: Callable[[bytes], bool]) -> bytes:
@@ -82,6 +96,8 @@ class _Line:
     """A socket that is connected, of either kind: the kernel drops what others send to it."""
 
     certificate: bytes | None = None
+    chain: tuple[bytes, ...] = ()
+    version: str = ""
     alpn: str | None = None
 
     def __init__(self, address: str, port: int, kind: socket.SocketKind) -> None:
@@ -113,6 +129,11 @@ class _Line:
         with _told_apart(self.peer):
             await self._loop.sock_sendall(self._socket, data)
 
+    async def upgrade(self, tls: Tls, *, deadline_for: float) -> Stream:
+        with _told_apart(self.peer):
+            async with asyncio.timeout(deadline_for):
+                return await _secured(self, tls)
+
     def close(self) -> None:
         self._socket.close()
 
@@ -123,6 +144,7 @@ class _Secured:
     def __init__(self, line: _Line, context: ssl.SSLContext, server_name: str | None) -> None:
         self._line = line
         self._from_peer, self._to_peer = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._flights = 0  # that were sent; each may be many records
         self._tls = context.wrap_bio(self._from_peer, self._to_peer, server_hostname=server_name)
 
     @property
@@ -130,11 +152,43 @@ class _Secured:
         return self._tls.getpeercert(binary_form=True)
 
     @property
+    def chain(self) -> tuple[bytes, ...]:
+        """Public from Python 3.13 on; 3.11 and 3.12 have the same method one level below, and will not change any more.
+
+        It answers after a failed handshake as well, which `certificate` does not.
+        """
+        below, der = self._tls._sslobj, ssl._ssl.ENCODING_DER  # type: ignore[attr-defined]
+        return tuple(each.public_bytes(der) for each in below.get_unverified_chain() or ())
+
+    @property
+    def version(self) -> str:
+        return self._tls.version() or ""
+
+    @property
     def alpn(self) -> str | None:
         return self._tls.selected_alpn_protocol()
 
     async def shake_hands(self) -> None:
-        await self._step(self._tls.do_handshake)
+        with _told_apart(self._line.peer):
+            try:
+                await self._step(self._tls.do_handshake)
+            except (OSError, NetProblem) as error:
+                if not (self._proved and _hung_up(error)):
+                    raise
+                why = f"{self._line.peer} refused us after it showed its certificate"
+                raise NetProblem("tls", why, shown=self.chain) from None
+
+    @property
+    def _proved(self) -> bool:
+        """Up to TLS 1.2, we answer the first flight of a server only after its signature was found to fit its key.
+
+        With TLS 1.3 our handshake ends before a server can refuse us, and with RSA key exchange nothing is signed.
+        """
+        cipher = self._tls.cipher()
+        return self._flights > 1 and cipher is not None and cipher[0].startswith(("ECDHE", "DHE"))
+
+    async def upgrade(self, tls: Tls, *, deadline_for: float) -> Stream:
+        raise NetProblem("tls", f"{self._line.peer} speaks TLS already")
 
     async def read(self, limit: int) -> bytes:
         with _told_apart(self._line.peer):
@@ -156,6 +210,7 @@ class _Secured:
                 pass
             finally:
                 if self._to_peer.pending:
+                    self._flights += 1
                     await self._line.write(self._to_peer.read())
             piece = await self._line.read(_PIECE)
             if piece:
@@ -165,6 +220,13 @@ class _Secured:
 
     def close(self) -> None:
         self._line.close()
+
+
+def _hung_up(error: Exception) -> bool:
+    """The peer ended it, by an alert or without; not we, because something is wrong with its handshake."""
+    if isinstance(error, NetProblem):
+        return error.kind == "reset"
+    return isinstance(error, (ConnectionError, ssl.SSLEOFError)) or "ALERT" in (getattr(error, "reason", None) or "")
 
 
 def _shown(address: str, port: int) -> str:

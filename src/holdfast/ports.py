@@ -84,9 +84,10 @@ NetKind = Literal["refused", "reset", "timeout", "tls", "unreachable"]
 class NetProblem(Exception):
     """A connection, or an answer, that did not come about."""
 
-    def __init__(self, kind: NetKind, why: str) -> None:
+    def __init__(self, kind: NetKind, why: str, *, shown: tuple[bytes, ...] = ()) -> None:
         super().__init__(why)
         self.kind: Final = kind
+        self.shown: Final = shown  # what a peer showed that refused us afterwards, because it asks for our certificate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,8 @@ class Tls:
 
     server_name: str | None  # None sends no SNI, as for an address
     alpn: tuple[str, ...] = ()
+    key: Literal["rsa", "ecdsa"] | None = None  # ask for the certificate with this kind of key, by TLS 1.2
+    any_version: bool = False  # TLS 1.0 and 1.1 will do as well: to look at a server, not to talk to it
 
 
 class Stream(Protocol):
@@ -105,6 +108,14 @@ class Stream(Protocol):
         """What the peer showed in its handshake, as DER."""
 
     @property
+    def chain(self) -> tuple[bytes, ...]:
+        """All that it showed, that certificate first."""
+
+    @property
+    def version(self) -> str:
+        """Of TLS, such as TLSv1.3; empty without it."""
+
+    @property
     def alpn(self) -> str | None:
         """The protocol that the peer chose, if it chose one."""
 
@@ -112,6 +123,9 @@ class Stream(Protocol):
         """Some bytes, as soon as there are any and at most so many; none at the end."""
 
     async def write(self, data: bytes) -> None: ...
+
+    async def upgrade(self, tls: Tls, *, deadline_for: float) -> Stream:
+        """TLS on this connection, from here on (STARTTLS). Who holds this stream holds the new one instead."""
 
     def close(self) -> None: ...
 

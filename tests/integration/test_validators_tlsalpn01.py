@@ -25,7 +25,8 @@ from tests.support.http_server import TcpServer
 from tests.support.ports import free_port
 from tests.support.reaper import PATIENCE
 
-from holdfast.network import SystemNet
+from holdfast import network
+from holdfast.ports import Tls
 from holdfast.validators.verdict import ChallengeToCheck, Invalid, Valid, ValidationResult
 
 pytestmark = pytest.mark.anyio
@@ -193,9 +194,8 @@ async def test_older_versions_of_tls_are_refused(names: DnsServer) -> None:
     async with WebServer(told(), tls=context) as server:
         verdict = await a_validator(names.address, tls_port=server.port).check(a_challenge("tls-alpn-01"))
     assert problem(verdict)[0] in {"tls", "connection"}  # asyncio's server hangs up without a word
-    assert (
-        SystemNet()._context(ACME).minimum_version == SystemNet()._context(()).minimum_version == ssl.TLSVersion.TLSv1_2
-    )
+    for alpn in (ACME, ()):
+        assert network._context(Tls(server_name=None, alpn=tuple(alpn))).minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

@@ -134,6 +134,10 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "scheduler.turns_interval": ('"1h"', "1h", timedelta(hours=1)),
     "scheduler.approval_interval": ('"1h"', "1h", timedelta(hours=1)),
     "keeping.approval_for": ('"90s"', "1.5m", timedelta(seconds=90)),
+    "endpoints.check_interval": ('"1h"', "1h", timedelta(hours=1)),
+    "endpoints.timeout": ('"5s"', "5s", timedelta(seconds=5)),
+    "endpoints.networks": ('["10.1.0.0/16"]', "10.1.0.0/16", ("10.1.0.0/16",)),
+    "endpoints.resolvers": ('["192.0.2.53"]', "192.0.2.53", ("192.0.2.53",)),
     "notification.retry_interval": ('"5m"', "5m", timedelta(minutes=5)),
     "notification.process_interval": ('"30s"', "30s", timedelta(seconds=30)),
     "notification.expiry_interval": ('"6h"', "6h", timedelta(hours=6)),
@@ -543,7 +547,7 @@ def test_a_value_that_a_variable_overrides_is_checked_all_the_same():
 
 SCHEDULED = ("retry", "reconcile", "timeout", "cleanup", "selfcheck", "renewal", "ari", "turns", "approval")
 INTERVALS = [f"scheduler.{each}_interval" for each in SCHEDULED]
-INTERVALS.append("engine.poll_interval")
+INTERVALS += ["engine.poll_interval", "endpoints.check_interval"]
 INTERVALS += [f"notification.{each}_interval" for each in ("retry", "process", "expiry")]
 
 

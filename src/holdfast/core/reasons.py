@@ -65,6 +65,16 @@ class Reason(StrEnum):
     APPROVAL_REJECTED = "APPROVAL_REJECTED"
     APPROVAL_TIMED_OUT = "APPROVAL_TIMED_OUT"
     CANCELLED = "CANCELLED"
+    # what an endpoint shows
+    ENDPOINT_OLD = "ENDPOINT_OLD"
+    ENDPOINT_LAGS = "ENDPOINT_LAGS"
+    ENDPOINT_DRIFT = "ENDPOINT_DRIFT"
+    ENDPOINT_MISSING_INTERMEDIATE = "ENDPOINT_MISSING_INTERMEDIATE"
+    ENDPOINT_EXPIRING = "ENDPOINT_EXPIRING"
+    ENDPOINT_WRONG_NAME = "ENDPOINT_WRONG_NAME"
+    ENDPOINT_TLS_FAILED = "ENDPOINT_TLS_FAILED"
+    ENDPOINT_UNREACHABLE = "ENDPOINT_UNREACHABLE"
+    ENDPOINT_PARTLY_UNREACHABLE = "ENDPOINT_PARTLY_UNREACHABLE"
     INTERNAL = "INTERNAL"
 
 
@@ -127,6 +137,15 @@ MEANINGS: Final = {
     Reason.APPROVAL_REJECTED: Meaning("The approver rejected this issuance.", "approver", alert=True),
     Reason.APPROVAL_TIMED_OUT: Meaning("The approval expired before an approver decided.", "approver", alert=True),
     Reason.CANCELLED: Meaning("A person cancelled this issuance.", "you"),
+    Reason.ENDPOINT_OLD: Meaning("The endpoint still shows an earlier version.", "holdfast"),
+    Reason.ENDPOINT_LAGS: Meaning("Some addresses or machines of the endpoint show an earlier version.", "holdfast"),
+    Reason.ENDPOINT_DRIFT: Meaning("The endpoint shows a certificate that is not expected there.", "you", alert=True),
+    Reason.ENDPOINT_MISSING_INTERMEDIATE: Meaning("The endpoint serves an incomplete chain.", "you", alert=True),
+    Reason.ENDPOINT_EXPIRING: Meaning("The certificate that the endpoint shows is about to expire.", "you", alert=True),
+    Reason.ENDPOINT_WRONG_NAME: Meaning("The endpoint shows a certificate for other names.", "you", alert=True),
+    Reason.ENDPOINT_TLS_FAILED: Meaning("No TLS handshake with the endpoint succeeds.", "you", alert=True),
+    Reason.ENDPOINT_UNREACHABLE: Meaning("No address of the endpoint could be reached.", "you", alert=True),
+    Reason.ENDPOINT_PARTLY_UNREACHABLE: Meaning("Some addresses of the endpoint could not be reached.", "you"),
     Reason.INTERNAL: Meaning("An internal error of Holdfast.", "operator", alert=True),
 }  # fmt: skip
 

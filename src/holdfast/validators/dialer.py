@@ -189,27 +189,33 @@ class DialedConnection:
     private: bool  # the address is one that only the operator's list allows
 
 
+class NotPermitted(Exception):
+    """An address that our rule forbids; the text says what kind of address it is."""
+
+
 class SafeDialer:
     """Dials for strangers. An address that was checked is the address that is dialled: no name is resolved twice."""
 
-    def __init__(self, net: Net, resolver: Resolver, addresses: Addresses, *, ports: frozenset[int], each: float):
+    def __init__(
+        self, net: Net, resolver: Resolver, addresses: Addresses, *, ports: frozenset[int] | None, each: float
+    ):
         self._net = net
         self._resolver = resolver
         self._addresses = addresses
-        self._ports = ports
+        self._ports = ports  # None: any, for those who name one themselves
         self._each = each  # seconds for one address, so that a dead IPv6 leaves time for IPv4
 
     async def connect(self, host: str, port: int, trace: Trace, *, tls: Tls | None = None) -> DialedConnection:
         """ChallengeFailed if there is no address that we may dial, or that answers."""
-        if port not in self._ports:
+        if self._ports is not None and port not in self._ports:
             raise ChallengeFailed("connection", f"Port {port} is not one that we connect to.")
-        found = await self._resolve(host)
+        found = await self.resolve(host)
         trace.resolved[host] = [str(address) for address in found]
         problem = NetProblem("unreachable", "there is no address")
         for address in _in_turn(self._permitted(host, found)):
             trace.address = str(address)
             try:
-                stream = await self._net.connect(str(address), port, tls=tls, deadline_for=self._each)
+                stream = await self.dial(address, port, tls=tls)
             except NetProblem as why:
                 problem = why
                 trace.tries.append(f"{address} port {port}: {why.kind}")
@@ -218,7 +224,13 @@ class SafeDialer:
                 return DialedConnection(stream, self._addresses.private(address))
         raise refused(host, problem)
 
-    async def _resolve(self, host: str) -> list[IPAddress]:
+    async def dial(self, address: IPAddress, port: int, *, tls: Tls | None = None) -> Stream:
+        """One address; NotPermitted or NetProblem if there is no connection to it."""
+        if reason := self._addresses.denied(address):
+            raise NotPermitted(reason)
+        return await self._net.connect(str(address), port, tls=tls, deadline_for=self._each)
+
+    async def resolve(self, host: str) -> list[IPAddress]:
         """An address is its own answer. There is one way to write it: what else looks like one is asked for in DNS.
 
         localhost is always this machine (RFC 6761 §6.3); dialled only if the operator lists it.
