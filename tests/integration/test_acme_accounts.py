@@ -471,3 +471,13 @@ async def test_a_long_list_comes_in_pages(front: Front, monkeypatch: pytest.Monk
 async def test_a_page_that_we_never_named_is_not_there(front: Front, query: str) -> None:
     client = await front.client()
     assert problem(await client.get(f"{client.kid}/orders{query}")) == (404, "malformed")
+
+
+async def test_the_account_belongs_to_the_owner_of_its_binding_key(front: Front) -> None:
+    client = await front.stranger()
+    kid = await eab_key(front, owner="team-a")
+    made = binding(kid, MAC, client.urls["newAccount"], client.signer.jwk)
+    assert (await client.register(externalAccountBinding=made)).status_code == 201
+    found = await front.office.db.read(lambda tx: account_rows.by_key(tx, front.office.ca.id, client.signer.thumbprint))
+    assert found is not None
+    assert found.owner == "team-a"

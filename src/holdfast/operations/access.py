@@ -42,6 +42,8 @@ class Action(StrEnum):
     CHANGE_CAS = "change our CAs"
     REVOKE_ISSUED = "revoke what our CAs issued"
     CHANGE_ACME_CLIENTS = "administer ACME clients"
+    SEE_POLICIES = "see policies"
+    CHANGE_POLICIES = "change policies"
 
 
 EXPORT_RIGHT: Final = "export"  # given to a token by name: no role has it by itself
@@ -49,7 +51,7 @@ RIGHTS: Final = frozenset({EXPORT_RIGHT})
 _LOOK: Final = frozenset(
     {
         Action.SEE, Action.SEE_ISSUERS, Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_SELF, Action.PLAN,
-        Action.SEE_NOTIFICATIONS, Action.SEE_CHANNELS, Action.SEE_CAS,
+        Action.SEE_NOTIFICATIONS, Action.SEE_CHANNELS, Action.SEE_CAS, Action.SEE_POLICIES,
     }
 )  # fmt: skip
 _OPERATE: Final = frozenset(

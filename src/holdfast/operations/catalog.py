@@ -1,6 +1,6 @@
 """Every module that declares operations: importing this one fills the registry."""
 
-from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, statistics
+from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, policies, statistics
 from holdfast.operations.installation import audit, cluster, events, jobs, tokens
 from holdfast.operations.issuance import approvals, issuances
 from holdfast.operations.issuers import account_keys
@@ -29,6 +29,7 @@ __all__ = [
     "manage_issuers",
     "named",
     "notifications",
+    "policies",
     "statistics",
     "tokens",
 ]

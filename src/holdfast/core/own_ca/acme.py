@@ -125,6 +125,7 @@ class Account:
     eab_kid: str | None = None
     eab: str | None = None  # the binding as the client sent it (§7.3.4): shown back in the account
     names: tuple[str, ...] = ()  # patterns that a trusting CA lets it have without a challenge
+    owner: str = ""  # whose it is, for policies: the owner of its EAB key
     agreed: bool = False  # to the terms of service
     created_at: datetime
 
@@ -237,6 +238,7 @@ class EabKey:
     ca: str
     secret_id: str
     names: tuple[str, ...] = ()  # patterns; what its account gets without a challenge from a CA that trusts
+    owner: str = ""  # whose its account will be, for policies
     note: str = ""
     account: str | None = None  # bound once, for good
     created_at: datetime

@@ -67,6 +67,7 @@ async def register(
         now = tx.now()
         rates = {f"account/{address}": acme_context.policy.accounts_per_address}
         within(acme_limits.take(tx, rates, now), "accounts from this address")
+        bound_by = None if eab_kid is None else accounts.get_eab_key(tx, eab_kid)
         account = Account(
             id=account_id,
             ca=ca,
@@ -76,7 +77,8 @@ async def register(
             contacts=contacts,
             eab_kid=eab_kid,
             eab=eab,
-            names=() if eab_kid is None else _names_of(tx, eab_kid),
+            names=() if bound_by is None else bound_by.names,
+            owner="" if bound_by is None else bound_by.owner,
             agreed=agreed,
             created_at=now,
         )
@@ -94,11 +96,6 @@ async def register(
         if found is None:
             raise
         return found, False
-
-
-def _names_of(tx: Tx, eab_kid: str) -> tuple[str, ...]:
-    key = accounts.get_eab_key(tx, eab_kid)
-    return () if key is None else key.names
 
 
 async def update(acme_context: AcmeContext, who: Requester, contacts: tuple[str, ...] | None) -> Account:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
+from holdfast.core import policy
 from holdfast.core.own_ca.acme import Identifier, Order, permits
 from holdfast.core.own_ca.ca import CaMode
 from holdfast.core.own_ca.problem import AcmeError, SubProblem
+from holdfast.core.policy import NameRequest
 from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import names as pki_names
+from holdfast.store import policies
 from holdfast.store.acme import authorizations
+from holdfast.store.acme.accounts import AccountStatus
 from holdfast.store.tx import Tx
 
 NOT_OURS = "This CA does not issue for it."
@@ -38,6 +43,33 @@ def check_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> None:
 def check_trust(patterns: Sequence[str], identifiers: Sequence[Identifier]) -> None:
     refused = [each for each in identifiers if not permits(patterns, each)]
     refuse(refused, "It is not among the names that this account may have.")
+
+
+def check_policies(
+    tx: Tx,
+    account: AccountStatus,
+    ca: Authority,
+    identifiers: Sequence[Identifier],
+    *,
+    actor: str,
+    lifetime: timedelta,
+    key_kind: str | None = None,
+) -> None:
+    """Refuse names that policies do not give the owner of this account. The client is not told for whom they are."""
+    if not account.policies:
+        return
+    asked = NameRequest(
+        identifiers=identifiers,
+        owner=account.owner,
+        actor=actor,
+        issuers=(ca.id,),
+        key_kind=key_kind,
+        lifetime=lifetime,
+    )
+    found = policy.violation(policies.everything(tx), asked)
+    if found is not None:
+        why = f"Policy {found.policy!r} of this installation does not let this account have it in this way."
+        refuse([each for each in identifiers if each.value == found.name], why)
 
 
 def refuse(refused: Sequence[Identifier], why: str) -> None:

@@ -92,6 +92,8 @@ async def place(
             return existing
         check_dates(ca, profile.name, new_order.not_before, new_order.not_after, now)
         check_pauses(tx, who.account, new_order.identifiers)
+        lifetime = timedelta(seconds=profile.lifetime_s) if new_order.not_after is None else new_order.not_after - now
+        names.check_policies(tx, standing, ca, new_order.identifiers, actor=f"acme:{who.account}", lifetime=lifetime)
         replaced = _replaced(tx, ca, who.account, new_order)
         full = acme_limits.take(tx, _rates(acme_context, who.account), now)
         failing = _failing(tx, acme_context, who.account, new_order.identifiers, now)
@@ -314,6 +316,9 @@ async def finalize(acme_context: AcmeContext, ca: Authority, who: Requester, ord
         _check_request(order, request)
         check_certificate_key(tx, request)
         intent = _intent(ca, order, request, serial, now)
+        kind, lifetime = keys.kind_of(request.public_key), intent.not_after - now
+        actor = f"acme:{who.account}"
+        names.check_policies(tx, standing, ca, order.identifiers, actor=actor, lifetime=lifetime, key_kind=kind or "")
         within(acme_limits.take(tx, _name_rates(acme_context, order), now), "certificates for the same name")
         return _start(tx, owe, order, intent, content, job, actor=f"acme:{who.account}")
 

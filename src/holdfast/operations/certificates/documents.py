@@ -346,7 +346,7 @@ async def _carried_out(ctx: Context, step: DocumentStep, *, may_lift: bool = Tru
 async def _create(ctx: Context, step: DocumentStep) -> None:
     """A certificate that is added paused orders nothing before a person resumes it."""
     new_id, ids = ctx.ids.new("certificate"), None if step.paused else ctx.issuance_ids()
-    await ctx.write(lambda tx: lifecycle.create(tx, new_id, _of(step), ids, actor=ctx.actor))
+    await ctx.write(lambda tx: lifecycle.create(tx, new_id, _of(step), ids, actor=ctx.actor, asker=ctx.principal))
 
 
 async def _set_state(ctx: Context, step: DocumentStep, event: str) -> None:
@@ -365,7 +365,14 @@ async def _change(ctx: Context, step: DocumentStep, *, may_lift: bool) -> None:
         ids = ctx.issuance_ids()
         await ctx.write(
             lambda tx: lifecycle.change_wanted(
-                tx, _id(step), changes, ids, actor=ctx.actor, expected_version=expect, may_lift_approval=may_lift
+                tx,
+                _id(step),
+                changes,
+                ids,
+                actor=ctx.actor,
+                asker=ctx.principal,
+                expected_version=expect,
+                may_lift_approval=may_lift,
             )
         )
     if was_paused and not step.paused:

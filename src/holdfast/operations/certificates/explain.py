@@ -11,6 +11,7 @@ from holdfast.core import renewal, status
 from holdfast.core.issuance import Issuance
 from holdfast.errors import UserError
 from holdfast.operations.access import Action
+from holdfast.operations.certificates.policies import violated_by
 from holdfast.operations.certificates.refs import found_by
 from holdfast.operations.certificates.views import CertificateRef, View, view_of
 from holdfast.operations.context import Context
@@ -65,7 +66,17 @@ def explain(tx: Tx, ctx: Context, asked: ExplanationRequest) -> ExplanationView:
 
     `at` asks about another time: one to come, or one gone by, as far as its facts are kept.
     """
-    return _shown(_explained(tx, view_of(tx, found_by(tx, asked.ref)), asked.at))
+    view = view_of(tx, found_by(tx, asked.ref))
+    return _shown(_with_policy(tx, view, _explained(tx, view, asked.at)))
+
+
+def _with_policy(tx: Tx, view: View, found: status.StatusExplanation) -> status.StatusExplanation:
+    """A violation stops nothing: it is told, so that its owner or an admin ends it."""
+    bad = violated_by(tx, view.certificate.wanted)
+    if bad is None:
+        return found
+    verdict = f"violates policy {bad.policy}, which was made later; it is renewed as before"
+    return replace(found, checks=(renewal.RenewalCheck(rule="policy", saw=bad.why, verdict=verdict), *found.checks))
 
 
 def _shown(found: status.StatusExplanation) -> ExplanationView:

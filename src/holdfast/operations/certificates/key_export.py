@@ -15,6 +15,7 @@ from holdfast.operations.access import Action
 from holdfast.operations.certificates.checks import SpecificationRefused
 from holdfast.operations.certificates.lifecycle import CertificateExists, NotNow
 from holdfast.operations.certificates.lifecycle import kept as decided
+from holdfast.operations.certificates.policies import demand_names
 from holdfast.operations.certificates.refs import found_by
 from holdfast.operations.certificates.views import CertificateRef
 from holdfast.operations.context import Context
@@ -171,6 +172,7 @@ async def adopted(
             current_version=version.id,
             ari_ask_at=now if spec.rule.ari else None,
         )
+        demand_names(tx, spec, asker=None, actor=actor)
         if not certificates.insert(tx, new):
             raise CertificateExists(spec.name)
         secrets.put(tx, sealed)

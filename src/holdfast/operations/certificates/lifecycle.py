@@ -20,9 +20,10 @@ from holdfast.core.reasons import Reason
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.core.work.job import Priority, Spec
 from holdfast.errors import UserError
-from holdfast.operations.access import Action, Owned
+from holdfast.operations.access import Action, Owned, Principal
 from holdfast.operations.certificates import refs
 from holdfast.operations.certificates.checks import SpecificationRefused, check
+from holdfast.operations.certificates.policies import demand_changed_names, demand_names
 from holdfast.operations.certificates.refs import found_by, got
 from holdfast.operations.certificates.views import (
     CertificateChange,
@@ -261,7 +262,7 @@ def list_events(tx: Tx, ctx: Context, asked: CertificateEvents) -> EventPage:
 def request(tx: Tx, ctx: Context, asked: NewCertificate) -> CertificateView:
     """Ask for a certificate, which is kept renewed from then on. Its first issuance begins at once."""
     spec = wanted_of(asked, ctx.principal, asked.issuers or _default_issuers(tx, ctx))
-    made = create(tx, ctx.ids.new("certificate"), spec, ctx.issuance_ids(), actor=ctx.actor)
+    made = create(tx, ctx.ids.new("certificate"), spec, ctx.issuance_ids(), actor=ctx.actor, asker=ctx.principal)
     return shown(view_of(tx, made))
 
 
@@ -280,9 +281,12 @@ def _default_issuers(tx: Tx, ctx: Context) -> Sequence[str]:
     return known
 
 
-def create(tx: Tx, certificate_id: str, spec: CertificateSpec, ids: Ids | None, *, actor: str) -> Row:
+def create(
+    tx: Tx, certificate_id: str, spec: CertificateSpec, ids: Ids | None, *, actor: str, asker: Principal | None = None
+) -> Row:
     """Add a certificate and begin its first issuance. Without `ids` it is added paused: nothing is ordered."""
     check(tx, spec)
+    demand_names(tx, spec, asker=asker, actor=actor)
     now, paused = tx.now(), ids is None
     new = Row(
         id=certificate_id,
@@ -351,6 +355,7 @@ def change(tx: Tx, ctx: Context, asked: CertificateChange) -> CertificateView:
         changes_of(asked),
         ctx.issuance_ids(),
         actor=ctx.actor,
+        asker=ctx.principal,
         expected_version=ctx.expected_version,
     )
     ctx.demand(Action.CHANGE, Owned.of(after))
@@ -364,6 +369,7 @@ def change_wanted(
     ids: Ids,
     *,
     actor: str,
+    asker: Principal | None = None,
     expected_version: int | None = None,
     may_lift_approval: bool = False,
 ) -> Row:
@@ -377,6 +383,7 @@ def change_wanted(
         raise NotNow(found.name, "archived", "Ask for it anew: archived certificates are kept as they were.")
     spec = replace(found.wanted, **changes)
     check(tx, spec)
+    demand_changed_names(tx, found.wanted, spec, asker=asker, actor=actor)
     if found.wanted.approval_required and not spec.approval_required and not may_lift_approval:
         raise SpecificationRefused("A change cannot lift the need for approval.", "Ask a person who may set policy.")
     if spec == found.wanted:

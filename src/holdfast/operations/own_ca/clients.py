@@ -21,7 +21,19 @@ from holdfast.core.revocation_reason import RevocationReason
 from holdfast.errors import UserError
 from holdfast.operations.access import Action
 from holdfast.operations.context import Context, Transaction
-from holdfast.operations.inputs import Input, NoteText, Option, Page, Paged, ReasonName, Short, cursor, paged, place
+from holdfast.operations.inputs import (
+    Input,
+    NoteText,
+    Option,
+    OwnerName,
+    Page,
+    Paged,
+    ReasonName,
+    Short,
+    cursor,
+    paged,
+    place,
+)
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.own_ca import manage as making
 from holdfast.operations.own_ca import revocation
@@ -67,6 +79,7 @@ class NewEabKey(Input):
         max_length=1000,
         description="Patterns of names that a CA of mode trust gives its account without a challenge.",
     )
+    owner: OwnerName = Field(default="", description="Whose its account will be: policies of this owner hold for it.")
     note: str = Field(default="", max_length=1000, description="Whom it is for.")
     lives_for_s: Annotated[int | None, Option(flag="--lifetime", read="duration")] = Field(
         default=None, ge=1, le=10**10, description="An account can be bound with it for so long."
@@ -87,6 +100,7 @@ class EabKeyView(BaseModel):
     state: Literal["free", "bound", "revoked"]
     account: str | None
     names: list[str]
+    owner: str
     note: str
     created_at: datetime
     expires_at: datetime | None
@@ -103,6 +117,7 @@ def _eab_key(row: EabKeyRow) -> EabKeyView:
         state="revoked" if row.revoked_at else "bound" if row.account else "free",
         account=row.account,
         names=list(row.names),
+        owner=row.owner,
         note=row.note,
         created_at=row.created_at,
         expires_at=row.expires_at,
@@ -142,12 +157,13 @@ async def create_eab_key(ctx: Context, asked: NewEabKey) -> Transaction[EabKeyCr
             ca=asked.ca,
             secret_id=sealed.id,
             names=tuple(pattern.lower() for pattern in asked.names),
+            owner=asked.owner,
             note=asked.note,
             created_at=tx.now(),
             expires_at=None if asked.lives_for_s is None else tx.now() + timedelta(seconds=asked.lives_for_s),
         )
         accounts.insert_eab_key(tx, row)
-        facts = {"ca": asked.ca, "names": list(row.names), "note": asked.note}
+        facts = {"ca": asked.ca, "names": list(row.names), "owner": asked.owner, "note": asked.note}
         journal.audit(tx, "eab_key_created", row.kid, actor=ctx.actor, after={"good": True, **facts}, **facts)
         shown = "" if ctx.dry_run else base64url.encode(mac.reveal())
         return EabKeyCreated(**dict(_eab_key(row)), mac=shown)

@@ -21,6 +21,8 @@ class AccountStatus:
     thumbprint: str
     names: tuple[str, ...]
     ca: str
+    owner: str
+    policies: bool  # whether there are any: without one, none is looked for
 
 
 def insert(tx: Tx, account: Account) -> bool:
@@ -52,11 +54,16 @@ def has_key(tx: Tx, thumbprint: str) -> bool:
 
 
 def standing(tx: Tx, account: str) -> AccountStatus | None:
-    row = tx.row("SELECT state, thumbprint, names, ca, now_us() AS now FROM acme_accounts WHERE id = :id", id=account)
+    row = tx.row(
+        """SELECT state, thumbprint, names, ca, owner, now_us() AS now, EXISTS (SELECT 1 FROM policies) AS policies
+             FROM acme_accounts WHERE id = :id""",
+        id=account,
+    )
     if row is None:
         return None
     tx.told_now(row["now"])
-    return AccountStatus(AccountState(row["state"]), row["thumbprint"], _names(row), row["ca"])
+    state, policies = AccountState(row["state"]), bool(row["policies"])
+    return AccountStatus(state, row["thumbprint"], _names(row), row["ca"], row["owner"], policies)
 
 
 def set_contacts(tx: Tx, account: str, contacts: tuple[str, ...]) -> None:
