@@ -48,6 +48,7 @@ COMMANDS: Final = {  # name: (module with its app; empty: derived alone, the lin
     "import": ("holdfast.cli.certificates.imports", "Adopt certificates from certbot, acme.sh, lego or PEM files."),
     "issuer": ("holdfast.cli.issuers", "Add, test and change issuers: where certificates come from."),
     "ca": ("holdfast.cli.own_ca.ca", "Create and change our own CAs; manage their ACME clients."),
+    "policy": ("", "Say who may have which names, and find what violates it."),
     "pki": ("holdfast.cli.own_ca.pki", "Make the root of a private CA offline, or read a certificate."),
     "challenge": ("holdfast.cli.installation.challenge", "Test from this machine what a CA would see of a name."),
     "simulate": (
@@ -101,6 +102,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {  # of the help page
     "Issuers and our own CAs": (
         "issuer",
         "ca",
+        "policy",
         "pki",
         "challenge",
         "simulate",
