@@ -834,7 +834,7 @@ def test_people_can_read_what_a_binding_order_waits_for() -> None:
 def test_a_passing_failure_is_counted_and_hurts_the_breaker_only_if_the_ca_is_to_blame() -> None:
     step = waits(facts(failures=1), later(Reason.CA_TLS_FAILED, "bad certificate"))
     assert step.changes == {"failures": 2, "reason": "CA_TLS_FAILED", "error": "bad certificate"}
-    assert step.also == (CountFailure("bad certificate"),)
+    assert step.also == (CountFailure("bad certificate", opens=True),)  # no waiting cures it
     assert waits(facts(), later(Reason.NONCES_REFUSED)).also == ()
 
 

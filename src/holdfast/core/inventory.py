@@ -20,6 +20,7 @@ class InventoryFilter:
     labels: Mapping[str, str] = field(default_factory=dict)
     issuer: str | None = None
     failing: bool = False
+    for_a_person: bool = False  # its issuance, or its next one, waits for something that a person must do
     expires_before: datetime | None = None
     whatever_state: bool = False  # archived ones, too
 

@@ -344,7 +344,7 @@ def _later(facts: Facts, why: RemoteUnavailable) -> IssuanceStep:
         return _wait(facts, why.after or POLL.first, Reason.UNDER_WAY)
     reason = reasons.of(why.reason)  # one that we do not know is ours, and says nothing about the CA
     failures, hurt = facts.issuance.failures + 1, reason in DOWN
-    also = (issuance_steps.CountFailure(why.why),) if hurt else ()
+    also = (issuance_steps.CountFailure(why.why, opens=reason in reasons.FOR_A_PERSON),) if hurt else ()
     enough = failures >= PASSING_TRIES or (hurt and _is_pressing(facts))
     if enough and not _worth_waiting_for(facts) and not _is_the_last(facts):
         if hurt and (moved := _elsewhere(facts, reason, why.why, wait=LATEST, also=also)):
@@ -397,7 +397,7 @@ def _limited(facts: Facts, why: RemoteUnavailable) -> IssuanceStep:
 def _shut(facts: Facts, until: datetime) -> IssuanceStep:
     """While a CA is down one claim probes it, and all others wait for what it finds."""
     shut = facts.issuer.breaker
-    reason, words = Reason.CA_DOWN, "is down"
+    reason, words = _why_down(facts), "is down"
     if shut.limited:
         reason, words = Reason.CA_RATE_LIMITED, "allows no more"
     elif shut.barred:
@@ -407,6 +407,12 @@ def _shut(facts: Facts, until: datetime) -> IssuanceStep:
     away = LATEST if shut.barred else max(wait, shut.lasted)
     moved = _elsewhere(facts, reason, error, wait=away)
     return moved or _wait(facts, wait, reason, reason=reason.value, error=error)
+
+
+def _why_down(facts: Facts) -> Reason:
+    """What this issuance was told itself, if it was: who must act is then known more exactly."""
+    known = reasons.of(facts.issuance.reason)
+    return known if known in DOWN else Reason.CA_DOWN
 
 
 def _elsewhere(

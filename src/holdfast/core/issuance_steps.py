@@ -290,6 +290,7 @@ class CountFailure:
     """One more failure for the breaker of the issuer."""
 
     error: str
+    opens: bool = False  # at once: a person must act, and is told
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,16 @@ MEANINGS: Final = {
 }  # fmt: skip
 
 
+# Reasons that pass while one waits, though somebody else must do something: DNS spreads, another person decides.
+_PASSING: Final = frozenset(
+    {Reason.DNS_TXT_NOT_VISIBLE, Reason.PROOF_NOT_VISIBLE, Reason.SOLVER_FAILED, Reason.CANCELLED}
+)
+# A person must act first: nothing happens by waiting.
+FOR_A_PERSON: Final = frozenset(
+    reason for reason, each in MEANINGS.items() if each.acts_next in ("you", "operator") and reason not in _PASSING
+)
+
+
 def of(code: str | None) -> Reason:
     """The code as a member; what a plugin invented is INTERNAL, with its own words beside it."""
     try:

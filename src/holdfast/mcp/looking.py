@@ -24,7 +24,9 @@ async def needs_attention(line: McpCaller) -> JsonObject:
     failing = await line.get("/certificates", failing=True, limit=500)
     soon = (line.now() + SOON).isoformat()
     ending = await line.get("/certificates", expires_before=soon, limit=500)
-    rows = {row["id"]: row for row in [*failing["items"], *ending["items"]] if needs_a_person(row)}
+    stuck = await line.get("/certificates", for_a_person=True, limit=500)
+    looked = [*failing["items"], *ending["items"], *stuck["items"]]
+    rows = {row["id"]: row for row in looked if needs_a_person(row)}
     found: JsonObject = {"certificates": sorted(map(brief, rows.values()), key=_pressing)}
     others = {
         "approvals": _items(await line.maybe("/approvals", limit=500)),

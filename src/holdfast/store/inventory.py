@@ -13,6 +13,7 @@ from holdfast.core.certificate import Certificate
 from holdfast.core.inventory import AuditFilter, InventoryFilter, Sort
 from holdfast.core.issuance import Issuance
 from holdfast.core.journal import AuditRow
+from holdfast.core.reasons import FOR_A_PERSON
 from holdfast.core.work.job import Job
 from holdfast.store import access, certificates, issuances
 from holdfast.store.tx import Tx, to_micros, value_list
@@ -121,6 +122,11 @@ def clauses_of(wanted: InventoryFilter) -> tuple[list[str], dict[str, object]]:
         values["issuer"] = json.dumps(wanted.issuer)
     if wanted.failing:
         clauses.append("certificates.last_failure_at IS NOT NULL")
+    if wanted.for_a_person:
+        text, codes = value_list([(each.value,) for each in sorted(FOR_A_PERSON)])
+        waiting = f"SELECT certificate FROM issuances WHERE state NOT IN {_OVER} AND reason IN ({text})"
+        clauses.append(f"(certificates.id IN ({waiting}) OR certificates.next_cause IN ({text}))")
+        values |= codes
     if wanted.expires_before is not None:
         clauses.append("certificates.ends_at < :expires_before")
         values["expires_before"] = wanted.expires_before

@@ -100,7 +100,7 @@ def _fleet(summary: Any, now: datetime) -> str:
         ("under way", f"{summary['under_way']}, {summary['awaiting_approval']} wait for approval"),
         ("failing", str(summary["failing"])),
         ("expired", str(summary["expired"])),
-        ("ending", ", ".join(f"{number} within {days} d" for days, number in ends.items())),
+        ("expiring", ", ".join(f"{number} within {days} d" for days, number in ends.items())),
         *_facts(summary),
     ]
     blocks = [shown.block(row, now) for row in summary["attention"]]
@@ -117,7 +117,8 @@ def _look_at_all(client: Client, now: datetime) -> dict[str, Any]:
     """Each source by its name; `not_shown`: those that this token may not see."""
     failing = client.pages("/certificates", failing=True, limit=500)
     ending = client.pages("/certificates", expires_before=(now + SOON).isoformat(), limit=500)
-    rows = {row["id"]: row for row in [*failing, *ending] if needs_a_person(row)}
+    stuck = client.pages("/certificates", for_a_person=True, limit=500)
+    rows = {row["id"]: row for row in [*failing, *ending, *stuck] if needs_a_person(row)}
     found = {
         "attention": list(rows.values()),
         "approvals": _items(client.maybe("/approvals", limit=500)),

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from holdfast.cli.durations import seconds
-from holdfast.cli.everywhere import DETACHED, IN_PROGRESS, chosen
+from holdfast.cli.everywhere import DETACHED, FAILED, IN_PROGRESS, chosen
 from holdfast.cli.terminal import Row, duration, instant, live, say, say_over
+from holdfast.core import reasons
 from holdfast.errors import UserError
 
 if TYPE_CHECKING:
@@ -71,7 +72,23 @@ def follow(
         again=f"holdfast wait {ref}",
         later=f"holdfast status {ref}",
     )
-    return watch(client, watched, verdict, timeout=timeout, clock=clock, known=known)
+    return watch(
+        client, watched, lambda found: _first(verdict(found), stuck(found)), timeout=timeout, clock=clock, known=known
+    )
+
+
+def _first(*codes: int | None) -> int | None:
+    return next((code for code in codes if code is not None), None)
+
+
+def stuck(found: Row) -> int | None:
+    """1 if a person must act first: waiting longer changes nothing."""
+    status = found["status"]
+    if reasons.of(status["reason_code"]) not in reasons.FOR_A_PERSON:
+        return None
+    who = "You must act" if status["acts_next"] == "you" else "An operator of Holdfast must act"
+    say(f"{who} first: {status['last_error'] or status['reason']} Holdfast goes on trying.")
+    return FAILED
 
 
 def watch(

@@ -174,7 +174,7 @@ def _effect(tx: Tx, facts: Facts, effect: Effect) -> None:
         case HoldBudget():
             hold_budget(tx, issuer, effect.key, effect.until, effect.error)
         case CountFailure():
-            issuer_failed(tx, issuer, effect.error)
+            issuer_failed(tx, issuer, effect.error, opens=effect.opens)
         case BarAccount():
             if account_barred(tx, issuer, effect.error):
                 told = {"why": effect.reason.value, "error": effect.error, "issuer": issuer}
@@ -216,11 +216,13 @@ def admit_to_issuer(tx: Tx, issuer: str, issuance: str) -> datetime | None:
     return until
 
 
-def issuer_failed(tx: Tx, issuer: str, error: str) -> None:
+def issuer_failed(tx: Tx, issuer: str, error: str, *, opens: bool = False) -> None:
     row = issuers.get(tx, issuer, lock=True)
     if row is None:
         return
     now, before = tx.now(), row.breaker
+    if opens:
+        before = replace(before, failures=max(before.failures, breaker.OPENS_AFTER - 1))
     after = breaker.failed(before, now, issuances.storable(error))
     issuers.save_breaker(tx, row.name, after)
     if after.open_at(now) and before.until is None:

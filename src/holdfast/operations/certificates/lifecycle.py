@@ -107,6 +107,7 @@ class CertificateQuery(Paged):
     label: list[str] = Field(default=[], max_length=16, description="name=value; may be repeated.")
     issuer: str | None = Field(default=None, max_length=100, description="Only certificates that name this issuer.")
     failing: bool = Field(default=False, description="Only certificates whose last issuance failed.")
+    for_a_person: bool = Field(default=False, description="Only certificates that wait for a person to act.")
     expires_before: Instant | None = None
     sort: Sort | None = Field(
         default=None, description="By name; by expiry, if expires_before is given and this is left out."
@@ -131,6 +132,7 @@ def list_certificates(tx: Tx, ctx: Context, asked: CertificateQuery) -> Page[Cer
         labels=dict(label_pair(each) for each in asked.label),
         issuer=asked.issuer,
         failing=asked.failing,
+        for_a_person=asked.for_a_person,
         expires_before=asked.expires_before,
     )
     sort: Sort = asked.sort or ("name" if asked.expires_before is None else "expires")
