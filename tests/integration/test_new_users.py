@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tests.support.commands import holdfast
 from tests.support.processes import Served, environment
-from tests.support.reaper import until
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 def test_an_error_that_no_waiting_cures_is_told_at_once_everywhere(site: Site) -> None:
     site.ok("issuer", "add", "acme", "untrusted", "--directory", site.directory)
-    waited = site.type("issue", "x.internal", "--ca", "untrusted", "--wait", "--timeout", "5m")
+    waited = site.type("issue", "x.internal", "--issuer", "untrusted", "--wait", "--timeout", "5m")
     assert waited.returncode == 1
     assert "An operator of Holdfast must act first: " in waited.stderr
     assert "CA_TLS_FAILED" in waited.stdout
@@ -64,3 +63,34 @@ def test_an_error_that_no_waiting_cures_is_told_at_once_everywhere(site: Site) -
     assert "issuer.down" in alerts
     site.ok("archive", "x.internal", "--yes")
     site.ok("issuer", "rm", "untrusted", "--yes")
+
+
+# ── What is impossible is refused at the prompt ──
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--lifetime", "1000d"), "Profile 'default' issues for at most 398 days."),
+        (("--profile", "nonsense"), "CA default has no profile 'nonsense'."),
+        (("--key", "ed25519"), "does not allow this kind of key"),
+    ],
+)
+def test_what_our_own_ca_would_refuse_is_refused_at_the_prompt(
+    site: Site, words: tuple[str, ...], problem: str
+) -> None:
+    refused = site.type("issue", "impossible.internal", *words)
+    assert refused.returncode == 1
+    assert problem in refused.stderr
+    assert "impossible.internal" not in site.ok("ls")
+
+
+def test_a_name_outside_the_constraints_of_our_ca_is_refused_at_the_prompt(site: Site) -> None:
+    site.ok("ca", "create", "narrow", "--permit", "*.corp.example")
+    site.ok("issuer", "add", "local", "narrow")
+    refused = site.type("issue", "pay.elsewhere.example", "--issuer", "narrow")
+    assert "CA narrow does not issue for pay.elsewhere.example." in refused.stderr
+    site.ok("issue", "pay.corp.example", "--issuer", "narrow", "--wait")
+    changed = site.type("change", "pay.corp.example", "--add-name", "pay.elsewhere.example")
+    assert changed.returncode == 1
+    site.ok("change", "pay.corp.example", "--owner", "payments")

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from holdfast.core.durations import in_words
 from holdfast.core.key_kind import KeyKind
 from holdfast.pki import csr, keys
 from holdfast.pki.keys import PublicKey
@@ -159,7 +160,7 @@ def plan(
     `asked_at` is when those dates were asked for, if that was before now.
     """
     key = request.public_key
-    _check_key(profile, key)
+    check_key_kind(profile, _nearest_kind(key))
     if request.must_staple and not profile.must_staple:
         raise CsrRefused("csr-must-staple", "Must-staple certificates are not issued here (RFC 7633).")
     begins, ends = validity(profile, issuer, now, not_before, not_after, asked_at=asked_at)
@@ -186,8 +187,7 @@ def plan(
     )
 
 
-def _check_key(profile: Profile, key: PublicKey) -> None:
-    kind = _nearest_kind(key)
+def check_key_kind(profile: Profile, kind: KeyKind | None) -> None:
     if kind not in profile.key_kinds:
         allowed = ", ".join(sorted(profile.key_kinds))
         raise CsrRefused("csr-key-kind", f"Profile {profile.name!r} does not allow this kind of key, only: {allowed}.")
@@ -230,7 +230,9 @@ def validity(
     if ends > issuer_ends:
         raise CsrRefused("csr-outlives-issuer", f"The CA itself expires at {issuer_ends:%F %T}Z.")
     if ends - begins + SECOND > profile.max_lifetime:
-        raise CsrRefused("csr-too-long", f"Profile {profile.name!r} issues for at most {profile.max_lifetime}.")
+        raise CsrRefused(
+            "csr-too-long", f"Profile {profile.name!r} issues for at most {in_words(profile.max_lifetime)}."
+        )
     return begins, ends
 
 

@@ -7,11 +7,12 @@ from datetime import timedelta
 
 from holdfast.core import policy
 from holdfast.core.own_ca.acme import Identifier, Order, permits
-from holdfast.core.own_ca.ca import CaMode
+from holdfast.core.own_ca.ca import CaMode, CaOptions
 from holdfast.core.own_ca.problem import AcmeError, SubProblem
 from holdfast.core.policy import NameRequest
 from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import names as pki_names
+from holdfast.pki.signing import SigningCertificate
 from holdfast.store import policies
 from holdfast.store.acme import authorizations
 from holdfast.store.acme.accounts import AccountStatus
@@ -25,11 +26,11 @@ def split(identifiers: Sequence[Identifier]) -> tuple[list[str], list[str]]:
     return [e.value for e in identifiers if e.type == "dns"], [e.value for e in identifiers if e.type == "ip"]
 
 
-def not_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> list[Identifier]:
-    """Those outside the patterns of its operator, or outside what its certificate is confined to."""
-    patterns = ca.options.permitted
+def not_allowed(options: CaOptions, issuer: SigningCertificate, identifiers: Sequence[Identifier]) -> list[Identifier]:
+    """Those outside the patterns of the CA's operator, or outside what its certificate is confined to."""
+    patterns = options.permitted
     refused = [each for each in identifiers if patterns and not permits(patterns, each)]
-    confined = [each for each in identifiers if pki_names.outside(ca.issuer.constraints, *split([each]))]
+    confined = [each for each in identifiers if pki_names.outside(issuer.constraints, *split([each]))]
     return refused + [each for each in confined if each not in refused]
 
 
@@ -37,7 +38,7 @@ def check_allowed(ca: Authority, identifiers: Sequence[Identifier]) -> None:
     """Refuse names that this CA does not issue for, however they are proved."""
     if ca.closed:
         raise AcmeError.unauthorized("This CA is closed: it takes no new orders.")
-    refuse(not_allowed(ca, identifiers), NOT_OURS)
+    refuse(not_allowed(ca.options, ca.issuer, identifiers), NOT_OURS)
 
 
 def check_trust(patterns: Sequence[str], identifiers: Sequence[Identifier]) -> None:
@@ -81,7 +82,7 @@ def refuse(refused: Sequence[Identifier], why: str) -> None:
 
 def check_still(tx: Tx, ca: Authority, bound_to: Sequence[str], order: Order) -> None:
     """At the last step once more: an operator who narrows what a CA may do means the orders of before, too."""
-    refuse(not_allowed(ca, order.identifiers), NOT_OURS)
+    refuse(not_allowed(ca.options, ca.issuer, order.identifiers), NOT_OURS)
     if ca.options.mode is CaMode.TRUST:
         check_trust(bound_to, order.identifiers)
     elif authorizations.any_trusted(tx, order.authzs):

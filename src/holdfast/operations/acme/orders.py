@@ -233,7 +233,7 @@ def _authz(ca: Authority, account: str, identifier: Identifier, ids: _Ids, until
 def _check_names(ca: Authority, identifiers: Sequence[Identifier]) -> None:
     if ca.closed:
         raise AcmeError.unauthorized("This CA is closed: it takes no new orders.")
-    refused = names.not_allowed(ca, identifiers)
+    refused = names.not_allowed(ca.options, ca.issuer, identifiers)
     unprovable = [
         each
         for each in identifiers

@@ -11,6 +11,7 @@ from holdfast.core.key_kind import KeyKind
 from holdfast.core.own_ca.acme import Identifier
 from holdfast.errors import UserError
 from holdfast.operations import kinds
+from holdfast.operations.certificates.own_ca_checks import check_own_ca
 from holdfast.pki import names
 from holdfast.store import issuers
 from holdfast.store.tx import Tx
@@ -73,6 +74,13 @@ def check(tx: Tx, spec: CertificateSpec) -> None:
                 f"The issuer {name} is named twice.", "Name each issuer once, the first choice first."
             )
     few_enough(spec, [known[name] for name in spec.issuers])
+
+
+def check_own_cas(tx: Tx, spec: CertificateSpec) -> None:
+    """Raise if one of the issuers is a CA of ours that would refuse it."""
+    for row in issuers.all_issuers(tx):
+        if row.name in spec.issuers:
+            check_own_ca(tx, spec, row)
 
 
 def few_enough(spec: CertificateSpec, rows: Iterable[IssuerRow]) -> None:

@@ -22,7 +22,7 @@ from holdfast.core.work.job import Priority, Spec
 from holdfast.errors import UserError
 from holdfast.operations.access import Action, Owned, Principal
 from holdfast.operations.certificates import refs
-from holdfast.operations.certificates.checks import SpecificationRefused, check
+from holdfast.operations.certificates.checks import SpecificationRefused, check, check_own_cas
 from holdfast.operations.certificates.policies import demand_changed_names, demand_names
 from holdfast.operations.certificates.refs import found_by, got
 from holdfast.operations.certificates.views import (
@@ -289,6 +289,7 @@ def create(
     """Add a certificate and begin its first issuance. Without `ids` it is added paused: nothing is ordered."""
     check(tx, spec)
     demand_names(tx, spec, asker=asker, actor=actor)
+    check_own_cas(tx, spec)
     now, paused = tx.now(), ids is None
     new = Row(
         id=certificate_id,
@@ -390,6 +391,8 @@ def change_wanted(
         raise SpecificationRefused("A change cannot lift the need for approval.", "Ask a person who may set policy.")
     if spec == found.wanted:
         return found
+    if spec.fingerprint() != found.fingerprint:
+        check_own_cas(tx, spec)
     other = certificates.by_name(tx, spec.name)
     if other is not None and other.id != found.id:
         raise CertificateExists(spec.name)

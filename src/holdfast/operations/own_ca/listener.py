@@ -149,7 +149,9 @@ class Listener:
         others = [each for each in self._acme_context.authorities.all() if not each.closed]
         candidates = [*([preferred] if preferred else []), *others]
         living = (each for each in candidates if not each.ended(now))
-        return next((each for each in living if not names.not_allowed(each, self._identifiers)), None)
+        return next(
+            (each for each in living if not names.not_allowed(each.options, each.issuer, self._identifiers)), None
+        )
 
     async def _use(self, recent: Sequence[ListenerCertificate], now: datetime) -> None:
         for each in recent:
