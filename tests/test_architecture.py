@@ -305,7 +305,10 @@ DOORS: Final = {
     "cli/terminal.py": Door("os shutil", "Whether colours are wanted, and how wide a line is, the terminal says."),
     "cli/opening.py": Door(".exists", "A command must not make a new database by mistake."),
     "cli/own_ca/pki.py": Door("os", "Passphrases come from the environment."),
-    "pki/in_thread.py": Door("asyncio.to_thread", "Arithmetic that would hold the loop up, such as making an RSA key."),
+    "pki/in_thread.py": Door(
+        "asyncio.to_thread threading concurrent .run_in_executor",
+        "Arithmetic that would hold the loop up, such as making an RSA key; and forecasts, on a thread of their own.",
+    ),
     "pki/hsm.py": Door("threading", "A PKCS#11 session is for one thread at a time."),
     "notifiers/email.py": Door("aiosmtplib ssl", "It speaks SMTP, which the Transport does not."),
     "notifiers/apprise.py": Door("apprise threading", "It asks a blocking library, on a thread of its own."),

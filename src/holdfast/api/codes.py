@@ -24,8 +24,11 @@ SENTENCES: Final[Mapping[str, str]] = {
     "unauthenticated": "There is no token, or none that is good.",
     "forbidden": "The token's role, rights or scope do not cover this.",
     "too-many-streams": "The token follows as many streams of events as it may at once. Close one.",
+    "occupied": "Forecasts, plans and exports are made one at a time, and another one is being made.",
+    "took-too-long": "A forecast, a plan or an export was not done in its time, and was stopped. Ask for less.",
+    "forecast-too-long": "The forecast has more renewals to count than are counted for one request.",
     "throttled": "Too many bad tokens came from this address. It passes by itself.",
-    "own-request": "The requester cannot approve the request, too.",
+    "own-request": "Who asked for it, or changed it since it was last approved, cannot approve it.",
     "token-refused": "Such a token cannot be made.",
     "no-such-token": "There is no such token.",
     # certificates

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -46,12 +47,36 @@ def route(operation: Operation) -> Route:
         demand(caller.principal, operation.action, None if whole else caller.principal.scope)
         asked = await _input(request, operation)
         options = await _options(request, operation, caller)
-        outcome = await runner.run(caller.services, operation, caller.principal, asked, options)
+        running = runner.run(caller.services, operation, caller.principal, asked, options)
+        outcome = await (_while_there(request, running) if _is_long_read(operation) else running)
+        if outcome is None:
+            return Response(status_code=499)  # which no client reads
         return _answer(operation, options, outcome)
 
     made = Route(operation.path, endpoint, methods=[operation.method], name=operation.name)
     made.methods = {operation.method}  # HEAD is nothing that was declared
     return made
+
+
+def _is_long_read(operation: Operation) -> bool:
+    return operation.reads and operation.form is OperationForm.STEPS
+
+
+async def _while_there(request: Request, running: Coroutine[Any, Any, RunOutcome]) -> RunOutcome | None:
+    """A read of several steps ends, with None, when its client is gone. A change never ends so."""
+    work, gone = asyncio.ensure_future(running), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait([work, gone], return_when=asyncio.FIRST_COMPLETED)
+        return await work if work.done() else None
+    finally:
+        gone.cancel()
+        work.cancel()
+        await asyncio.wait([work, gone])
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        """What is left of the request."""
 
 
 # ── Input ──

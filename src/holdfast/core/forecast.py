@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import cycle, islice, pairwise
@@ -64,6 +64,7 @@ def _longest(lives: Lives, at: datetime) -> list[timedelta]:
 HOUR: Final = timedelta(hours=1)
 _EPOCH: Final = datetime(1970, 1, 5, tzinfo=UTC)  # a Monday
 COMMON_LIFE: Final = timedelta(days=90)
+MOST_RENEWALS: Final = 2_000_000  # of one forecast: a hundred thousand certificates of 47 days, for a year
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +117,32 @@ class _Counts:
     sets: Counter[tuple[datetime, str]] = field(default_factory=Counter)  # of names, by week: what comes again in it
 
 
+def expected(fleet: Iterable[PlannedCertificate], limits: Mapping[str, CaLimits], now: datetime, *, months: int) -> int:
+    """About how many renewals a forecast has to count, known before any is: never too few."""
+    end = _first_of(now, months)
+    return sum(_at_most(kept, limits.get(kept.issuer), now, end) for kept in fleet)
+
+
+def _at_most(kept: PlannedCertificate, limits: CaLimits | None, now: datetime, end: datetime) -> int:
+    lives = () if limits is None else limits.lives
+    life = min([kept.life, *(life for since, life in lives if since < end)])
+    return max(end - max(kept.next_at, now), timedelta(0)) // max(_kept_for(kept, life), SHORTEST) + 1
+
+
 def by_month(
-    fleet: Iterable[PlannedCertificate], limits: Mapping[str, CaLimits], now: datetime, *, months: int
+    fleet: Sequence[PlannedCertificate],
+    limits: Mapping[str, CaLimits],
+    now: datetime,
+    *,
+    months: int,
+    check: Callable[[], None] = lambda: None,
 ) -> list[Month]:
-    """One for each CA and calendar month, this month first."""
+    """One for each CA and calendar month, this month first. `check` is asked for each certificate, and may raise."""
     starts = [_first_of(now, n) for n in range(months + 1)]
     counts: dict[str, _Counts] = {}
-    fleet = list(fleet)
     alike = Counter((kept.issuer, _set(kept)) for kept in fleet if not kept.assumed)
     for kept in fleet:
+        check()
         found = counts.setdefault(kept.issuer, _Counts())
         domains = {registered_domain(each.base) for each in kept.identifiers}
         times = list(renewals(kept, now, starts[-1], limits[kept.issuer].lives if kept.issuer in limits else ()))

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.operations.access import Action, Owned, Principal, demand
 from holdfast.operations.issuance.attempts import CertificateContext, Ids
+from holdfast.operations.reckoning import Reckoning
 from holdfast.operations.remotes import ChannelOpener, Fit, Probe, any_fit
 from holdfast.store.tx import Tx
 
@@ -40,6 +41,7 @@ class Services:
     fit: Fit = any_fit  # whether an issuer can be made of what it is given
     default_issuers: tuple[str, ...] = ()  # where a certificate comes from if its owner does not say
     own_ca: OwnCaServices | None = None
+    reckoning: Reckoning = field(default_factory=Reckoning)  # for the long work of this process
     streams: Counter[str] = field(default_factory=Counter)  # of events, that each token follows in this process
 
 

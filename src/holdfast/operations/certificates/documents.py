@@ -134,7 +134,9 @@ def _step(step: DocumentStep) -> StepView:
 )
 async def plan(ctx: Context, asked: DocumentInput) -> PlanView:
     """Show what a document of certificates would create, change and archive, and what that costs."""
-    found = await planned(ctx, asked.document, prune=asked.prune)
+    async with ctx.services.reckoning.turn() as aside:
+        truth = await ctx.read(_truth)
+        found = await aside(lambda check: _planned(asked.document, truth, asked.prune))
     return PlanView(
         steps=[_step(each) for each in found.plan.steps],
         unchanged=found.plan.unchanged,
@@ -186,8 +188,10 @@ async def apply(ctx: Context, asked: ApplyInput) -> Applied:
 )
 async def export(ctx: Context, asked: ExportInput) -> dict[str, Any]:
     """Export the certificates as a document. Planning with it changes nothing; keys are not in it."""
-    truth = await ctx.read(_truth)
-    return await aside(declared.document, truth.existing, dict(map(_label, asked.label)))
+    labels = dict(map(_label, asked.label))
+    async with ctx.services.reckoning.turn() as aside:
+        truth = await ctx.read(_truth)
+        return await aside(lambda check: declared.document(truth.existing, labels))
 
 
 def _label(text: str) -> tuple[str, str]:

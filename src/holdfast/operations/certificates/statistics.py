@@ -9,7 +9,16 @@ from typing import Final
 from pydantic import BaseModel, Field
 
 from holdfast.core.certificate import Certificate, CertificateState, Version
-from holdfast.core.forecast import COMMON_LIFE, Month, PlannedCertificate, WhatIf, by_month, supposed
+from holdfast.core.forecast import (
+    COMMON_LIFE,
+    MOST_RENEWALS,
+    Month,
+    PlannedCertificate,
+    WhatIf,
+    by_month,
+    expected,
+    supposed,
+)
 from holdfast.core.inventory import Bucket, grid_around
 from holdfast.core.issuers.budget import Limit
 from holdfast.core.issuers.ca_limits import CaLimits
@@ -23,7 +32,7 @@ from holdfast.operations.inputs import Input, Nothing
 from holdfast.operations.issuers.manage import NoSuchIssuer
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import INSTALLATION, VISIBLE
-from holdfast.pki.in_thread import aside
+from holdfast.pki.in_thread import Check
 from holdfast.store import certificates, issuers, statistics, versions
 from holdfast.store.tx import Tx
 
@@ -157,6 +166,16 @@ class HalfALimit(UserError):
         self.hint = "Send issuer, orders_burst and orders_every_s together."
 
 
+class ForecastTooLong(UserError):
+    code = "forecast-too-long"
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(
+            f"This forecast has about {needed:,} renewals to count; at most {MOST_RENEWALS:,} are counted."
+        )
+        self.hint = "Ask for fewer months, a longer lifetime, or fewer certificates more."
+
+
 class ForecastRequest(Input):
     months: int = Field(default=12, ge=1, le=36)
     issuer: str | None = Field(default=None, max_length=63, description="Only this issuer.")
@@ -221,14 +240,24 @@ async def forecast(ctx: Context, asked: ForecastRequest) -> Outlook:
 
     As things are, or as they might be: with shorter lifetimes, more certificates, or another limit.
     """
-    what_if, facts = _what_if(asked), await _facts(ctx)
-    name, limits = what_if.issuer, facts.limits
-    if name is not None and name not in limits:
-        raise NoSuchIssuer(name)
+    what_if = _what_if(asked)
+    async with ctx.services.reckoning.turn() as aside:
+        facts = await _facts(ctx)
+        if what_if.issuer is not None and what_if.issuer not in facts.limits:
+            raise NoSuchIssuer(what_if.issuer)
+        return await aside(lambda check: _outlook(facts, what_if, asked.months, check))
+
+
+def _outlook(facts: _Facts, what_if: WhatIf, months: int, check: Check) -> Outlook:
+    """Takes seconds."""
+    limits, name = facts.limits, what_if.issuer
     if name is not None and what_if.orders is not None:
         limits = {**limits, name: replace(limits[name], orders=what_if.orders)}
     fleet = supposed(facts.fleet, what_if, facts.now)
-    found = await aside(by_month, fleet, limits, facts.now, months=asked.months)  # takes seconds
+    needed = expected(fleet, limits, facts.now, months=months)
+    if needed > MOST_RENEWALS:
+        raise ForecastTooLong(needed)
+    found = by_month(fleet, limits, facts.now, months=months, check=check)
     return Outlook(
         at=facts.now,
         certificates=len(fleet),
