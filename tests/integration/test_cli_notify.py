@@ -153,6 +153,8 @@ async def test_dead_letters_are_listed_shown_requeued_and_resolved(db: Database,
         settled = (await shell.ok("show", "notification_2", "-o", "json")).json
         assert (settled["state"], settled["note"]) == ("resolved", "told by phone")
         assert "requeue" in (await shell.ok("show", "notification_1")).out
+        unsure = await shell("resolve", "--all", "--note", "known")
+        assert unsure.code == 0, "there is no dead letter left to ask about"
         assert (await shell("requeue", "notification_9")).code == 6
         assert (await shell("requeue", "notification_2")).code == 5
 

@@ -65,6 +65,16 @@ def test_an_example_uses_the_command_of_its_operation(row: dict[str, Any]) -> No
 
 
 @pytest.mark.anyio
+@pytest.mark.parametrize("name", ["a?dry_run=true", "a#b", "a%2Fpause", "a b", "ä", "..%2f"])
+async def test_a_name_on_a_derived_command_leads_nowhere_else(db: Database, tmp_path: Path, name: str) -> None:
+    async with a_terminal(db, tmp_path, works=False) as typed:
+        said = await typed("issuer", "show", name)
+        assert (said.code, f"There is no issuer named {name!r}." in said.err) == (6, True), said.err
+        for slashed in ("ca/budget", "../issuers/ca", "ca/pause"):
+            assert (await typed("issuer", "show", slashed)).code != 0, slashed
+
+
+@pytest.mark.anyio
 async def test_options_stand_before_or_after_the_name_of_the_command(db: Database, tmp_path: Path) -> None:
     async with a_terminal(db, tmp_path) as typed:
         await typed.ok("issue", "a.example", "--wait")

@@ -36,6 +36,7 @@ from holdfast.world import SystemClock, SystemRandom
 pytestmark = pytest.mark.anyio
 NAME = "www.example.com"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
+PHONED = {"all": True, "note": "told by phone"}
 
 
 @pytest.fixture
@@ -239,6 +240,49 @@ async def test_an_operation_without_a_tool_is_found_by_words_and_called(db: Data
         )
         for name in ("approvals.approve", "approvals.reject", "channels.add"):
             assert "not offered to assistants" in await assistant.refused("call_operation", name=name)
+
+
+async def test_a_plan_of_an_operation_is_bound_to_what_its_dry_run_showed(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk, an_assistant(desk, Role.ADMIN) as assistant:
+        admin = await desk.as_()
+        await admin.post("/issuers", {"name": "spare", "kind": "test"})
+        stale = await assistant("call_operation", name="issuers.delete", arguments={"name": "spare"})
+        assert stale["would"]["would"]["state"] == "active"
+        await admin.post("/issuers/spare/pause")
+        assert "changed since" in await assistant.refused("confirm", plan=stale["plan"])
+        fresh = await assistant("call_operation", name="issuers.delete", arguments={"name": "spare"})
+        assert (await assistant("confirm", plan=fresh["plan"]))["result"]["state"] == "paused"
+        await owe(db, a_notification(id="notification_1", message="m1"))
+        many = await assistant("call_operation", name="notifications.resolve-many", arguments=PHONED)
+        assert many["would"]["would"] == {"number": 1}
+        await owe(db, a_notification(id="notification_2", message="m2"))
+        assert "changed since" in await assistant.refused("confirm", plan=many["plan"])
+        assert {*(await states(admin)).values()} == {"dead"}
+
+
+async def test_a_plan_whose_dry_run_makes_ids_and_times_can_be_confirmed(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk, desk.house.working(), an_assistant(desk, Role.ADMIN) as assistant:
+        await desk.house.ask(NAME)
+        await desk.house.settled(NAME)
+        given = {"ref": NAME, "reason": "superseded"}
+        plan = await assistant("call_operation", name="certificates.revoke", arguments=given)
+        assert plan["would"]["would"]["operation"]["id"].startswith("issuance_0000")
+        await assistant("confirm", plan=plan["plan"])
+        await desk.house.until_no_job("revoke")
+        assert len(desk.house.cas["ca"].revoked) == 1
+
+
+async def test_a_dry_run_among_the_arguments_changes_nothing_and_needs_no_plan(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk, an_assistant(desk, Role.ADMIN) as assistant:
+        admin = await desk.as_()
+        for name in ("issuers.pause", "issuers.delete"):
+            tried = await assistant("call_operation", name=name, arguments={"name": "ca", "dry_run": True})
+            assert tried["result"]["name"] == "ca"
+            said = await assistant.refused("call_operation", name=name, arguments={"name": "ca", "dry_run": "true"})
+            assert "dry_run is true or false." in said
+        assert (await admin.get("/issuers/ca"))["state"] == "active"
+        none = {"name": "ca", "dry_run": True}
+        assert "no field 'dry_run'" in await assistant.refused("call_operation", name="issuers.get", arguments=none)
 
 
 async def test_an_argument_that_a_tool_does_not_have_is_refused_and_not_dropped(db: Database, tmp_path: Path) -> None:

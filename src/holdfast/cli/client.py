@@ -104,6 +104,8 @@ class Client:
         headers: Mapping[str, str] | None = None,
         query: Mapping[str, Any] | None = None,
     ) -> Any:
+        if {".", ".."} & {*path.split("/")}:  # they would lead to another operation
+            raise Usage(f"{path!r:.80} is no address of the API: a name in it is made of dots.")
         given = {name: value for name, value in (query or {}).items() if value not in (None, False, [])}
         with self._unreachable():
             answer = self._http.request(

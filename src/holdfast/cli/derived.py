@@ -66,7 +66,7 @@ def options_of(path: Sequence[str]) -> frozenset[str]:
     return frozenset(found | ({"yes"} if tuple(path) in ASK_ABOUT_MANY else set()))
 
 
-ASK_ABOUT_MANY: Final = {("renew",), ("notify", "requeue")}  # written by hand; their operations change one thing
+ASK_ABOUT_MANY: Final = {("renew",)}  # written by hand; its operation changes one thing
 _SHARED: Final = {"dry_run": "dry_runs", "idempotency_key": "keyed", "yes": "destructive"}
 
 
@@ -177,9 +177,17 @@ _PLACES: Final = ("path", "query", "body", "header")
 
 
 def _segment(text: str) -> str:
+    """A name in an address. A server takes %2F for a slash, so a name with one would lead to another operation."""
     from urllib.parse import quote
 
+    if "/" in text or text in ("", ".", ".."):
+        raise NotAName(f"{text!r:.60} is no name and no id.")
     return quote(text, safe="")
+
+
+class NotAName(Usage):
+    code = "not-a-name"
+    hint = "See what there is with the command ls of the same group."
 
 
 def _print_lines(client: Client, row: Row, said: Mapping[str, Any]) -> None:

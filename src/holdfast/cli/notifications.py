@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -143,25 +143,38 @@ def requeue(
 ) -> None:
     """Send notifications again: by id, by filter, or all dead letters. Attempts are counted anew; the history stays."""
     which = _filter(dead, state, channel, severity, event, about)
-    _one_way(notifications, which, everything=everything)
     with connected() as client:
-        for notification in notifications or ():
-            client.post(f"/notifications/{notification}/requeue", headers=once(notification), dry_run=chosen().dry_run)
-        number = len(notifications or ())
-        if not notifications:
-            number = client.post("/dead-letters/requeue", which | {"all": everything}, dry_run=True)["number"]
-        if not notifications and number and not chosen().dry_run:
-            if everything and not asked_for(f"This sends {_many(number)} again.", word="all"):
-                raise typer.Exit(FAILED)
-            headers = once()
-            number = client.post("/dead-letters/requeue", which | {"all": everything}, headers=headers)["number"]
+        number = _settle(client, "requeue", notifications, which, everything=everything)
         unwanted = 0 if number or not (everything or which == {"state": "dead"}) else _without_channel(client)
     _say_requeued(number, unwanted=unwanted)
 
 
-def _one_way(notifications: list[str] | None, which: dict[str, Any], *, everything: bool) -> None:
+def _settle(
+    client: Client,
+    verb: Literal["requeue", "resolve"],
+    notifications: list[str] | None,
+    which: dict[str, Any],
+    *,
+    everything: bool,
+    **note: str,
+) -> int:
+    """Requeue or resolve those that are named, or those of a filter; asked back about all of them. How many it were."""
     if bool(notifications) + (bool(which) or everything) != 1:
         raise typer.BadParameter("name notifications by their ids, or a filter (--dead, --channel, …), or --all")
+    for each in notifications or ():
+        client.post(f"/notifications/{each}/{verb}", note or None, headers=once(each), dry_run=chosen().dry_run)
+    if notifications:
+        return len(notifications)
+    path, body = f"/dead-letters/{verb}", {**which, **note, "all": everything}
+    number = int(client.post(path, body, dry_run=True)["number"])
+    if not number or chosen().dry_run:
+        return number
+    if everything and not asked_for(f"This {_DOES[verb].format(_many(number))}.", word="all"):
+        raise typer.Exit(FAILED)
+    return int(client.post(path, body, headers=once())["number"])
+
+
+_DOES: Final = {"requeue": "sends {} again", "resolve": "resolves {}: they are not sent any more"}
 
 
 def _many(number: int) -> str:
@@ -198,21 +211,11 @@ def resolve(
     about: AboutOption = None,
 ) -> None:
     """Resolve notifications with a note: they are not sent any more."""
-    which = _filter(dead, state, channel, severity, event, about)
-    _one_way(notifications, which, everything=everything)
     if not note.strip():
         raise typer.BadParameter("say what was done about it: --note")
+    which = _filter(dead, state, channel, severity, event, about)
     with connected() as client:
-        for notification in notifications or ():
-            headers = once(notification)
-            client.post(
-                f"/notifications/{notification}/resolve", {"note": note}, headers=headers, dry_run=chosen().dry_run
-            )
-        number = len(notifications or ())
-        if not notifications:
-            body = which | {"all": everything, "note": note}
-            headers = once()
-            number = client.post("/dead-letters/resolve", body, headers=headers, dry_run=chosen().dry_run)["number"]
+        number = _settle(client, "resolve", notifications, which, everything=everything, note=note)
     say(f"{'Would be resolved' if chosen().dry_run else 'Resolved'}: {number}.")
 
 

@@ -7,6 +7,7 @@ import binascii
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -83,24 +84,38 @@ async def confirm(
         raise ToolError(f"{why} Plan it again.") from None
     action = ACTIONS[found.action]
     shown = await action.look(line, found.args)
-    if digest(_stable(shown)) != found.saw:
+    if digest(_stable(shown, found.made_at)) != found.saw:
         raise ToolError("Things changed since this was planned, or it was carried out already. Look, and plan again.")
     return {"done": found.action, "result": await action.do(line, found.args, found.once)}
 
 
-def _stable(shown: Any) -> Any:
-    """Without the result of a dry run, in which ids and times differ each time."""
-    return {name: each for name, each in shown.items() if name != "would"}
+def _stable(shown: Any, made_at: datetime) -> Any:
+    """What must still be so when the plan is confirmed. The dry run of then has later times, which do not count."""
+    if isinstance(shown, Mapping):
+        return {name: _stable(each, made_at) for name, each in shown.items()}
+    if isinstance(shown, list):
+        return [_stable(each, made_at) for each in shown]
+    return "later" if isinstance(shown, str) and _at(shown) >= made_at - CLOCKS_DIFFER else shown
+
+
+def _at(text: str) -> datetime:
+    """The instant that this text is; one long ago, if it is none."""
+    try:
+        found = datetime.fromisoformat(text) if _INSTANT.match(text) else _LONG_AGO
+    except ValueError:
+        return _LONG_AGO
+    return found if found.tzinfo is not None else _LONG_AGO
 
 
 async def planned(line: ApiLine, name: str, args: Args) -> JsonObject:
+    made_at = line.now().replace(microsecond=0)
     shown = await ACTIONS[name].look(line, args)
     plan = ConfirmedPlan(
         action=name,
         args=args,
-        saw=digest(_stable(shown)),
+        saw=digest(_stable(shown, made_at)),
         once=line.new_id("plan"),
-        expires_at=line.now() + LIVES_FOR,
+        expires_at=made_at + LIVES_FOR,
     )
     return {
         "plan": seal(plan, line.secret),
@@ -224,6 +239,9 @@ ACTIONS: Final[Mapping[str, PlannedAction]] = {
 
 
 LIVES_FOR: Final = timedelta(minutes=10)
+CLOCKS_DIFFER: Final = timedelta(minutes=5)  # at most, the server's from ours
+_INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 PREFIX: Final = "plan_"
 _PURPOSE: Final = b"holdfast mcp plan, version 1"
 
@@ -239,6 +257,10 @@ class ConfirmedPlan:
     saw: str  # digest of what it was shown for
     once: str
     expires_at: datetime
+
+    @property
+    def made_at(self) -> datetime:
+        return self.expires_at - LIVES_FOR
 
 
 def digest(shown: Any) -> str:

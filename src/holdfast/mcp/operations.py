@@ -75,10 +75,18 @@ async def call_operation(line: McpCaller, name: Name, arguments: Arguments | Non
     from holdfast.mcp.changing import planned
 
     operation, given = await _operation(line, name), arguments or {}
-    if operation["x-holdfast"]["destructive"]:
+    if operation["x-holdfast"]["destructive"] and not _tried(given):
         return await planned(line, "operation", {"operation": name, "input": given})
     once = line.new_id("call") if operation["x-holdfast"]["changes"] else None
     return {"result": await _call(line, operation, given, once=once)}
+
+
+def _tried(given: Mapping[str, Any]) -> bool:
+    """Whether the arguments ask for a dry run. What only looks like a yes must not become a change."""
+    asked = given.get("dry_run", False)
+    if not isinstance(asked, bool):
+        raise ToolError("dry_run is true or false.")
+    return asked
 
 
 async def _operation(line: ApiLine, name: str) -> JsonObject:
@@ -111,12 +119,12 @@ async def _call(
     headers |= {"Idempotency-Key": once} if once and "idempotency-key" in places else {}
     path = operation["path"].format(**inside)
     sent = body if "requestBody" in operation else None
-    dry_run = dry_run or query.get("dry_run") is True
+    dry_run = dry_run or _tried(given)
     return await line.ask(operation["method"], path, sent, headers, {**query, "dry_run": dry_run})
 
 
 async def look(line: ApiLine, args: Mapping[str, Any]) -> JsonObject:
-    """What a plan shows: the operation and its input; `would` is the result of a dry run, which may differ by ids."""
+    """What a plan shows: the operation and its input; `would` is the result of a dry run, and binds the plan to it."""
     operation = await _operation(line, args["operation"])
     would = None
     if any(each["name"] == "dry_run" for each in operation.get("parameters", ())):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -63,6 +64,12 @@ class IdPool:
             self._drawn.append((kind, self._new_id(kind)))
         self._next += 1
         return self._drawn[self._next - 1][1]
+
+
+def placeholders() -> Callable[[str], str]:
+    """Ids of what a dry run makes: they stand for nothing, and two dry runs of one request show the same."""
+    numbers = itertools.count(1)
+    return lambda kind: f"{kind}_{next(numbers):026}"
 
 
 class Steps:

@@ -5,6 +5,7 @@ There is no other way from a face to an operation. A dry run goes all the way, a
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -14,11 +15,11 @@ from pydantic_core import to_jsonable_python
 
 from holdfast.errors import UserError
 from holdfast.operations.access import Principal
-from holdfast.operations.context import Context, IdPool, Services, Steps
+from holdfast.operations.context import Context, IdPool, Services, Steps, placeholders
 from holdfast.operations.issuance.issuances import until_over
 from holdfast.operations.operation import AfterWait, Operation, OperationForm
 from holdfast.store import journal
-from holdfast.store.database import Store
+from holdfast.store.database import Store, kept_result
 from holdfast.store.tx import Tx
 
 R = TypeVar("R")
@@ -66,7 +67,7 @@ async def run(
     services: Services, operation: Operation, principal: Principal, asked: BaseModel, options: Options = PLAINLY
 ) -> RunOutcome:
     guarded = _Guarded(services.certificate_context.db, operation, principal, asked, options)
-    ids = IdPool(services.certificate_context.random.new_id)
+    ids = IdPool(placeholders() if options.dry_run else services.certificate_context.random.new_id)
     ctx = Context(
         principal=principal,
         services=services,
@@ -84,9 +85,8 @@ async def run(
         case OperationForm.TRANSACTION:
             result = await guarded.once(lambda tx: function(tx, ctx, asked), ctx)
         case OperationForm.PREPARED:
-            await guarded.authorise()
-            prepared = await function(ctx, asked)
-            result = await guarded.once(prepared, ctx)
+            kept = await guarded.kept()
+            result = kept[0] if kept else await guarded.once(await function(ctx, asked), ctx)
         case _:
             await guarded.authorise()
             result = await function(ctx, asked)
@@ -153,14 +153,29 @@ class _Guarded(Steps):
             del ctx.after[prepared:]
             return fn(tx)
 
-        key, digest = self._options.key, self._options.digest
-        if key is None or self._options.dry_run or not self._operation.keyed:
+        key, digest = self._key, self._options.digest
+        if key is None:
             return await self.write(whole)
         checked = self._checked(whole)
-        kept = await self._db.write(lambda tx: [digest, to_jsonable_python(checked(tx))], key=key)
-        if kept[0] != digest:
+        return self._of_this_request(
+            await self._db.write(lambda tx: [digest, to_jsonable_python(checked(tx))], key=key)
+        )
+
+    async def kept(self) -> list[Any]:
+        """The result of the same request with the same key, if it was made before; the asker is authorised first."""
+        key = self._key
+        found = await self.read(lambda tx: None if key is None else kept_result(tx, key))
+        return [] if found is None else [self._of_this_request(json.loads(found))]
+
+    @property
+    def _key(self) -> str | None:
+        return self._options.key if self._operation.keyed and not self._options.dry_run else None
+
+    def _of_this_request(self, kept: list[Any]) -> Any:
+        digest, result = kept
+        if digest != self._options.digest:
             raise KeyReused
-        return kept[1]
+        return result
 
     async def _undone(self, fn: Callable[[Tx], R]) -> R:
         def undone(tx: Tx) -> None:

@@ -483,11 +483,17 @@ def forget_keys(tx: Tx, before: datetime) -> int:
     return tx.run("DELETE FROM write_keys WHERE at < :before", before=before)
 
 
+def kept_result(tx: Tx, key: str) -> str | None:
+    """The result of the write that was made with this key, as JSON."""
+    done = tx.row("SELECT result FROM write_keys WHERE key = :key", key=key)
+    return None if done is None else str(done["result"])
+
+
 def _once(fn: Callable[[Tx], T], key: str) -> Callable[[Tx], T]:
     def keyed(tx: Tx) -> T:
-        done = tx.row("SELECT result FROM write_keys WHERE key = :key", key=key)
+        done = kept_result(tx, key)
         if done is not None:
-            kept: T = json.loads(done["result"])
+            kept: T = json.loads(done)
             return kept
         result = json.dumps(fn(tx))
         tx.run(

@@ -324,6 +324,7 @@ def resolve(tx: Tx, notification: str, *, note: str, actor: str) -> CoreNotifica
     command="notify requeue",
     action=Action.CHANGE_NOTIFICATIONS,
     scope=INSTALLATION,
+    destructive=True,
     example="holdfast notify requeue --channel ops",
 )
 async def requeue_dead_letters(ctx: Context, asked: DeadLetters) -> Changed:
@@ -341,6 +342,7 @@ async def requeue_dead_letters(ctx: Context, asked: DeadLetters) -> Changed:
     command="notify resolve",
     action=Action.CHANGE_NOTIFICATIONS,
     scope=INSTALLATION,
+    destructive=True,
 )
 async def resolve_dead_letters(ctx: Context, asked: DeadLettersResolution) -> Changed:
     """Resolve dead letters with a note: all of them, or those of a filter.
