@@ -18,6 +18,7 @@ from tests.support.messages import a_notification, owe
 from tests.support.reaper import PATIENCE
 from tests.support.terminal import Terminal, a_terminal
 
+from holdfast.cli.installation import doctor
 from holdfast.config import ServerSettings
 from holdfast.core.finding import Finding, Level
 from holdfast.core.own_ca.acme import Identifier
@@ -190,6 +191,29 @@ async def test_doctor_finds_nothing_where_nothing_is_wrong(db: Database, tmp_pat
         assert not [row for row in said.json if row["level"] == "bad"]
         assert all(row["fix"] for row in said.json if row["level"] != "ok")
         assert said.err == "Nothing is wrong.\n"
+
+
+def test_probes_that_take_long_do_not_make_the_clock_wrong() -> None:
+    clock = MovableClock()
+
+    class SlowProbes:
+        """A server of this very machine, whose issuers take eight seconds to answer."""
+
+        def maybe(self, path: str) -> Any:
+            return {"at": clock.now().isoformat(), "replicas": [], "loops": []} if path == "/cluster" else None
+
+        def get(self, path: str) -> Any:
+            return {"actor": "local:root", "role": "admin"}
+
+        def pages(self, path: str, **_: Any) -> list[Any]:
+            return [{"name": "slow", "state": "active"}]
+
+        def post(self, path: str) -> Any:
+            clock.at += timedelta(seconds=8)
+            return {"ok": True, "detail": "it answers"}
+
+    found = {each.check: each for each in doctor.of_server(SlowProbes(), clock)}  # type: ignore[arg-type]
+    assert found["clock"].level is Level.OK, found["clock"]
 
 
 async def test_doctor_names_each_thing_that_is_wrong_with_its_fix_and_exits_with_10(

@@ -210,6 +210,16 @@ async def test_a_certificate_that_is_issued_and_not_there_yet_is_pending(bench: 
     assert shown == [Pending, Pending, Issued]
 
 
+async def test_a_credential_that_an_answer_quotes_is_masked_whatever_its_status(bench: Bench) -> None:
+    request = a_wish(NAME)
+    placed = await bench.issuer().place_order(request)
+    bench.ca.orders[0].status = f"held for {bench.ca.credentials['api_key']}"
+    look = await bench.issuer().order_status(placed.ref, request)
+    assert isinstance(look, Pending)
+    assert (look.word, look.unknown) == ("held for ***", True)
+    assert bench.ca.credentials["api_key"] not in look.why
+
+
 @pytest.mark.parametrize("word", ["rejected", "canceled", "denied", "revoked", "expired"])
 async def test_the_negative_words_end_the_order(bench: Bench, word: str) -> None:
     request = a_wish(NAME)

@@ -382,9 +382,24 @@ async def test_a_passing_failure_resumes_the_same_order(db: Database, tmp_path: 
     await _holds_a_usable_pair(house)
 
 
-async def test_a_ca_that_stays_away_is_one_failure_after_five_tries(db: Database, tmp_path: Path) -> None:
+async def test_a_ca_that_stays_away_is_waited_for_and_not_counted(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
-    house.cas["ca"].always["place"] = TryLater("no route", reason="CA_DOWN")
+    ca = house.cas["ca"]
+    ca.always["place"] = TryLater("Vault is sealed", reason="CA_DOWN")
+    async with house.working():
+        await house.ask(NAME)
+        await house.until(lambda: house.hurried_past(lambda: ca.calls.count("place") > 7))
+        view = await house.view(NAME)
+        assert (view.certificate.failing, view.status.reason_code) == (None, "CA_DOWN")
+        del ca.always["place"]
+        await house.until(lambda: house.hurried_past(lambda: len(ca.issued) == 1))
+        view = await house.settled_soon(NAME)
+    assert view.current is not None
+
+
+async def test_a_ca_that_cannot_be_understood_is_one_failure_after_five_tries(db: Database, tmp_path: Path) -> None:
+    house = await a_house(db, tmp_path)
+    house.cas["ca"].always["place"] = TryLater("half a body", reason="ANSWER_MALFORMED")
     async with house.working():
         await house.ask(NAME)
         while (await house.view(NAME)).issuance is not None:
@@ -392,7 +407,7 @@ async def test_a_ca_that_stays_away_is_one_failure_after_five_tries(db: Database
             await asyncio.sleep(0.01)
     view = await house.view(NAME)
     assert view.certificate.failing is not None
-    assert (view.certificate.failing.attempts, view.status.reason_code) == (1, "CA_DOWN")
+    assert (view.certificate.failing.attempts, view.status.reason_code) == (1, "ANSWER_MALFORMED")
     assert house.cas["ca"].calls.count("place") == 5
     row = await house.read(manage_issuers.found, "ca")
     assert row.breaker.until is not None

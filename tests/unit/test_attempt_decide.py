@@ -319,8 +319,8 @@ ENDS: dict[str, tuple[Facts, RemoteAnswer, IssuanceStep]] = {
     ),
     "the fifth passing failure": (
         facts(failures=PASSING_TRIES - 1),
-        later(Reason.CA_DOWN),
-        GiveUp(FailureClass.TRANSIENT, Reason.CA_DOWN, "not now", also=(CountFailure("not now"),)),
+        later(Reason.ANSWER_MALFORMED),
+        GiveUp(FailureClass.TRANSIENT, Reason.ANSWER_MALFORMED, "not now", also=(CountFailure("not now"),)),
     ),
     "of a solver, which says nothing about the CA": (
         facts(**PLACED, failures=PASSING_TRIES - 1),
@@ -369,8 +369,14 @@ ENDS: dict[str, tuple[Facts, RemoteAnswer, IssuanceStep]] = {
     ),
     "nothing was ordered at a CA whose orders bind": (
         facts(binding=True, failures=PASSING_TRIES - 1, ordered_before=True),
-        later(Reason.CA_DOWN),
-        GiveUp(FailureClass.TRANSIENT, Reason.CA_DOWN, "not now", also=(CountFailure("not now"),), withdraw=True),
+        later(Reason.ANSWER_MALFORMED),
+        GiveUp(
+            FailureClass.TRANSIENT,
+            Reason.ANSWER_MALFORMED,
+            "not now",
+            also=(CountFailure("not now"),),
+            withdraw=True,
+        ),
     ),
     "an order that costs nothing may be placed for a third time": (
         facts(**PLACED, failures=PASSING_TRIES - 1, ordered_before=True),
@@ -847,6 +853,8 @@ def test_an_attempt_waits_the_same_time_however_often_it_is_decided() -> None:
     first = decide(facts(failures=2), later(Reason.CA_DOWN))
     assert first == decide(facts(failures=2), later(Reason.CA_DOWN))
     assert waits(facts(failures=2), later(Reason.CA_DOWN)).after == PASSING.wait(3, "issuance_1")
+    away = facts(failures=30)  # and no other issuer: to begin anew would only wait longer
+    assert waits(away, later(Reason.CA_DOWN)).after <= 12 * MINUTE
 
 
 # ── Limits ──

@@ -345,7 +345,7 @@ def _later(facts: Facts, why: RemoteUnavailable) -> IssuanceStep:
     reason = reasons.of(why.reason)  # one that we do not know is ours, and says nothing about the CA
     failures, hurt = facts.issuance.failures + 1, reason in DOWN
     also = (issuance_steps.CountFailure(why.why, opens=reason in reasons.FOR_A_PERSON),) if hurt else ()
-    enough = failures >= PASSING_TRIES or (hurt and _is_pressing(facts))
+    enough = (failures >= PASSING_TRIES and not _is_away(facts, reason)) or (hurt and _is_pressing(facts))
     if enough and not _worth_waiting_for(facts) and not _is_the_last(facts):
         if hurt and (moved := _elsewhere(facts, reason, why.why, wait=LATEST, also=also)):
             return moved
@@ -355,6 +355,14 @@ def _later(facts: Facts, why: RemoteUnavailable) -> IssuanceStep:
     if facts.issuance.ref is not None:
         wait, polled = max(wait, _next_poll(facts, None)[0]), _polled(facts)
     return _wait(facts, wait, reason, also=also, **polled, failures=failures, reason=reason.value, error=why.why)
+
+
+def _is_away(facts: Facts, reason: Reason) -> bool:
+    """The CA is away, as a sealed Vault is, and has nothing of ours; without another issuer the attempt waits for it.
+
+    To give it up would count a failure, and wait an hour and more after the CA is back.
+    """
+    return reason is Reason.CA_DOWN and facts.issuance.ref is None and not facts.has_others
 
 
 def _is_pressing(facts: Facts) -> bool:

@@ -27,6 +27,7 @@ _JSON: Final = {"Content-Type": "application/json"}
 _FORM: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._~%:@!$&'()*+,;=-]*)*")
 _SHORTEST_SECRET: Final = 4  # a shorter one would blank out half of the message
+_LONG_SECRET: Final = 8  # one in 10^14 places of a certificate looks like such a one
 
 
 def checked_base(url: object, setting: str = "base_url") -> str:
@@ -183,15 +184,19 @@ class Rest:
             raise TryLater(said, after=why.after, reason=unanswered(why), sent=why.sent) from why
 
     def _reply(self, response: Response, what: str, secrets: list[str]) -> Reply:
-        shown = self._scrubbed(response, secrets) if response.status >= 300 else response
+        shown = self._scrubbed(response, secrets)
         now = self._clock.now()
         finding = triage.judge(self.dialect, shown, what=what, now=now)
         return Reply(self.dialect, what, shown, finding, triage.asked_after(response, now))
 
     def _scrubbed(self, response: Response, more: list[str]) -> Response:
-        """A refusal may quote our request; our credentials are removed before it is shown."""
+        """An answer may quote our request; our credentials are removed before it is shown.
+
+        A good one may be a certificate, in which a short password could stand by chance.
+        """
         body, headers = response.body, dict(response.headers)
-        for each in {*_secrets(self.site.headers), *_spelled(self.site.hidden), *more}:
+        known = {*_secrets(self.site.headers), *_spelled(self.site.hidden), *more}
+        for each in [each for each in known if response.status >= 300 or len(each) >= _LONG_SECRET]:
             body = body.replace(each.encode(), MASK.encode())
             headers = {name: value.replace(each, MASK) for name, value in headers.items()}
         return Response(status=response.status, headers=headers, body=body)
@@ -229,8 +234,8 @@ def beforehand() -> Iterator[None]:
 
 
 def segment(value: object) -> str:
-    """One part of a path, percent-encoded."""
-    return quote(str(value), safe="")
+    """One part of a path, percent-encoded; a colon is legal there (RFC 3986 §3.3), and serials have some."""
+    return quote(str(value), safe=":")
 
 
 def _content(body: object, form: Mapping[str, Secret[str]] | None) -> tuple[bytes, Mapping[str, str]]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.cli.client import Client
     from holdfast.config import Settings
     from holdfast.core.finding import Finding
+    from holdfast.ports import Clock
     from holdfast.store.database import Database
 
 app = typer.Typer()
@@ -35,13 +36,14 @@ def doctor(
     import asyncio
 
     from holdfast.cli import client as calling
+    from holdfast.world import SystemClock
 
     here = settings()
     there = chosen().server or calling.away(here)
     found: Found = [] if there else asyncio.run(_here(here, name))
     try:
         with calling.elsewhere(there) if there else calling.local(here) as client:
-            found += [("server", each) for each in _of_server(client)]
+            found += [("server", each) for each in of_server(client, SystemClock())]
             if not there:
                 found += [("server", each) for each in _own_cas(client, here)]
     except UserError as why:
@@ -136,21 +138,19 @@ async def _tls_alpn(chosen: Settings) -> list[Finding]:
 # ── The server ──
 
 
-def _of_server(client: Client) -> list[Finding]:
+def of_server(client: Client, clock: Clock) -> list[Finding]:
     from holdfast import __version__
     from holdfast.core.finding import ok
     from holdfast.operations.installation import diagnosis
-    from holdfast.world import SystemClock
 
-    clock = SystemClock()
     began = clock.monotonic()
     cluster = client.maybe("/cluster")
-    took = clock.monotonic() - began
+    answered, took = clock.now(), clock.monotonic() - began  # before the probes, which take their time
     me = client.get("/self")
     rows = client.pages("/issuers", limit=500)
     probed = {row["name"]: answer for row in rows if (answer := _probe(client, row, me)) is not None}
     notifications = client.maybe("/notifications/summary")
-    there = [] if cluster is None else [diagnosis.apart("the server's", _apart(clock.now(), cluster["at"]) - took)]
+    there = [] if cluster is None else [diagnosis.apart("the server's", _apart(answered, cluster["at"]) - took)]
     return [
         ok("server", f"it answers, from its store, to {me['actor']} ({me['role']})"),
         *there,
