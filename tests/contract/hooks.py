@@ -11,6 +11,6 @@ _KEY = "idempotency-key"
 
 @schemathesis.hook
 def map_headers(context: Any, headers: Any) -> Any:
-    if headers and isinstance(headers.get(_KEY), str) and headers[_KEY].isascii() and 0 < len(headers[_KEY]) < 240:
-        headers[_KEY] = f"{headers[_KEY]}{next(_NUMBERS)}"
+    if headers and isinstance(headers.get(_KEY), str) and headers[_KEY].isascii() and headers[_KEY]:
+        headers[_KEY] = f"{headers[_KEY][:-8]}{next(_NUMBERS):08}"  # a long one stays as long as it was
     return headers

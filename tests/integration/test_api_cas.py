@@ -72,7 +72,7 @@ async def test_a_device_is_named_only_on_the_machine_of_the_server(db: Database,
     async with a_desk(db, tmp_path, own_ca=Opened().services()) as desk:
         admin = await desk.as_()
         address = f"pkcs11:token=x;object=y?module-path={tmp_path / 'evil.so'}&pin-source={tmp_path / 'pin'}"
-        refused = await admin("POST", "/cas/adopt", {"ca": "lab", "chain": "-----", "device": address})
+        refused = await admin("POST", "/cas/lab/adopt", {"chain": "-----", "device": address})
         assert (refused.status_code, refused.json()["code"]) == (400, "ca-refused"), refused.text
         assert "only by a user of the server's machine" in refused.json()["detail"]
 

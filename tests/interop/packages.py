@@ -123,7 +123,8 @@ class Debian:
         command = [apt, *self._options(folder)]
         _run([*command, "update"])
         if self.suite is None:
-            _run([*command, "install", "-y", "--no-install-recommends", "--download-only", *self.names])
+            fetch = ["install", "-y", "--no-install-recommends", "--download-only", "--reinstall"]  # also if it is here
+            _run([*command, *fetch, *self.names])
         else:
             _run([*command, "download", *self.names], cwd=folder / "archives")
         for archive in sorted((folder / "archives").glob("*.deb")):

@@ -49,7 +49,7 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("POST", "/imports/certificates"): Row(_ADMIN, "", {"certificates": []}),
     ("GET", "/cas"): Row(_CAS),
     ("POST", "/cas"): Row(_ADMIN, "", {"ca": "new"}, wrong={"ca": "Not a name"}),
-    ("POST", "/cas/adopt"): Row(_ADMIN, "", {"ca": "old", "chain": "x"}),
+    ("POST", "/cas/{ca}/adopt"): Row(_ADMIN, "", {"chain": "x"}),
     ("GET", "/cas/{ca}"): Row(_CAS),
     ("PATCH", "/cas/{ca}"): Row(_ADMIN, "", {"eab_required": True}, (("If-Match", "*"),)),
     ("GET", "/cas/{ca}/chain"): Row(_CAS),

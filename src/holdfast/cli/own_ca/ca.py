@@ -105,7 +105,6 @@ def adopt(
     """Take over a CA that was made elsewhere, such as by 'holdfast pki init'."""
     options = _settings_of(mode, eab_required, challenge, permit, shards, crl_lifetime, profile)
     given = {
-        "ca": ca,
         "chain": "".join(map(_text_of, chain)),
         "alternates": [_text_of(each) for each in alternate or ()],
         "key": None if key is None else _text_of(key),
@@ -114,7 +113,7 @@ def adopt(
         "dev": dev,
     }
     with connected(offline=True) as client:
-        _show(client.post("/cas/adopt", {**options, **given}, headers=once(), dry_run=chosen().dry_run))
+        _show(client.post(f"/cas/{ca}/adopt", {**options, **given}, headers=once(), dry_run=chosen().dry_run))
 
 
 @app.command()

@@ -389,7 +389,7 @@ async def create(ctx: Context, asked: NewCa) -> Transaction[CaDetails]:
 
 @operation(
     "ca.adopt",
-    "POST /cas/adopt",
+    "POST /cas/{ca}/adopt",
     command="ca adopt",
     action=Action.CHANGE_CAS,
     scope=INSTALLATION,
