@@ -50,7 +50,7 @@ MAY_IMPORT: Final = {
     "compose_ca": "acme config core engine listening network operations pki ports store telemetry validators web",
     "compose_certificates": "compose_ca config core endpoints engine listening network operations ports secret "
     "solvers store telemetry world",
-    "from_settings": "config listening operations ports store telemetry",
+    "from_settings": "config core listening operations ports store telemetry",
     "app": "api compose_ca compose_certificates config core engine from_settings listening operations plugins ports "
     "secret store telemetry tracing web world",
     "cli": "api app config config_values core from_settings importing mcp network operations pki ports secret "

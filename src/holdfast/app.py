@@ -30,7 +30,7 @@ from holdfast.engine.loop import wait_for
 from holdfast.engine.replica import HANDING_BACK, IN_GOOD_TIME, Pace, PeriodicDuty, RunningReplica
 from holdfast.engine.worker import WorkerIdentity
 from holdfast.errors import OutcomeUnknown, SettingRefused, StoreError, StoreRefused, StoreUnavailable, StoreUnfit
-from holdfast.from_settings import listener_bounds, open_store
+from holdfast.from_settings import listener_bounds, open_store, people_services
 from holdfast.listening.admission import ToldTally
 from holdfast.listening.bounds import Bounds
 from holdfast.operations.context import Services
@@ -45,7 +45,7 @@ from holdfast.ports import Points, Sink, no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database
 from holdfast.telemetry import Metrics, StartPhase, Telemetry, Traces, make_log
-from holdfast.web import sites
+from holdfast.web import face, sites
 from holdfast.web.serve import ListeningSocket, bind, bind_local, serving
 from holdfast.web.sites import plain_site
 from holdfast.world import FileSink, LocalFiles, SyslogSink, SystemClock, SystemRandom
@@ -75,6 +75,7 @@ class App:
         self._db: Database | None = None
         self._inventory: Inventory | None = None
         self._policy = CaPolicy()  # the settings', once the ports are known
+        self._address = settings.server.public_address()  # likewise
         self._bounds = Bounds()  # likewise
         self._ca: CaServer | None = None
         self._keeper: CertificateKeeper | None = None
@@ -93,7 +94,9 @@ class App:
         self._policy = policy_of(
             self._settings, acme_port=acme_line.getsockname()[1], publish_port=line.getsockname()[1]
         )
+        self._address = self._settings.server.public_address(line.getsockname()[1])
         more = [*sites.published_routes(self._published), *sites.challenge_routes(self._proof), self._api(local=False)]
+        more.append(self._web())
         pages = plain_site(health, self._telemetry.metrics, look=self._look, scrape=self._scrape, more=more)
         self._bounds = listener_bounds(self._settings, listeners=3 if proof_line is None else 4, log=log)
         async with serving(pages, line, bounds=self._bounds, tally=ToldTally("server", self._telemetry)):
@@ -163,11 +166,20 @@ class App:
         proxies = self._settings.server.trusted_proxies
         return mount(self._front, self._telemetry.log, new_id=new_id, now=self._clock.now, local=local, proxies=proxies)
 
+    def _web(self) -> Mount:
+        new_id = partial(self._random.new_id, "req")
+        proxies = self._settings.server.trusted_proxies
+        return face.mount(self._front, self._telemetry.log, address=self._address, new_id=new_id, proxies=proxies)
+
     def _front(self) -> Services | None:
-        return (
-            None
-            if self._keeper is None
-            else replace(self._keeper.services, leaving=lambda: self._health.draining, holder=self._identity.holder)
+        if self._keeper is None:
+            return None
+        people = people_services(self._settings, self._address)
+        return replace(
+            self._keeper.services,
+            leaving=lambda: self._health.draining,
+            holder=self._identity.holder,
+            people=people,
         )
 
     async def _proof(self, token: str) -> str | None:

@@ -24,6 +24,7 @@ from holdfast.config_values import (
     NETWORKS,
     PATH,
     PORT,
+    PUBLIC_URL,
     RESOLVERS,
     SECRET,
     STORE_URL,
@@ -38,6 +39,7 @@ from holdfast.config_values import (
     whole,
 )
 from holdfast.core.durations import brief
+from holdfast.core.public_address import PublicAddress
 from holdfast.errors import SettingRefused
 from holdfast.secret import MASK, Secret
 
@@ -71,6 +73,9 @@ def _host_and_port(listen: str) -> tuple[str, int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     listen: str = setting("127.0.0.1:8630", "Host and port to answer on; port 0 takes any free one.", ADDRESS)
+    public_url: str = setting(
+        "", "Address of the pages in browsers; empty: http://localhost and the port of server.listen.", PUBLIC_URL
+    )
     trusted_proxies: tuple[str, ...] = setting([], "Networks whose X-Forwarded-For is believed.", NETWORKS)
 
     @property
@@ -82,6 +87,10 @@ class ServerSettings:
     def in_the_clear(self) -> bool:
         """Whether tokens may cross a network unencrypted: others reach it, and no proxy with TLS is named."""
         return not _is_here(self.address[0]) and not self.trusted_proxies
+
+    def public_address(self, port: int | None = None) -> PublicAddress:
+        """`port`: the one that port 0 became."""
+        return PublicAddress(self.public_url or f"http://localhost:{port or self.address[1]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,10 +307,24 @@ class Otel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeopleSettings:
+    """How long people stay logged in."""
+
+    session_idle: timedelta = setting("1h", "A browser that is not used for so long is logged out.", duration("1m"))
+    session_lifetime: timedelta = setting(
+        "12h", "A browser is logged out after this, however much it is used.", duration("1m", "30d")
+    )
+    link_lifetime: timedelta = setting(
+        "1d", "How long a link to set an account up, or to log in once, can be followed.", duration("1m", "30d")
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     server: ServerSettings = field(default_factory=ServerSettings)
     listeners: Listeners = field(default_factory=Listeners)
     replica: ReplicaSettings = field(default_factory=ReplicaSettings)
+    people: PeopleSettings = field(default_factory=PeopleSettings)
     store: StoreSettings = field(default_factory=StoreSettings)
     keys: Keys = field(default_factory=Keys)
     scheduler: Scheduler = field(default_factory=Scheduler)

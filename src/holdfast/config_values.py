@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from holdfast.core import durations
+from holdfast.core import durations, public_address
 from holdfast.core.durations import in_words
 from holdfast.secret import Secret
 
@@ -192,6 +192,14 @@ def address_of(scheme: str) -> SettingKind:
     )
 
 
+def _public_url(raw: object) -> str:
+    text = address_of("https?").parse(raw)
+    problem = public_address.refusal(text) if text else None
+    if problem:
+        raise ValueError(problem)
+    return str(text)
+
+
 def _url(raw: object) -> str:
     if _text(raw) and not re.fullmatch(r"https?://[!-~]+", _text(raw)):
         raise ValueError
@@ -220,6 +228,9 @@ ADDRESS: Final = SettingKind("host:port, such as 127.0.0.1:8630 or [::1]:8630", 
 LISTEN_OR_NOT: Final = SettingKind("host:port, such as 0.0.0.0:443 or [::]:443, or nothing", _address_or_none)
 SECRET: Final = SettingKind("a secret, given by its variable or its file", _secret, secret=True)
 STORE_URL: Final = SettingKind("postgresql://user@host/database or sqlite:///file", _store_url, secret=True)
+PUBLIC_URL: Final = SettingKind(
+    "https://host or https://host:port in lower case, such as https://holdfast.example.com", _public_url
+)
 URL: Final = SettingKind("a URL, such as https://example.internal/terms", _url)
 SYSLOG: Final = SettingKind("unix:///dev/log, udp://host:514 or tcp://host:601", _syslog)
 YES_NO: Final = SettingKind("true or false", _yes_no, lambda text: {"true": True, "false": False}.get(text, text))

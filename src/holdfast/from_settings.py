@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.config import Settings
+from holdfast.core.public_address import PublicAddress
 from holdfast.errors import SettingRefused
 from holdfast.listening.bounds import LOBBY, PROBES_KEPT, Bounds, share_descriptors
+from holdfast.operations.context import PeopleServices
 from holdfast.operations.notifications import routing
 from holdfast.ports import Clock, Points
 from holdfast.store.database import Database, Engine
@@ -83,4 +85,14 @@ def listener_bounds(settings: Settings, *, listeners: int, log: Log | None = Non
         head_for=wanted.head_timeout.total_seconds(),
         body_for=wanted.body_timeout.total_seconds(),
         idle_for=wanted.idle_timeout.total_seconds(),
+    )
+
+
+def people_services(settings: Settings, address: PublicAddress) -> PeopleServices:
+    chosen = settings.people
+    return PeopleServices(
+        address=address,
+        idle_for=chosen.session_idle,
+        lives_for=chosen.session_lifetime,
+        link_for=chosen.link_lifetime,
     )

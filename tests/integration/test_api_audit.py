@@ -18,8 +18,8 @@ from tests.support.engine import PATIENCE, eventually
 from tests.support.processes import environment
 from tests.support.stores import migrated, open_store
 
-from holdfast.api.caller import networks
 from holdfast.core.access import Role
+from holdfast.core.client import networks
 from holdfast.core.journal import AuditRow, canonical, chain_verdict
 from holdfast.operations.installation import audit
 from holdfast.ports import AuditLine
@@ -45,7 +45,8 @@ async def test_a_row_says_who_did_it_by_which_token_and_from_where(db: Database,
         assert (row["actor"], row["actor_kind"]) == ("robot:ci", "robot")
         assert row["origin"].pop("client").startswith("python-httpx2")
         assert row["origin"] == {
-            "face": "api", "address": "127.0.0.1", "request": made.headers["x-request-id"], "token": token, "trace": "",
+            "face": "api", "address": "127.0.0.1", "request": made.headers["x-request-id"], "token": token,
+            "session": "", "trace": "",
         }  # fmt: skip
         [own] = (await ask.get("/audit", action="token_created"))["items"]
         assert own["origin"] is None  # it was made beside the API

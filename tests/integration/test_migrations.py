@@ -27,6 +27,7 @@ from holdfast.core.notifications import notification
 from holdfast.core.notifications.channel import ChannelState
 from holdfast.core.own_ca import acme
 from holdfast.core.own_ca.ca import CaState, DeliveryLevel
+from holdfast.core.people import PERSON_ROLES, LoginMethod
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.core.work import job
 from holdfast.core.work.job import QueuedState
@@ -396,6 +397,8 @@ CLOSED: Final[Mapping[tuple[str, str], Iterable[object]]] = {
     ("approvals", "state"): ApprovalState,
     ("tokens", "kind"): TokenKind,
     ("tokens", "role"): Role,
+    ("people", "role"): PERSON_ROLES,
+    ("sessions", "method"): LoginMethod,
     ("channels", "state"): ChannelState,
     ("notifications", "severity"): notification.Severity,
     ("notifications", "state"): notification.NotificationState,

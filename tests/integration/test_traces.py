@@ -22,9 +22,9 @@ from tests.support.jobs import enqueue
 from tests.support.processes import environment
 from tests.support.secrets_planted import MARK, TRACED_KEY
 
-from holdfast.api.caller import traceparent
 from holdfast.app import App
 from holdfast.config import load
+from holdfast.core.client import traceparent
 from holdfast.core.work.job import Again, Done, JobFailed, Outcome
 from holdfast.engine.kind import JobKind, Work
 from holdfast.errors import SettingRefused, TryLater

@@ -132,4 +132,5 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/tokens"): Row("ynnynnnn"),
     ("POST", "/tokens"): Row("ynnnnnyn", "", {"name": "x", "role": "admin"}),
     ("POST", "/tokens/{token}/revoke"): Row(_ADMIN),
+    ("POST", "/people/{name}/recover"): Row(_ADMIN),  # and only on the server's machine
 }

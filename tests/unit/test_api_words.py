@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.api import app as app  # with it, every error that the API can answer with
 from holdfast.api import openapi
-from holdfast.api.caller import client_address, networks
 from holdfast.api.codes import OTHERS, SENTENCES, doc
 from holdfast.api.problems import TITLES
+from holdfast.core.client import client_address, networks
 from holdfast.errors import SettingRefused, UserError
 from holdfast.operations import catalog
 from holdfast.operations.operation import Operation

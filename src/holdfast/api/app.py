@@ -16,8 +16,9 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.api import endpoint, openapi, problems
-from holdfast.api.caller import Throttle, networks
+from holdfast.api.caller import Throttle
 from holdfast.api.problems import problem
+from holdfast.core.client import networks
 from holdfast.operations import catalog
 from holdfast.operations.context import Services
 from holdfast.operations.operation import by_path

@@ -31,6 +31,8 @@ SENTENCES: Final[Mapping[str, str]] = {
     "own-request": "Who asked for it, or changed it since it was last approved, cannot approve it.",
     "token-refused": "Such a token cannot be made.",
     "no-such-token": "There is no such token.",
+    "only-on-its-machine": "It can be asked for on the server's machine only, through the local socket.",
+    "person-disabled": "The account is disabled, so nobody can log in with it.",
     # certificates
     "no-such-certificate": "There is no such certificate, or none that the asker may see.",
     "certificate-exists": "There is one of this name already.",

@@ -16,11 +16,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from holdfast.api.caller import Caller, opened
+from holdfast.api.caller import opened
 from holdfast.api.problems import InvalidInput, JsonObject, unknown_parameter
 from holdfast.errors import UserError
 from holdfast.operations import runner
 from holdfast.operations.access import demand
+from holdfast.operations.context import Caller
 from holdfast.operations.operation import Operation, OperationForm
 from holdfast.operations.runner import Options, RunOutcome
 from holdfast.operations.scopes import INSTALLATION

@@ -39,6 +39,7 @@ DISPLAYS: Final = {
     "issuers": "holdfast.cli.issuers",
     "jobs": "holdfast.cli.installation.display",
     "notifications": "holdfast.cli.notifications",
+    "people": "holdfast.cli.installation.display",
     "tokens": "holdfast.cli.installation.display",
 }
 

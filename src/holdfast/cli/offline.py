@@ -18,6 +18,7 @@ from holdfast.cli.opening import opened
 from holdfast.config import Settings
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.notifications.channel import ChannelRow
+from holdfast.from_settings import people_services
 from holdfast.operations.context import OwnCaServices, Services
 from holdfast.operations.installation import keys
 from holdfast.operations.installation.secret_store import SecretStore
@@ -68,6 +69,7 @@ class StoreTransport(httpx2.BaseTransport):
             issuer_kinds=frozenset(),
             probe=_no_remote,
             post=_NoChannels(),
+            people=people_services(settings, settings.server.public_address()),
             own_ca=OwnCaServices(policy=policy_of(settings, **ports), refresh=_nothing, problem=lambda ca: None),
         )
 

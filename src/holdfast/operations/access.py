@@ -34,6 +34,8 @@ class Action(StrEnum):
     SEE_TOKENS = "see tokens"
     MAKE_TOKENS = "make tokens"
     REVOKE_TOKENS = "revoke tokens"
+    SEE_PEOPLE = "see people"
+    CHANGE_PEOPLE = "change people"
     SEE_SELF = "see who one is"
     PLAN = "plan documents"
     APPLY = "apply documents"
@@ -64,7 +66,7 @@ MAY: Final[Mapping[Role, frozenset[Action]]] = {
     Role.ADMIN: frozenset(Action),
     Role.OPERATOR: _LOOK | _OPERATE,
     Role.VIEWER: _LOOK,
-    Role.AUDITOR: _LOOK | {Action.SEE_AUDIT, Action.SEE_TOKENS},
+    Role.AUDITOR: _LOOK | {Action.SEE_AUDIT, Action.SEE_TOKENS, Action.SEE_PEOPLE},
     Role.AGENT: frozenset({Action.SEE, Action.RENEW, Action.EXPORT, Action.SEE_ISSUERS, Action.SEE_SELF}),
     Role.FIRST: frozenset({Action.MAKE_TOKENS}),
 }
@@ -74,7 +76,10 @@ _UNOWNED: Final = frozenset({Action.SEE_ISSUERS, Action.SEE_CHANNELS, Action.SEE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """The asker: a token or a local user. Confined to certificates of these owners and with all of these labels."""
+    """The asker: a token, a person's session or a local user.
+
+    Confined to certificates of these owners and with all of these labels.
+    """
 
     id: str
     name: str
@@ -83,6 +88,7 @@ class Principal:
     rights: frozenset[str] = frozenset()
     owners: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
+    by_session: bool = False  # `id` is that of a browser's session, and not of a token
 
     @property
     def actor(self) -> str:

@@ -8,9 +8,11 @@ from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.operations.notifications import channels, notifications
 from holdfast.operations.operation import declared, named
 from holdfast.operations.own_ca import cas, clients
+from holdfast.operations.people import accounts
 
 __all__ = [
     "account_keys",
+    "accounts",
     "approvals",
     "audit",
     "cas",

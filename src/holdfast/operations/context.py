@@ -6,9 +6,11 @@ import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from holdfast.core.own_ca.ca import CaPolicy
+from holdfast.core.public_address import PublicAddress
 from holdfast.operations.access import Action, Owned, Principal, demand
 from holdfast.operations.issuance.attempts import CertificateContext, Ids
 from holdfast.operations.reckoning import Reckoning
@@ -30,6 +32,17 @@ class OwnCaServices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeopleServices:
+    """What this process knows about logging in."""
+
+    address: PublicAddress = field(default_factory=lambda: PublicAddress("http://localhost:8630"))
+    idle_for: timedelta = timedelta(hours=1)  # a session ends that is not used for so long,
+    lives_for: timedelta = timedelta(hours=12)  # and at the latest after this
+    link_for: timedelta = timedelta(days=1)  # how long a link can be followed
+    step_for: timedelta = timedelta(minutes=10)  # how long the next step of a log-in is waited for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """What this process offers to operations."""
 
@@ -43,7 +56,17 @@ class Services:
     default_issuers: tuple[str, ...] = ()  # where a certificate comes from if its owner does not say
     own_ca: OwnCaServices | None = None
     reckoning: Reckoning = field(default_factory=Reckoning)  # for the long work of this process
+    people: PeopleServices = field(default_factory=PeopleServices)
     streams: Counter[str] = field(default_factory=Counter)  # of events, that each token follows in this process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who asks through a face, and where the wish comes from."""
+
+    principal: Principal
+    services: Services
+    origin: Mapping[str, str]  # for the audit log
 
 
 class IdPool:

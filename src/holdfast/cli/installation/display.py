@@ -1,4 +1,4 @@
-"""Jobs, tokens and audit entries as people read them."""
+"""Jobs, tokens, people and audit entries as people read them."""
 
 from __future__ import annotations
 
@@ -83,6 +83,14 @@ def made_token(row: Any) -> None:
     say(f"Token {row['id']} of {row['name']} ({row['role']}). It is not shown again: set HOLDFAST_TOKEN to it.")
 
 
+def link(row: Any) -> None:
+    if chosen().dry_run:
+        say(f"A link for {row['name']} could be made.")
+        return
+    emit_one(row, text=lambda each: str(each["link"]), name="link")
+    say(f"The link logs {row['name']} in once, and is not shown again.")
+
+
 def whoami(row: Any) -> None:
     facts = [("actor", row["actor"]), ("role", "+".join([row["role"], *row["rights"]])), ("only", _scope(row))]
     emit_one(row, text=lambda each: pairs(facts), name="actor")
@@ -109,6 +117,7 @@ SHOWN: Final[Mapping[str, Callable[[Any], None]]] = {
     "jobs.list": jobs,
     "jobs.get": job,
     "jobs.retry": job,
+    "people.recover": link,
     "tokens.list": tokens,
     "tokens.create": made_token,
     "tokens.self": whoami,

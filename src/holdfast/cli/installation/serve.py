@@ -59,10 +59,11 @@ def for_trials(chosen: Settings) -> Settings:
 
 
 async def _show(chosen: Settings, program: str, name: str) -> None:
+    from holdfast.cli.client import user_name
     from holdfast.world import LocalFiles
 
     where = f"HOLDFAST_STORE_DATA_DIR={chosen.store.data_dir.absolute()}"
-    for words in (["issue", name, "--wait"], ["status", name], ["ls"]):
+    for words in (["issue", name, "--wait"], ["status", name], ["ls"], ["people", "recover", user_name()]):
         print(f"\n$ holdfast {' '.join(words)}", flush=True)
         _, said = await LocalFiles().run(["env", where, program, *words], timeout=120.0)
         print(said.decode(errors="replace").rstrip(), flush=True)

@@ -112,10 +112,11 @@ class AuditExport(_AuditFilter):
 class AuditOrigin(BaseModel):
     """Where a request came from."""
 
-    face: str = Field(description="api, local (a command on the server's machine), acme.")
+    face: str = Field(description="api, web (a browser), local (a command on the server's machine), acme.")
     address: str = ""
     request: str = Field(default="", description="The id that the answer carried, too.")
     token: str = ""
+    session: str = Field(default="", description="Of the browser.")
     trace: str = Field(default="", description="The trace that the request was a part of (W3C traceparent).")
     client: str = Field(default="", description="What the client calls itself.")
 

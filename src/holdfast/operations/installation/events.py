@@ -17,10 +17,10 @@ from holdfast.operations.certificates import refs
 from holdfast.operations.certificates.refs import meant_by
 from holdfast.operations.context import Context, TextStream
 from holdfast.operations.inputs import Input, PageLimit
-from holdfast.operations.installation import tokens
 from holdfast.operations.installation.tokens import Unauthenticated
 from holdfast.operations.issuance.issuances import watching
 from holdfast.operations.operation import Face, operation
+from holdfast.operations.people import sessions
 from holdfast.operations.scopes import VISIBLE
 from holdfast.store import inventory, journal
 from holdfast.store.tx import Tx
@@ -97,16 +97,17 @@ def shown(row: Happened) -> EventView:
 )
 def list_events(tx: Tx, ctx: Context, asked: EventQuery) -> EventPage:
     """List events, the oldest first."""
-    found, end = _page(tx, ctx.principal, after=asked.after, subject=asked.subject, limit=asked.limit)
+    found, end = _page(tx, ctx, after=asked.after, subject=asked.subject, limit=asked.limit)
     return EventPage(items=[shown(each) for each in found], next=end)
 
 
-def _page(tx: Tx, principal: Principal, *, after: int, subject: str | None, limit: int) -> tuple[list[Happened], int]:
+def _page(tx: Tx, ctx: Context, *, after: int, subject: str | None, limit: int) -> tuple[list[Happened], int]:
     """The next events that the asker may see, and the id to go on from, which may be later than the last one shown.
 
-    A stream asks again and again, with a token that may have been revoked meanwhile.
+    A stream asks again and again, with a token or a session that may have been ended meanwhile.
     """
-    tokens.check_still_good(tx, principal)
+    principal = ctx.principal
+    sessions.check_still_good(tx, principal, ctx.services.people)
     about = None if subject is None else _subject(tx, principal, subject)
     if about == _HIDDEN:
         return [], after
@@ -182,14 +183,14 @@ class _Counted(AsyncIterator[str]):
 
 async def _lines(ctx: Context, after: int, subject: str | None) -> AsyncGenerator[str]:
     yield "retry: 2000\n\n"  # and the headers leave at once
-    loop, services, principal = asyncio.get_running_loop(), ctx.services, ctx.principal
+    loop, services = asyncio.get_running_loop(), ctx.services
     db, spoken = services.certificate_context.db, loop.time()
     with watching(db) as worth_a_look:
         while not services.leaving():
             start = after
             try:
                 page, after = await db.read(
-                    lambda tx, start=start: _page(tx, principal, after=start, subject=subject, limit=_AT_ONCE)  # type: ignore[misc]
+                    lambda tx, start=start: _page(tx, ctx, after=start, subject=subject, limit=_AT_ONCE)  # type: ignore[misc]
                 )
             except Unauthenticated:
                 return

@@ -1,0 +1,1 @@
+"""People who log in: sessions, local accounts, and OpenID providers."""
