@@ -30,7 +30,7 @@ from holdfast.engine.loop import wait_for
 from holdfast.engine.replica import HANDING_BACK, IN_GOOD_TIME, Pace, PeriodicDuty, RunningReplica
 from holdfast.engine.worker import WorkerIdentity
 from holdfast.errors import OutcomeUnknown, SettingRefused, StoreError, StoreRefused, StoreUnavailable, StoreUnfit
-from holdfast.from_settings import listener_bounds, open_store, people_services
+from holdfast.from_settings import listener_bounds, open_for_migration, open_store, people_services
 from holdfast.listening.admission import ToldTally
 from holdfast.listening.bounds import Bounds
 from holdfast.operations.context import Services
@@ -266,8 +266,13 @@ class App:
         return True
 
     async def _migrate(self, db: Database) -> None:
-        for step in await migrate.bring_up(db, points=self._points):
-            self._telemetry.log.info("schema.migrated", step=step)
+        apart = open_for_migration(self._settings, self._clock, self._points)
+        try:
+            for step in await migrate.bring_up(apart or db, points=self._points):
+                self._telemetry.log.info("schema.migrated", step=step)
+        finally:
+            if apart is not None:
+                await apart.close()
 
     async def _unlock(self, db: Database) -> None:
         keyring = await keys.unlock(db, self._settings, self._files, self._random)

@@ -23,6 +23,7 @@ from holdfast.config_values import (
     LISTEN_OR_NOT,
     NETWORKS,
     PATH,
+    POOLER,
     PORT,
     PUBLIC_URL,
     RESOLVERS,
@@ -134,6 +135,13 @@ class StoreSettings:
     url_file: Path | None = setting(None, "File to read store.url from.", PATH)
     deadline: timedelta = setting("10s", "How long to wait for the answer to one store call.", INTERVAL)
     connections: int = setting(2, "Connections to PostgreSQL that write; three more read and listen.", whole(1, 64))
+    pooler: str = setting(
+        "none", "What pools before PostgreSQL: none, or a session for each (none); a session for each transaction.", POOLER
+    )
+    migrate_url: Secret[str] | None = setting(
+        None, "PostgreSQL without a pooler, for changes of the schema; without it, store.url.", STORE_URL
+    )
+    migrate_url_file: Path | None = setting(None, "File to read store.migrate_url from.", PATH)
 
     @property
     def sqlite_file(self) -> Path | None:

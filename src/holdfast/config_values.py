@@ -227,6 +227,7 @@ PATH: Final = SettingKind("a path, such as /var/lib/holdfast", _path)
 ADDRESS: Final = SettingKind("host:port, such as 127.0.0.1:8630 or [::1]:8630", _address)
 LISTEN_OR_NOT: Final = SettingKind("host:port, such as 0.0.0.0:443 or [::]:443, or nothing", _address_or_none)
 SECRET: Final = SettingKind("a secret, given by its variable or its file", _secret, secret=True)
+POOLER: Final = choice("none", "transaction")
 STORE_URL: Final = SettingKind("postgresql://user@host/database or sqlite:///file", _store_url, secret=True)
 PUBLIC_URL: Final = SettingKind(
     "https://host or https://host:port in lower case, such as https://holdfast.example.com", _public_url

@@ -45,12 +45,23 @@ def compose(
     )
 
 
+def open_for_migration(settings: Settings, clock: Clock, points: Points) -> Database | None:
+    """The store by the address that is set for changes of its schema; None if there is none."""
+    if settings.store.migrate_url is None:
+        return None
+    from holdfast.store.postgres import PostgresEngine
+
+    engine = PostgresEngine(settings.store.migrate_url, connections=1)
+    return compose(engine, clock=clock, points=points, deadline=settings.store.deadline)
+
+
 def _engine(settings: Settings, clock: Clock) -> Engine:
     file = settings.store.sqlite_file
     if file is None:
         from holdfast.store.postgres import PostgresEngine
 
-        return PostgresEngine(settings.store.url, connections=settings.store.connections)
+        pooled = settings.store.pooler == "transaction"
+        return PostgresEngine(settings.store.url, connections=settings.store.connections, pooled=pooled)
     make_folder(file.parent, "store.url" if settings.store.url else "store.data_dir")
     return SqliteEngine(file, clock)
 

@@ -24,6 +24,7 @@ from holdfast.operations.own_ca import manage as cas_of
 from holdfast.operations.own_ca.revocation import CRL, GATHER_FOR
 from holdfast.pki.refused import SignerRefused
 from holdfast.ports import no_points
+from holdfast.store import journal
 from holdfast.store.database import Database
 from holdfast.store.own_ca import crls
 from holdfast.store.tx import Tx
@@ -40,16 +41,20 @@ async def signing(db: Database, opened: Opened) -> AsyncIterator[None]:
 
 
 async def the_list(db: Database, number: int, *, shard: int = 0) -> x509.CertificateRevocationList:
-    """Wait for the list of this number."""
+    """Wait for the first, second … list."""
     found: list[Crl] = []
 
+    def look(tx: Tx) -> tuple[int, Crl | None]:
+        events = journal.events_after(tx, 0, subject=f"ca1/{shard}", limit=500)
+        return sum(each.name == "crl.signed" for each in events), crls.get(tx, "ca1", shard)
+
     async def there() -> bool:
-        crl = await db.read(lambda tx: crls.get(tx, "ca1", shard))
-        found[:] = [] if crl is None or crl.number < number else [crl]
+        signed, crl = await db.read(look)
+        found[:] = [] if crl is None or signed < number else [crl]
         return bool(found)
 
     await eventually(there)
-    assert found[0].number == number
+    assert (await db.read(look))[0] == number
     return x509.load_der_x509_crl(found[0].der)
 
 
@@ -200,17 +205,35 @@ async def test_scrapers_are_told_when_the_lists_of_a_ca_end(db: Database, tmp_pa
 
 async def test_the_number_of_a_list_only_grows(db: Database, tmp_path: Path) -> None:
     opened = await opened_ca(db, tmp_path)
+    numbers = [int((await db.read(lambda tx: tx.now())).timestamp()) - 1]
     async with signing(db, opened):
-        for number in (1, 2, 3):
-            assert number_of(await the_list(db, number)) == number
+        for nth in (1, 2, 3):
+            numbers.append(number_of(await the_list(db, nth)))
+            assert numbers[-1] > numbers[-2]
             await eventually(lambda: _sleeps(db))
-            if number < 3:
+            if nth < 3:
                 await due_now(db)
     crl = await db.read(lambda tx: crls.get(tx, "ca1", 0))
     assert crl is not None
-    for stale in (1, 2, 3):
+    for stale in numbers:
         assert not await db.write(lambda tx, stale=stale: crls.put(tx, replace(crl, number=stale)))  # type: ignore[misc]
-    assert await db.write(lambda tx: crls.put(tx, replace(crl, number=4)))
+    assert await db.write(lambda tx: crls.put(tx, replace(crl, number=numbers[-1] + 1)))
+
+
+async def test_a_list_after_a_restore_has_a_higher_number_than_any_that_was_lost(db: Database, tmp_path: Path) -> None:
+    """The store forgets its lists: clients that keep the highest number still take the next one."""
+    opened = await opened_ca(db, tmp_path)
+    async with signing(db, opened):
+        published = number_of(await the_list(db, 1))
+        await eventually(lambda: _sleeps(db))
+        await db.write(lambda tx: tx.run("DELETE FROM crls"))
+        await eventually(lambda: _later_than(db, published))
+        await due_now(db)
+        assert number_of(await the_list(db, 2)) > published
+
+
+async def _later_than(db: Database, number: int) -> bool:
+    return (await db.read(lambda tx: tx.now())).timestamp() >= number + 1
 
 
 async def test_two_holders_of_the_job_cannot_both_write_their_list(db: Database, tmp_path: Path) -> None:

@@ -180,6 +180,7 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "sectigo.poll_max_wait_seconds": ("60", "60", 60),
     "entrust.poll_max_wait_seconds": ("86400", "86400", 86400),
     "globalsign.poll_max_wait_seconds": ("1", "1", 1),
+    "store.pooler": ('"transaction"', "transaction", "transaction"),
     "log.level": ('"debug"', "debug", "debug"),
     "log.format": ('"console"', "console", "console"),
     "metrics.interval": ('"1m"', "60", timedelta(minutes=1)),
@@ -212,7 +213,7 @@ def test_every_key_can_be_set_by_the_file(key: str):
 def test_every_key_can_be_set_by_its_variable_which_wins_over_the_file(key: str):
     section, _, name = key.partition(".")
     _, text, value = ONE_OF_EACH[key]
-    other = {"log.level": '"error"', "log.format": '"json"', "server.listen": '"h:1"'}.get(key, '"9s"')
+    other = {"log.level": '"error"', "log.format": '"json"', "server.listen": '"h:1"', "store.pooler": '"none"'}.get(key, '"9s"')
     other = "9" if isinstance(value, int) else "[]" if isinstance(value, tuple) else other
     empty = ("_url", ".website", ".first_ca", ".syslog", ".endpoint", ".tls_alpn_listen")
     other = "false" if value is True else '""' if key.endswith(empty) else other
@@ -313,7 +314,7 @@ URL = f"postgresql://u:{SENTINEL}@host/db"
 
 
 def test_every_secret_is_declared_with_its_file():
-    assert SECRETS == ["store.url", "keys.passphrase", "keys.previous_passphrase", "otel.headers"]
+    assert SECRETS == ["store.url", "store.migrate_url", "keys.passphrase", "keys.previous_passphrase", "otel.headers"]
     assert all(f"{key}_file" in KINDS for key in SECRETS)
     for section in SECTIONS.values():
         for field in fields(section):

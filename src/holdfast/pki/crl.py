@@ -29,6 +29,12 @@ class Revoked:
     reason: RevocationReason = RevocationReason.UNSPECIFIED
 
 
+def next_number(last: int | None, now: datetime) -> int:
+    """Grows from CRL to CRL (RFC 5280 §5.2.3), also after a restore or a failover that lost the last ones: the clock
+    has passed every number that was ever published."""
+    return max(0 if last is None else last + 1, int(now.timestamp()))
+
+
 def prepare(
     issuer: SigningCertificate,
     *,

@@ -61,8 +61,9 @@ class _Statement:
 class Statements:
     """Runs statements on one connection, each in one blocking call that does not delay others."""
 
-    def __init__(self, connection: psycopg.Connection[object]) -> None:
+    def __init__(self, connection: psycopg.Connection[object], *, prepares: bool = True) -> None:
         self._connection = connection
+        self._prepares = prepares
         self._line = connection.pgconn
         self._known: OrderedDict[tuple[bytes, tuple[int, ...]], _Statement] = OrderedDict()
         self._named = 0
@@ -110,7 +111,7 @@ class Statements:
         else:
             self._known.move_to_end((text, types))
         statement.uses += 1
-        if statement.uses > PREPARE_AFTER and not statement.prepared:
+        if self._prepares and statement.uses > PREPARE_AFTER and not statement.prepared:
             self._answer(self._line.prepare, statement.name, text, types)
             statement.prepared = True
         return statement
@@ -187,6 +188,17 @@ RIGHTS: Final = (
 _CONFLICTS: Final = {"40001", "40P01", "55P03"}
 # Classes of SQLSTATE that say "not now": connection, resources (disk full among them), operator intervention, system.
 _PASSING: Final = ("08", "53", "57", "58")
+# What a server says to a write once it is a standby: behind a pooler or a proxy the connection outlives the switchover.
+_READ_ONLY: Final = "25006"
+_NOT_SUPPORTED: Final = "0A000"
+# What is said of a prepared statement that stayed behind in another session, or that another client prepared.
+_OTHER_SESSION: Final = frozenset({"26000", "42P05"})
+SESSIONS_TRIED: Final = 3  # to find out whether a pooler hands ours on
+MOST_FOR_ONE_HOST: Final = 5.0  # seconds, of several hosts
+POOLED: Final = (
+    'Let PgBouncer pool by session (pool_mode = session), or set store.pooler to "transaction". '
+    "Name the server itself in store.migrate_url for changes of the schema."
+)
 
 
 class PostgresEngine:
@@ -197,9 +209,11 @@ class PostgresEngine:
     near = False
     shared = True
 
-    def __init__(self, url: Secret[str], *, connections: int) -> None:
+    def __init__(self, url: Secret[str], *, connections: int, pooled: bool = False) -> None:
+        """`pooled`: a pooler gives each transaction another connection of its own, so that a session keeps nothing."""
         self.writers = connections
         self._url = url
+        self._pooled = pooled
         try:
             where = conninfo_to_dict(url.reveal())
         except psycopg.ProgrammingError:  # its text repeats the address, password and all
@@ -207,38 +221,65 @@ class PostgresEngine:
                 "store.url is not a PostgreSQL address.", "Write it as postgresql://user@host:5432/name."
             ) from None
         self.where = f"{where.get('host', 'localhost')}:{where.get('port', 5432)}/{where.get('dbname', '')}"
+        self._hosts = 1 + str(where.get("host") or where.get("hostaddr") or "").count(",")
         self._own_pids: set[int] = set()
         self._listener: _Listener | None = None
+        self._sessions_kept = False  # once it was looked at
 
     def connect(self, *, write: bool, deadline: float) -> PostgresSession:
         connection = self.open(deadline=deadline)
         self._own_pids.add(connection.info.backend_pid)
         try:
             epoch = _timeline(connection)
-        except psycopg.Error as error:
+            self._check_sessions(connection, deadline=deadline)
+        except (psycopg.Error, StoreUnavailable, StoreUnfit) as error:
             connection.close()
-            raise StoreUnavailable(f"PostgreSQL at {self.where} does not answer: {_first_line(error)}") from error
-        return PostgresSession(connection, epoch)
+            if isinstance(error, psycopg.Error):
+                raise StoreUnavailable(f"PostgreSQL at {self.where} does not answer: {_first_line(error)}") from error
+            raise
+        return PostgresSession(connection, epoch, limit=int(deadline * 1000) if self._pooled else None)
 
     def open(self, *, deadline: float) -> psycopg.Connection[Row]:
         limit = int(deadline * 1000)
+        each = deadline if self._hosts == 1 else min(deadline / self._hosts, MOST_FOR_ONE_HOST)
         try:
-            return psycopg.connect(
+            connection = psycopg.connect(
                 self._url.reveal(),
                 autocommit=True,
                 row_factory=dict_row,
-                connect_timeout=max(2, int(deadline)),
+                connect_timeout=max(2, int(each)),
                 target_session_attrs="read-write",  # never an old primary that became a standby
                 tcp_user_timeout=max(1000, limit),
-                # A client that is frozen inside a transaction holds locks that all others need: the server ends it.
-                options=f"-c statement_timeout={limit} -c idle_in_transaction_session_timeout={limit} -c timezone=UTC",
+                keepalives_idle=10,
+                keepalives_interval=5,
+                keepalives_count=3,
                 application_name="holdfast",
+                **({"prepare_threshold": None} if self._pooled else {}),
             )
+            if not self._pooled:
+                connection.execute(_limits(limit, "SESSION").encode())
         except psycopg.Error as error:
             raise StoreUnavailable(f"PostgreSQL at {self.where} cannot be reached: {_first_line(error)}") from error
+        return connection
+
+    def _check_sessions(self, connection: psycopg.Connection[Row], *, deadline: float) -> None:
+        """Refuse a pooler that pools by transaction though no setting says so: statements that one client prepared
+        would be gone, or another client's. Between a client and its server stands a pooler if the process that the
+        client was told of is not the one that answers."""
+        if self._pooled or self._sessions_kept or _pid(connection) == connection.info.backend_pid:
+            return
+        mine = _pid(connection)
+        with contextlib.ExitStack() as others:
+            for _ in range(SESSIONS_TRIED):
+                other = others.enter_context(self.open(deadline=deadline))
+                others.enter_context(other.transaction())
+                if _pid(other) == mine or _pid(connection) != mine:  # it changed hands while we are connected
+                    raise StoreUnfit(f"The pooler at {self.where} gives each transaction another session.", POOLED)
+        self._sessions_kept = True
 
     def listen(self, heard: Callable[[], None]) -> None:
-        self._listener = _Listener(self, heard, self._own_pids)
+        if not self._pooled:  # a session that changes hands hears nothing: polling is always on
+            self._listener = _Listener(self, heard, self._own_pids)
 
     def close(self) -> None:
         if self._listener is not None:
@@ -248,9 +289,12 @@ class PostgresEngine:
 class PostgresSession:
     """One connection in autocommit mode; transactions are opened by hand."""
 
-    def __init__(self, connection: psycopg.Connection[Row], epoch: int) -> None:
+    def __init__(self, connection: psycopg.Connection[Row], epoch: int, *, limit: int | None = None) -> None:
+        """`limit`, in milliseconds: a pooler stands between, so each transaction says for itself how long it may be."""
         self._connection = connection
-        self._statements = Statements(connection)
+        self._statements = Statements(connection, prepares=limit is None)
+        self._begin = b"BEGIN" if limit is None else f"BEGIN; {_limits(limit, 'LOCAL')}".encode()
+        self._writing = False
         self.epoch = epoch
 
     @property
@@ -258,7 +302,8 @@ class PostgresSession:
         return self._connection.closed or self._connection.broken
 
     def begin(self, *, write: bool) -> None:
-        self._command(b"BEGIN" if write else b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        self._writing = write
+        self._command(self._begin if write else b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     def now_us(self) -> int:
         return int(self.query("SELECT now_us() AS now", {})[0]["now"])
@@ -317,6 +362,12 @@ class PostgresSession:
     def _translated(self, error: StatementFailed) -> Exception:
         if error.state in _CONFLICTS:
             return TxConflict(str(error))
+        if error.state in _OTHER_SESSION:
+            self._connection.close()
+            return StoreUnfit(f"A pooler gives each transaction another session: {error}.", POOLED)
+        if self._became_standby(error):
+            self._connection.close()
+            return StoreUnavailable(f"this PostgreSQL server takes no writes any more: {error}")
         if error.state == "23505":
             return Duplicate(str(error))
         if self.broken or not error.state or error.state.startswith(_PASSING):
@@ -324,6 +375,22 @@ class PostgresSession:
         if error.state == "42501":
             return StoreUnfit(f"PostgreSQL does not let this user do that: {error}", RIGHTS)
         return StoreError(f"SQLSTATE {error.state}: {error}")
+
+    def _became_standby(self, error: StatementFailed) -> bool:
+        if error.state == _NOT_SUPPORTED:
+            return "recovery" in str(error)
+        return error.state == _READ_ONLY and self._writing
+
+
+def _limits(milliseconds: int, scope: str) -> str:
+    """A client that is frozen inside a transaction holds locks that all others need: the server ends it."""
+    limits = {"statement_timeout": str(milliseconds), "idle_in_transaction_session_timeout": str(milliseconds)}
+    return "; ".join(f"SET {scope} {name} TO '{value}'" for name, value in (limits | {"timezone": "UTC"}).items())
+
+
+def _pid(connection: psycopg.Connection[Row]) -> int:
+    row = connection.execute("SELECT pg_backend_pid() AS pid").fetchone()
+    return 0 if row is None else int(row["pid"])
 
 
 def _timeline(connection: psycopg.Connection[Row]) -> int:

@@ -252,7 +252,7 @@ def crl(
         RevocationReason, typer.Option("--reason", help="Why those were revoked.")
     ] = RevocationReason.CESSATION_OF_OPERATION,
     previous: Annotated[
-        Path | None, typer.Option("--previous", help="The last CRL: its entries are kept, and its number grows by one.")
+        Path | None, typer.Option("--previous", help="The last CRL: its entries are kept, and its number grows.")
     ] = None,
     days: Annotated[int, typer.Option("--days", help="How long the CRL is good for.")] = 180,
     number: Annotated[
@@ -264,6 +264,7 @@ def crl(
     import asyncio
     from datetime import timedelta
 
+    from holdfast.pki.crl import next_number
     from holdfast.pki.root import Listed, entry, open_root, read_list, revocation_list
     from holdfast.world import LocalFiles, SystemClock
 
@@ -273,7 +274,7 @@ def crl(
     before = Listed(int(now.timestamp()) - 1, ())
     if previous is not None:
         before = read_list(_content(previous), opened.certificate)
-    last = before.number + 1 if number is None else number
+    last = next_number(before.number, now) if number is None else number
     if previous is not None and last <= before.number:
         raise UserError(f"The last list has number {before.number}: the next one needs a higher number.")
     fresh = [entry(serial, now, reason) for serial in map(_serial, revoked or ()) if serial not in before]

@@ -78,7 +78,7 @@ def _facts(tx: Tx, ca: str, shard: int) -> _Facts:
         if not crl.may_be_left_out(from_micros(row["not_after"]), instant(row["listed_at"]), now)
     ]
     return _Facts(
-        number=1 if last is None else last.number + 1,
+        number=crl.next_number(None if last is None else last.number, now),
         now=now,
         entries=tuple(
             Revoked(int(row["serial"], 16), from_micros(row["revoked_at"]), RevocationReason.of(row["reason"] or 0))

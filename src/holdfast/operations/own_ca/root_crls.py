@@ -59,9 +59,10 @@ def _plan_next(tx: Tx, made: RootCrl, job: str) -> None:
 
 
 def _signed(root: Root, before: Listed, now: datetime, life: timedelta) -> RootCrl:
-    der = revocation_list(root, before.entries, number=before.number + 1, now=now, life=life)
+    number = crl.next_number(before.number, now)
+    der = revocation_list(root, before.entries, number=number, now=now, life=life)
     mark = root.certificate.fingerprint(hashes.SHA256()).hex()
-    return RootCrl(root=mark, number=before.number + 1, this_update=now, next_update=now + life, der=der)
+    return RootCrl(root=mark, number=number, this_update=now, next_update=now + life, der=der)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
