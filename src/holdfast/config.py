@@ -136,7 +136,9 @@ class StoreSettings:
     deadline: timedelta = setting("10s", "How long to wait for the answer to one store call.", INTERVAL)
     connections: int = setting(2, "Connections to PostgreSQL that write; three more read and listen.", whole(1, 64))
     pooler: str = setting(
-        "none", "What pools before PostgreSQL: none, or a session for each (none); a session for each transaction.", POOLER
+        "none",
+        "What pools connections before PostgreSQL; by session: none.",
+        POOLER,
     )
     migrate_url: Secret[str] | None = setting(
         None, "PostgreSQL without a pooler, for changes of the schema; without it, store.url.", STORE_URL

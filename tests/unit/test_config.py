@@ -213,7 +213,9 @@ def test_every_key_can_be_set_by_the_file(key: str):
 def test_every_key_can_be_set_by_its_variable_which_wins_over_the_file(key: str):
     section, _, name = key.partition(".")
     _, text, value = ONE_OF_EACH[key]
-    other = {"log.level": '"error"', "log.format": '"json"', "server.listen": '"h:1"', "store.pooler": '"none"'}.get(key, '"9s"')
+    other = {"log.level": '"error"', "log.format": '"json"', "server.listen": '"h:1"', "store.pooler": '"none"'}.get(
+        key, '"9s"'
+    )
     other = "9" if isinstance(value, int) else "[]" if isinstance(value, tuple) else other
     empty = ("_url", ".website", ".first_ca", ".syslog", ".endpoint", ".tls_alpn_listen")
     other = "false" if value is True else '""' if key.endswith(empty) else other
