@@ -16,6 +16,7 @@ from holdfast.compose_ca import CaServer, system_resolvers
 from holdfast.config import Settings
 from holdfast.core.own_ca.acme import Identifier
 from holdfast.endpoints import probe
+from holdfast.engine import watch
 from holdfast.engine.issuance import accounts, challenges, issuer_factory
 from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.engine.issuance.challenges import SolverRule
@@ -98,6 +99,7 @@ class CertificateKeeper:
             probe=self._upstream.probe,
             fit=issuer_factory.check,
             post=self.senders,
+            look=self.probe.look,
             default_issuers=(OWN,),
             own_ca=ca.services,
         )
@@ -115,10 +117,16 @@ class CertificateKeeper:
 
     def kinds(self) -> list[JobKind]:
         changed = accounts.kind(self.certificate_context, self._upstream.accounts.change_key)
-        return [*issuance_duties.kinds(self._services), changed, *notification_duties.kinds(self._notifications)]
+        seen = watch.kind(self.certificate_context.db, self.probe.look, self._settings.endpoints.check_interval)
+        told = notification_duties.kinds(self._notifications)
+        return [*issuance_duties.kinds(self._services), changed, seen, *told]
 
     def families(self) -> list[Owed]:
-        return [*issuance_duties.families(self.certificate_context), *notification_duties.families(self._notifications)]
+        return [
+            *issuance_duties.families(self.certificate_context),
+            watch.owed(self.certificate_context.random),
+            *notification_duties.families(self._notifications),
+        ]
 
     def duties(self) -> list[PeriodicDuty]:
         told, pace = self._settings.notification, self._settings.scheduler

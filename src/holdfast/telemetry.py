@@ -204,6 +204,7 @@ class Metrics:
             registry=self.registry,
             buckets=(1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86400),
         )
+        self.endpoints = self._gauge("endpoints", "Endpoints by the reason code of the last look.", "reason")
         self.issuances = self._gauge("issuances", "Attempts under way by CA and state.", "ca", "state")
         self.ca_budget = self._gauge("ca_budget_remaining", "What a CA's limit still allows now.", "ca", "limit")
         self.ca_circuit_open = self._gauge("ca_circuit_open", "1 while a CA is left alone after failures.", "ca")

@@ -26,7 +26,7 @@ from holdfast.store import access
 from holdfast.store.database import Database
 
 pytestmark = pytest.mark.anyio
-HIDDEN = ("no-such-certificate", "no-such-issuance", "no-such-approval", "no-such-notification")
+HIDDEN = ("no-such-certificate", "no-such-issuance", "no-such-approval", "no-such-notification", "no-such-endpoint")
 MINE, THEIRS = "mine.example.com", "theirs.example.com"
 
 
@@ -73,6 +73,7 @@ async def _seeded(desk: Desk) -> dict[str, dict[str, str]]:
     for owner, name in (("mine", MINE), ("theirs", THEIRS)):
         async with desk.house.working():
             await admin.post("/certificates", {"names": [name], "owner": owner}, Prefer="wait=30")
+        await admin.post("/endpoints", {"place": name, "certificate": name})
         asked = await admin.post(
             "/certificates", {"names": [f"asked.{name}"], "owner": owner, "approval_required": True}
         )
@@ -82,7 +83,7 @@ async def _seeded(desk: Desk) -> dict[str, dict[str, str]]:
             "ref": name, "issuance": asked["operation"]["id"], "approval": waiting["id"], "name": "ca",
             "job": "job_unknown", "token": "unknown", "notification": f"notification_{owner}", "replica": "unknown",
             "ca": "default", "serial": "ab", "kid": "unknown", "account": "unknown",
-            "policy": "unknown",
+            "policy": "unknown", "endpoint": name,
         }  # fmt: skip
     return places
 

@@ -36,6 +36,7 @@ TABLE: Final = Path(__file__).with_name("commands.json")
 DISPLAYS: Final = {
     "audit": "holdfast.cli.installation.display",
     "channels": "holdfast.cli.notifications",
+    "endpoints": "holdfast.cli.endpoints",
     "issuers": "holdfast.cli.issuers",
     "jobs": "holdfast.cli.installation.display",
     "notifications": "holdfast.cli.notifications",

@@ -55,6 +55,7 @@ COMMANDS: Final = {  # name: (module with its app; empty: derived alone, the lin
         "holdfast.cli.certificates.simulate",
         "Forecast the orders of the next months, and the limits of CAs.",
     ),
+    "endpoint": ("", "Watch where certificates are served, and check what is seen there."),
     "notify": ("holdfast.cli.notifications", "List and resend notifications; add and test channels."),
     "events": ("holdfast.cli.installation.events", "Show past events, or follow new ones."),
     "serve": ("holdfast.cli.installation.serve", "Run a server: the engine, the API, the ACME server."),
@@ -108,6 +109,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {  # of the help page
         "challenge",
         "simulate",
     ),
+    "Where certificates are served": ("endpoint",),
     "Notifications and events": (
         "notify",
         "events",

@@ -6,16 +6,17 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from holdfast.core.reasons import Reason
 
 KeyFamily = Literal["rsa", "ecdsa"]
 MAX_SAMPLES: Final = 50
 MAX_ADDRESSES: Final = 32
+MOST_NAMES: Final = 10  # of a certificate, that are kept as evidence
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
 EXPIRING_FOR: Final = timedelta(days=14)  # before its end, a served certificate that nobody replaced is worth an alert
 
@@ -94,6 +95,30 @@ class Endpoint:
         return f"{self.protocol}://{host}:{self.port}"
 
 
+_PLACE: Final = re.compile(
+    r"(?:(?P<protocol>[a-z0-9]+)://)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:/\[\]]+))(?::(?P<port>\d{1,5}))?/?"
+)
+
+
+def endpoint_of(text: str) -> Endpoint:
+    """What people mean by www.example.org, mail.example.org:465, smtp://mx.example.org or [2001:db8::1]:443.
+
+    ValueError says what is wrong with it.
+    """
+    found = _PLACE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r:.80} is not written as HOST, HOST:PORT or PROTOCOL://HOST:PORT")
+    word = found["protocol"] or "tls"
+    if word not in _WORDS:
+        raise ValueError(f"{word!r:.20} is not a protocol that can be looked at: {', '.join(EndpointProtocol)}")
+    protocol = EndpointProtocol(_WORDS[word])
+    port = int(found["port"]) if found["port"] else protocol.port
+    return Endpoint(host=(found["v6"] or found["host"]).lower().rstrip("."), port=port, protocol=protocol)
+
+
+_WORDS: Final = {"https": "tls", "postgresql": "postgres", **{each.value: each.value for each in EndpointProtocol}}
+
+
 def is_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
@@ -163,6 +188,28 @@ class Seen:
     outcome: Outcome
     count: int
     sighting: Sighting  # the first of them
+
+    def to_json(self) -> dict[str, object]:
+        kept = {each.name: getattr(self.sighting, each.name) for each in fields(Sighting)}
+        ends = self.sighting.not_after
+        kept |= {"not_after": None if ends is None else ends.isoformat(), "names": self.sighting.names[:MOST_NAMES]}
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in kept.items() if value}
+        return {"outcome": self.outcome.value, "count": self.count, **plain}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Seen:
+        rest: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
+        }
+        outcome, count, ends = Outcome(rest.pop("outcome")), rest.pop("count"), rest.pop("not_after", None)
+        problem = rest.pop("problem", None)
+        sighting = Sighting(
+            not_after=None if ends is None else datetime.fromisoformat(ends),
+            problem=None if problem is None else SightingProblem(problem),
+            address=rest.pop("address", ""),
+            **rest,
+        )
+        return cls(outcome=outcome, count=count, sighting=sighting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

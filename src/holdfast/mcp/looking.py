@@ -20,7 +20,8 @@ ToolLimit = Annotated[int, Field(ge=1, le=500)]
 
 async def needs_attention(line: McpCaller) -> JsonObject:
     """What a person should look at, most pressing first: failing or ending certificates, approvals, dead jobs and
-    dead notifications, CAs that are down or paused, replicas if all were drained. Begin here."""
+    dead notifications, CAs that are down or paused, endpoints that serve something wrong, replicas if all were drained.
+    Begin here."""
     failing = await line.get("/certificates", failing=True, limit=500)
     soon = (line.now() + SOON).isoformat()
     ending = await line.get("/certificates", expires_before=soon, limit=500)
@@ -33,6 +34,7 @@ async def needs_attention(line: McpCaller) -> JsonObject:
         "dead_jobs": _items(await line.maybe("/jobs", state="dead", limit=100)),
         "dead_notifications": _items(await line.maybe("/notifications", state="dead", limit=100)),
         "cas": _troubled(_items(await line.maybe("/issuers", limit=500))),
+        "endpoints": _items(await line.maybe("/endpoints", troubled=True, limit=500)),
         "drained_replicas": all_drained(await line.maybe("/cluster")),
     }
     found |= {name: each for name, each in others.items() if each is not None}

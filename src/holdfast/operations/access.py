@@ -24,6 +24,8 @@ class Action(StrEnum):
     CHANGE_JOBS = "change jobs"
     SEE_ISSUERS = "see issuers"
     CHANGE_ISSUERS = "change issuers"
+    SEE_ENDPOINTS = "see endpoints"
+    CHANGE_ENDPOINTS = "change and check endpoints"
     SEE_NOTIFICATIONS = "see notifications"
     CHANGE_NOTIFICATIONS = "requeue and resolve notifications"
     SEE_CHANNELS = "see channels"
@@ -54,12 +56,13 @@ _LOOK: Final = frozenset(
     {
         Action.SEE, Action.SEE_ISSUERS, Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_SELF, Action.PLAN,
         Action.SEE_NOTIFICATIONS, Action.SEE_CHANNELS, Action.SEE_CAS, Action.SEE_POLICIES,
+        Action.SEE_ENDPOINTS,
     }
 )  # fmt: skip
 _OPERATE: Final = frozenset(
     {
         Action.CREATE, Action.CHANGE, Action.RENEW, Action.REVOKE, Action.EXPORT, Action.APPROVE, Action.CHANGE_JOBS,
-        Action.APPLY, Action.CHANGE_NOTIFICATIONS,
+        Action.APPLY, Action.CHANGE_NOTIFICATIONS, Action.CHANGE_ENDPOINTS,
     }
 )  # fmt: skip
 MAY: Final[Mapping[Role, frozenset[Action]]] = {

@@ -1,6 +1,7 @@
 """Every module that declares operations: importing this one fills the registry."""
 
 from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, policies, statistics
+from holdfast.operations.endpoints import manage as manage_endpoints
 from holdfast.operations.installation import audit, cluster, events, jobs, tokens
 from holdfast.operations.issuance import approvals, issuances
 from holdfast.operations.issuers import account_keys
@@ -28,6 +29,7 @@ __all__ = [
     "jobs",
     "key_export",
     "lifecycle",
+    "manage_endpoints",
     "manage_issuers",
     "named",
     "notifications",

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.core.public_address import PublicAddress
 from holdfast.operations.access import Action, Owned, Principal, demand
+from holdfast.operations.endpoints.watching import Look, nothing_seen
 from holdfast.operations.issuance.attempts import CertificateContext, Ids
 from holdfast.operations.reckoning import Reckoning
 from holdfast.operations.remotes import ChannelOpener, Fit, Probe, any_fit
@@ -57,6 +58,7 @@ class Services:
     own_ca: OwnCaServices | None = None
     reckoning: Reckoning = field(default_factory=Reckoning)  # for the long work of this process
     people: PeopleServices = field(default_factory=PeopleServices)
+    look: Look = nothing_seen  # at an endpoint, now
     streams: Counter[str] = field(default_factory=Counter)  # of events, that each token follows in this process
 
 

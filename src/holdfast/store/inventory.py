@@ -115,10 +115,10 @@ def clauses_of(wanted: InventoryFilter) -> tuple[list[str], dict[str, object]]:
         clauses.append(f"certificates.owner IN ({text})")
         values |= owners
     for number, (name, value) in enumerate(wanted.labels.items()):
-        clauses.append(_holds("certificates.labels", f"label_{number}"))
+        clauses.append(holds("certificates.labels", f"label_{number}"))
         values[f"label_{number}"] = f"{json.dumps(name)}: {json.dumps(value)}"
     if wanted.issuer is not None:
-        clauses.append(_holds("certificates.issuers", "issuer"))
+        clauses.append(holds("certificates.issuers", "issuer"))
         values["issuer"] = json.dumps(wanted.issuer)
     if wanted.failing:
         clauses.append("certificates.last_failure_at IS NOT NULL")
@@ -133,7 +133,7 @@ def clauses_of(wanted: InventoryFilter) -> tuple[list[str], dict[str, object]]:
     return clauses, values
 
 
-def _holds(column: str, value: str) -> str:
+def holds(column: str, value: str) -> str:
     """Whether a text of JSON has a part in it, to the letter (LIKE ignores case on SQLite); labels have no quotes."""
     return f"REPLACE({column}, :{value}, '') <> {column}"
 

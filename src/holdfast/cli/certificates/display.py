@@ -46,9 +46,16 @@ def block(row: Certificate, now: datetime, budget: Sequence[Mapping[str, Any]] =
         ("phase", f"{_phase(row)}   owner {row['owner'] or '-'}   CA {', '.join(row['issuers'])}"),
         ("reason", f"{status['reason_code']}  {_why(status)}{_times(row, now)}  ({_acts(status)} next)"),
         ("next", f"{_next(row, now)}{_budget(budget)}"),
+        *(("seen at", _seen_at(each, now)) for each in row.get("endpoints") or ()),
         ("now", f"{_look(row)}   |   {_do(row)}"),
     ]
     return f"{head}\n{pairs(facts)}"
+
+
+def _seen_at(endpoint: Mapping[str, Any], now: datetime) -> str:
+    if endpoint["reason_code"] is None:
+        return f"{endpoint['name']}  not checked yet"
+    return f"{endpoint['name']}  {endpoint['reason_code']}  {endpoint['reason']}  ({when(endpoint['checked_at'], now)})"
 
 
 def _expires(row: Certificate, now: datetime) -> str:

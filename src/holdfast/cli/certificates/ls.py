@@ -109,7 +109,7 @@ def _fleet(summary: Any, now: datetime) -> str:
 
 # ── What needs a person, of everything: from the same sources as the first tool for assistants ──
 
-SOURCES: Final = ("attention", "approvals", "dead_jobs", "dead_notifications", "cas", "drained")
+SOURCES: Final = ("attention", "approvals", "dead_jobs", "dead_notifications", "cas", "endpoints", "drained")
 Found = Mapping[str, Any]
 
 
@@ -125,6 +125,7 @@ def _look_at_all(client: Client, now: datetime) -> dict[str, Any]:
         "dead_jobs": _items(client.maybe("/jobs", state="dead", limit=100)),
         "dead_notifications": _items(client.maybe("/notifications", state="dead", limit=100)),
         "cas": troubled_issuers(_items(client.maybe("/issuers", limit=500))),
+        "endpoints": _items(client.maybe("/endpoints", troubled=True, limit=500)),
         "drained": all_drained(client.maybe("/cluster")),
     }
     return found | {"not_shown": [name for name, each in found.items() if each is None]}
@@ -150,6 +151,8 @@ def _facts(found: Found) -> Iterator[tuple[str, str]]:
     if found["drained"]:
         resume = f"holdfast cluster resume {found['drained'][0]['name']}"
         yield "replicas", f"all {len(found['drained'])} were drained, and nothing is renewed: {resume}"
+    for row in found["endpoints"] or ():
+        yield f"endpoint {row['name']}", f"{row['reason']} holdfast endpoint show {row['name']}"
     for row in found["cas"] or ():
         paused = row["state"] != "active"
         remedy = f"holdfast issuer resume {row['name']}" if paused else f"holdfast issuer test {row['name']}"

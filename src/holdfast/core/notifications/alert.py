@@ -102,6 +102,10 @@ def account_key(issuer: str) -> str:
     return f"ca-account/{issuer}"
 
 
+def endpoint_key(endpoint: str) -> str:
+    return f"endpoint/{endpoint}"
+
+
 def approval_key(approval: str) -> str:
     return f"approval/{approval}"
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.core import reasons
+from holdfast.core.endpoint_watch import URGENT_FOR
 from holdfast.core.notifications.alert import (
     SHOWN,
     About,
@@ -18,6 +19,7 @@ from holdfast.core.notifications.alert import (
     ca_approval_key,
     certificate_key,
     clear,
+    endpoint_key,
     in_words,
     issuer_key,
     order_key,
@@ -229,6 +231,42 @@ def _deploy_failed(details: Details, about: About) -> Alert:
 
 def _deploy_served(details: Details, about: About) -> Alert:
     return clear(f"{about.name} is deployed again", "The target serves it.", f"deployment/{details['deployment']}")
+
+
+# ── Endpoints ──
+
+_AT_ENDPOINT: Final[Mapping[str, tuple[str, Severity]]] = {
+    "ENDPOINT_DRIFT": ("shows a certificate that is not expected there", Severity.WARNING),
+    "ENDPOINT_MISSING_INTERMEDIATE": ("serves an incomplete chain", Severity.WARNING),
+    "ENDPOINT_WRONG_NAME": ("shows a certificate for other names", Severity.CRITICAL),
+    "ENDPOINT_TLS_FAILED": ("does not complete a TLS handshake", Severity.CRITICAL),
+    "ENDPOINT_UNREACHABLE": ("cannot be reached", Severity.WARNING),
+}
+
+
+def _endpoint(details: Details, about: About) -> Alert:
+    reason = str(details["reason"])
+    what, severity = _AT_ENDPOINT.get(reason) or _at_end(timedelta(seconds=details["left_s"]))
+    return Alert(
+        severity=severity,
+        title=f"Endpoint {about.name} {what}",
+        text=said(details),
+        mode="continues",
+        key=endpoint_key(about.subject),
+        next=f"holdfast endpoint show {about.name}",
+        reason=reason,
+    )
+
+
+def _at_end(left: timedelta) -> tuple[str, Severity]:
+    if left <= timedelta(0):
+        return "shows a certificate that has expired", Severity.CRITICAL
+    severity = Severity.CRITICAL if left <= URGENT_FOR else Severity.WARNING
+    return f"shows a certificate that expires in {in_words(left)}", severity
+
+
+def _endpoint_well(details: Details, about: About) -> Alert:
+    return clear(f"Endpoint {about.name} is in order again", "It shows what is expected there.", str(details["key"]))
 
 
 # ── Orders at issuers ──
@@ -563,6 +601,13 @@ TOLD: Final[Mapping[str, AlertRule]] = {
     "approval.settled": _approval_settled,
     "ari.moved": _ari_moved,
     "issuer.windows_calm": _windows_calm,
+    "endpoint.drift": _endpoint,
+    "endpoint.missing_intermediate": _endpoint,
+    "endpoint.expiring": _endpoint,
+    "endpoint.wrong_name": _endpoint,
+    "endpoint.tls_failed": _endpoint,
+    "endpoint.unreachable": _endpoint,
+    "endpoint.well": _endpoint_well,
     "deployment.failed": _deploy_failed,
     "deployment.served": _deploy_served,
     "issuer.down": _issuer_down,
@@ -596,6 +641,7 @@ OF_CERTIFICATE: Final = frozenset(
     }
 )  # fmt: skip
 
+OF_ENDPOINT: Final = frozenset(each for each in TOLD if each.startswith("endpoint."))  # their subject is an endpoint
 OF_JOB: Final = frozenset({"job.dead", "job.quarantined"})  # their subject is that of the job
 
 

@@ -29,7 +29,7 @@ from holdfast.engine.sweep import Owed, in_pages
 from holdfast.operations.certificates.lifecycle import REVOKE
 from holdfast.operations.notifications import routing
 from holdfast.operations.own_ca import authorities
-from holdfast.store import access, certificates, issuances, issuers, journal, versions
+from holdfast.store import access, certificates, endpoints, issuances, issuers, journal, versions
 from holdfast.store.database import Store
 from holdfast.store.notifications import channels, notifications, outages
 from holdfast.store.own_ca import cas
@@ -126,6 +126,16 @@ def _certificate(tx: Tx, outage: Outage, rest: str) -> Level:
     return "over" if current.not_after - tx.now() > thresholds(current.life)[0] else "on"
 
 
+def _endpoint(tx: Tx, outage: Outage, rest: str) -> Level:
+    found = endpoints.get(tx, rest)
+    if found is None:
+        return "forgotten"
+    last = found.last
+    if last is None or not last.settled:  # changed just now, or not sure yet: wait for the next look
+        return "on"
+    return "on" if last.troubled else "over"
+
+
 def _issuer(tx: Tx, outage: Outage, rest: str) -> Level:
     found = issuers.get(tx, rest)
     if found is None:
@@ -219,6 +229,7 @@ def _always_on(tx: Tx, outage: Outage, rest: str) -> Level:
 
 FAMILIES: Final[Mapping[str, tuple[Callable[[Tx, Outage, str], Level], str]]] = {
     "certificate": (_certificate, "certificate.well"),
+    "endpoint": (_endpoint, "endpoint.well"),
     "issuer": (_issuer, "issuer.up"),
     "ca-account": (_account, "issuer.account_well"),
     "ca-issuer": (_own_issuer, "ca.issuer_well"),

@@ -24,6 +24,7 @@ from holdfast.core.certificate import (
     RenewalPolicy,
     Version,
 )
+from holdfast.core.endpoint_watch import WatchedEndpoint
 from holdfast.core.issuance import Issuance, IssuanceState
 from holdfast.core.status import IssuanceJob, Status, StatusExplanation
 from holdfast.core.work.job import Job, JobState
@@ -31,7 +32,7 @@ from holdfast.operations.access import Owned, Principal
 from holdfast.operations.certificates.checks import SpecificationRefused, identifiers_of
 from holdfast.operations.inputs import HostName, Input, Labels, Option, Short, StrictFlag, _absent
 from holdfast.operations.issuance.attempts import ISSUE
-from holdfast.store import access, inventory, issuances, versions
+from holdfast.store import access, endpoints, inventory, issuances, versions
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
 
@@ -43,6 +44,7 @@ class View:
     issuance: Issuance | None
     job: IssuanceJob | None
     now: datetime
+    endpoints: tuple[WatchedEndpoint, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -60,6 +62,7 @@ def view_of(tx: Tx, found: Certificate) -> View:
         issuance=issuance,
         job=None if issuance is None else _waits(tx, issuance),
         now=tx.now(),
+        endpoints=tuple(endpoints.of_certificates(tx, [found.id])),
     )
 
 
@@ -71,7 +74,7 @@ def views_of(tx: Tx, found: Sequence[Certificate]) -> list[View]:
     waits = {each: waiting(job) for each, job in known.items()}
     undecided = [each.id for each in under_way.values() if each.state is IssuanceState.AWAITING_APPROVAL]
     waits |= {each: IssuanceJob(due_at=at) for each, at in access.approval_expiries(tx, undecided).items()}
-    now = tx.now()
+    now, seen = tx.now(), endpoints.of_certificates(tx, [each.id for each in found])
     return [
         View(
             certificate=each,
@@ -79,6 +82,7 @@ def views_of(tx: Tx, found: Sequence[Certificate]) -> list[View]:
             issuance=under_way.get(each.id),
             job=waits.get(under_way[each.id].id) if each.id in under_way else None,
             now=now,
+            endpoints=tuple(one for one in seen if each.id in one.certificates),
         )
         for each in found
     ]
@@ -272,6 +276,17 @@ class IssuanceUnderWay(BaseModel):
     reason_code: str | None = None
 
 
+class SeenServed(BaseModel):
+    """An endpoint of a certificate, and the verdict of the last look at it."""
+
+    name: str
+    place: str
+    reason_code: str | None = Field(description="OK: its current version is seen there; null: not looked at yet.")
+    reason: str | None
+    since: datetime | None
+    checked_at: datetime | None
+
+
 class CertificateView(_ShownFields):
     state: str
     generation: int
@@ -289,6 +304,7 @@ class CertificateView(_ShownFields):
         default=None, exclude_if=_absent, description="When it failed last; there only while it is failing."
     )
     status: StatusBlock
+    endpoints: list[SeenServed] = Field(default=[], description="Where it is watched, and what was seen there last.")
     operation: IssuanceUnderWay | None = Field(default=None, description="The issuance under way, or the last one.")
     note: str | None = Field(
         default=None,
@@ -329,6 +345,7 @@ def plain(view: View, issuance: Issuance | None = None) -> dict[str, Any]:
         "issuer": None if held is None else held.issuer,
         **_failing(row.failing),
         "status": _status(view),
+        "endpoints": [_seen_served(each) for each in view.endpoints],
         "operation": None if under_way is None else _operation(under_way),
     }
 
@@ -363,6 +380,18 @@ def _status(view: View) -> dict[str, Any]:
     block = view.status
     found = {name: getattr(block, name) for name in block.__slots__}
     return found | {"phase": block.phase.value, "reason_code": block.reason_code.value}
+
+
+def _seen_served(endpoint: WatchedEndpoint) -> dict[str, Any]:
+    last = endpoint.last
+    return {
+        "name": endpoint.name,
+        "place": endpoint.place.shown,
+        "reason_code": None if last is None else last.reason.value,
+        "reason": None if last is None else last.sentence,
+        "since": None if last is None else last.since,
+        "checked_at": None if last is None else last.at,
+    }
 
 
 def _operation(issuance: Issuance) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from holdfast.operations.notifications import gauges as notification_gauges
 from holdfast.operations.notifications.gauges import SeenNotifications
 from holdfast.operations.own_ca import authorities
 from holdfast.ports import Clock
-from holdfast.store import issuers, migrate, statistics
+from holdfast.store import endpoints, issuers, migrate, statistics
 from holdfast.store.database import Store
 from holdfast.store.own_ca import crls
 from holdfast.store.statistics import EndedIssuance
@@ -54,6 +54,7 @@ class InventorySeen:
     phases: Mapping[tuple[str, str], int]
     ends: Mapping[int, int]
     under_way: Mapping[tuple[str, str], int]
+    endpoints: Mapping[str, int]
     approvals: int
     issuers: Sequence[IssuerRow]
     own: Sequence[SigningCertificateExpiry]
@@ -122,6 +123,7 @@ def look(tx: Tx, *, series: int, last_event: int | None) -> InventorySeen:
         phases=statistics.phases(tx, states),
         ends=statistics.all_ends(tx, now),
         under_way=statistics.under_way(tx),
+        endpoints=endpoints.counts(tx),
         approvals=statistics.approvals_pending(tx),
         issuers=rows,
         own=authorities.expiries(tx),
@@ -168,6 +170,7 @@ def _watch(view: View) -> WatchedCertificate:
 def show(seen: InventorySeen, metrics: Metrics) -> None:
     _set(metrics.certificates, ("phase", "reason"), seen.phases)
     _set(metrics.certificates_ending, ("days",), {(str(days),): number for days, number in seen.ends.items()})
+    _set(metrics.endpoints, ("reason",), {(reason or "UNSEEN",): number for reason, number in seen.endpoints.items()})
     _set(metrics.issuances, ("ca", "state"), seen.under_way)
     _set(metrics.ca_budget, ("ca", "limit"), seen.budgets)
     _set(metrics.ca_circuit_open, ("ca",), {(row.name,): int(row.breaker.open_at(seen.now)) for row in seen.issuers})

@@ -17,7 +17,7 @@ from holdfast.core.notifications.alert import About, Alert, Outage, issuer_key
 from holdfast.core.notifications.channel import ChannelRow
 from holdfast.core.notifications.notification import Notification, NotificationState, Severity, Why
 from holdfast.core.work.job import Spec
-from holdfast.store import certificates, issuances, versions
+from holdfast.store import certificates, endpoints, issuances, versions
 from holdfast.store.notifications import channels, notifications, outages
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
@@ -139,6 +139,8 @@ def _certificate_of(tx: Tx, event: str, subject: str, details: Mapping[str, Any]
 
 
 def _about(tx: Tx, event: str, subject: str, details: Mapping[str, Any]) -> About:
+    if event in alert_texts.OF_ENDPOINT and (endpoint := endpoints.get(tx, subject)) is not None:
+        return About(subject=subject, name=endpoint.name, owner=endpoint.owner, labels=endpoint.labels)
     certificate = _certificate_of(tx, event, subject, details)
     found = None if certificate is None else certificates.get(tx, certificate)
     if found is None:
