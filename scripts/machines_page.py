@@ -6,7 +6,7 @@ from enum import StrEnum
 from types import ModuleType
 from typing import Any, Final
 
-from holdfast.core import certificate, issuance
+from holdfast.core import certificate, deployment, issuance
 from holdfast.core.notifications import notification
 from holdfast.core.own_ca import acme
 from holdfast.core.work import job
@@ -46,6 +46,11 @@ MACHINES: Final = (
         "Issuance",
         "One attempt to obtain a certificate from an issuer. It begins with an approval where the policy asks for one.",
         issuance, "MOVES", (issuance.IssuanceState.REQUESTED, issuance.IssuanceState.AWAITING_APPROVAL),
+    ),
+    Machine(
+        "Deployment",
+        "One version of a certificate on one target. It is tried again for as long as the version is wanted there.",
+        deployment, "MOVES", (deployment.DeploymentState.QUEUED,),
     ),
     Machine(
         "Job",

@@ -35,21 +35,22 @@ MAY_IMPORT: Final = {
     "pki": "core ports secret",
     "validators": "core pki ports",
     "importing": "core pki ports secret",
+    "deployers": "core kind_settings pki ports secret",
     "issuers": "core kind_settings pki ports secret",
     "notifiers": "core kind_settings ports secret",
     "solvers": "core issuers kind_settings listening pki plugins ports secret validators",
     "endpoints": "core pki ports validators",
     "store": "core keyring ports secret",
     "operations": "config core keyring pki plugins ports secret store telemetry",
-    "engine": "core endpoints issuers kind_settings notifiers operations pki plugins ports secret solvers store "
-    "telemetry validators",
+    "engine": "core deployers endpoints issuers kind_settings notifiers operations pki plugins ports secret solvers "
+    "store telemetry validators",
     "acme": "core operations pki ports secret telemetry",
     "api": "core operations pki secret telemetry",
     "web": "core listening operations secret telemetry",
     "mcp": "core",
     "compose_ca": "acme config core engine listening network operations pki ports store telemetry validators web",
-    "compose_certificates": "compose_ca config core endpoints engine listening network operations ports secret "
-    "solvers store telemetry world",
+    "compose_certificates": "compose_ca config core deployers endpoints engine listening network operations ports "
+    "secret solvers store telemetry world",
     "from_settings": "config core listening operations ports store telemetry",
     "app": "api compose_ca compose_certificates config core engine from_settings listening operations plugins ports "
     "secret store telemetry tracing web world",
@@ -182,7 +183,7 @@ def test_commands_load_only_light_modules_of_core() -> None:
 
 # ── kinds are asked for their traits ──
 
-PLUGINS: Final = ("issuers", "notifiers", "solvers")
+PLUGINS: Final = ("deployers", "issuers", "notifiers", "solvers")
 INSTALLED: Final = {name for group in plugins.GROUPS for name in plugins.kinds(group)}
 
 

@@ -160,8 +160,15 @@ class Files(Protocol):
     def mode(self, path: Path) -> int:
         """The permission bits, such as 0o600."""
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 60.0) -> tuple[int, bytes]:
-        """Run a program without a shell; its exit code and its output, capped at 64 KiB."""
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float = 60.0,
+        env: Mapping[str, str] | None = None,
+    ) -> tuple[int, bytes]:
+        """Run a program without a shell; its exit code and its output, capped at 64 KiB. `env`: besides PATH."""
 
 
 class Unreadable(Exception):

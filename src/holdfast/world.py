@@ -13,7 +13,7 @@ import ssl
 import stat
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -245,7 +245,14 @@ class LocalFiles:
     def mode(self, path: Path) -> int:
         return path.stat().st_mode & 0o777
 
-    async def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout: float = 60.0) -> tuple[int, bytes]:
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        stdin: bytes = b"",
+        timeout: float = 60.0,
+        env: Mapping[str, str] | None = None,
+    ) -> tuple[int, bytes]:
         """No shell, a fixed PATH, an own process group that dies as a whole when the time is up."""
         program, output = await asyncio.get_running_loop().subprocess_exec(
             _Output,
@@ -253,7 +260,7 @@ class LocalFiles:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+            env={**(env or {}), "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
             start_new_session=True,
         )
         try:

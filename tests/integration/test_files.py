@@ -175,7 +175,7 @@ async def test_a_program_sees_nothing_of_our_environment(monkeypatch: pytest.Mon
     monkeypatch.setenv("HOLDFAST_KEYS_PASSPHRASE", "sentinel")
     _, output = await FILES.run(["/usr/bin/env"])
     assert b"sentinel" not in output
-    assert b"PATH=/usr/local/bin:/usr/bin:/bin" in output
+    assert b"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" in output
 
 
 async def test_the_exit_code_and_both_kinds_of_output_come_back() -> None:

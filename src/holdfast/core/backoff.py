@@ -198,6 +198,21 @@ def notification_wait(attempts: int) -> timedelta | None:
     return NOTIFICATION.rung(attempts) if attempts < NOTIFICATION_MAX_ATTEMPTS else None
 
 
+# ── Deployment: 1, 2, 4 … 60 min; from 1 h on where a person must act ─────────────────────────────────────
+
+DEPLOYMENT: Final = Ladder(first=_MINUTE, factor=2, cap=_HOUR)
+DEPLOYMENT_REFUSED: Final = Ladder(first=_HOUR, factor=2, cap=8 * _HOUR)
+VERIFYING: Final = Ladder(first=_SECOND, factor=2, cap=15 * _SECOND)  # looks at endpoints after a reload
+
+
+def deployment_wait(failures: int, *, refused: bool, left: timedelta | None) -> timedelta:
+    """The wait after this many failures in a row. `left`: until what the target serves expires; eight tries fit."""
+    wait = (DEPLOYMENT_REFUSED if refused else DEPLOYMENT).rung(failures)
+    if left is None or left <= timedelta(0):
+        return wait
+    return max(min(wait, left / 8), _MINUTE)
+
+
 # ── Retry-After (RFC 9110 §10.2.3) ────────────────────────────────────────────────────────────────────────
 
 RETRY_AFTER_LOW: Final = 5 * _SECOND

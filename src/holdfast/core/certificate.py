@@ -122,6 +122,7 @@ class CertificateSpec:
     owner: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     approval_required: bool = False
+    targets: tuple[str, ...] = ()  # where it is deployed, by their names here
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.identifiers) <= MAX_NAMES:
@@ -152,6 +153,7 @@ class FieldKind(StrEnum):
     TEXT = "text"
     NAMES = "names"  # DNS names and addresses
     ISSUERS = "issuers"  # by their names here, each once
+    TARGETS = "targets"  # likewise; there may be none
     CHOICE = "choice"  # one of a closed list
     FLAG = "flag"
     DURATION = "duration"
@@ -325,6 +327,13 @@ FIELDS: Final = (
         kind=FieldKind.FLAG,
         help="A second person must approve each attempt.",
         options=(FieldOption("--approval/--no-approval", "A second person must approve each attempt."),),
+    ),
+    Field(
+        key="targets",
+        kind=FieldKind.TARGETS,
+        help="Targets that it is deployed to, by their names here.",
+        options=(FieldOption("--target", "Deploy to this target; may be repeated; '' for none.", repeated=True),),
+        most=50,
     ),
 )
 DEFAULTS: Final[Mapping[str, Any]] = {

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 S = TypeVar("S", bound="BaseModel")  # its settings
-P = TypeVar("P")  # the parts that one is made with: Parts, SenderParts, SolverParts
-M = TypeVar("M")  # what is made: an Issuer, a Sender, a Solver
-L = TypeVar("L")  # its limits: CaLimits, ChannelLimits, or None
+P = TypeVar("P")  # the parts that one is made with: Parts, SenderParts, SolverParts, DeployerParts
+M = TypeVar("M")  # what is made: an Issuer, a Sender, a Solver, a Deployer
+L = TypeVar("L")  # its limits: CaLimits, ChannelLimits, DeployLimits, or None
 
 
 class Trait(StrEnum):
@@ -28,6 +28,9 @@ class Trait(StrEnum):
     HAS_ACCOUNT = "has-account"  # an issuer where we make accounts by ourselves, each with a key of its own
     OURS = "ours"  # an issuer that is a CA of this installation
     KEEPS_INCIDENTS = "keeps-incidents"  # a channel that opens and closes incidents: it is told one by one
+    ATOMIC = "atomic"  # a deployer that swaps key and certificate in one go
+    KEEPS_PREVIOUS = "keeps-previous"  # a deployer whose targets keep the bundle before the one in place
+    RUNS_HERE = "runs-here"  # a deployer of this machine's files or programs: one replica has it, not all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,28 @@ class Reason(StrEnum):
     ENDPOINT_UNREACHABLE = "ENDPOINT_UNREACHABLE"
     ENDPOINT_PARTLY_UNREACHABLE = "ENDPOINT_PARTLY_UNREACHABLE"
     INTERNAL = "INTERNAL"
+    # deployments: what they wait for
+    DEPLOYING = "DEPLOYING"
+    DEPLOY_HELD = "DEPLOY_HELD"
+    DEPLOY_WINDOW = "DEPLOY_WINDOW"
+    DEPLOY_FROZEN = "DEPLOY_FROZEN"
+    WAVE_WAITS = "WAVE_WAITS"
+    WAVE_STOPPED = "WAVE_STOPPED"
+    TARGET_UNREACHABLE = "TARGET_UNREACHABLE"
+    TARGET_BUSY = "TARGET_BUSY"
+    # deployments: what went wrong
+    DEPLOY_NOT_SERVED = "DEPLOY_NOT_SERVED"
+    DEPLOY_FAILED = "DEPLOY_FAILED"
+    ROLLBACK_FAILED = "ROLLBACK_FAILED"
+    BUNDLE_UNFIT = "BUNDLE_UNFIT"
+    CONFIG_TEST_FAILED = "CONFIG_TEST_FAILED"
+    RELOAD_FAILED = "RELOAD_FAILED"
+    TARGET_REFUSED = "TARGET_REFUSED"
+    TARGET_UNKNOWN = "TARGET_UNKNOWN"
+    TARGET_TAKEN = "TARGET_TAKEN"
+    TARGET_HAS_NEWER = "TARGET_HAS_NEWER"
+    HOST_KEY_CHANGED = "HOST_KEY_CHANGED"
+    PROGRAM_UNKNOWN = "PROGRAM_UNKNOWN"
 
 
 class Meaning(NamedTuple):
@@ -147,6 +169,26 @@ MEANINGS: Final = {
     Reason.ENDPOINT_UNREACHABLE: Meaning("No address of the endpoint could be reached.", "you", alert=True),
     Reason.ENDPOINT_PARTLY_UNREACHABLE: Meaning("Some addresses of the endpoint could not be reached.", "you"),
     Reason.INTERNAL: Meaning("An internal error of Holdfast.", "operator", alert=True),
+    Reason.DEPLOYING: Meaning("The certificate is on its way to its targets.", "holdfast"),
+    Reason.DEPLOY_HELD: Meaning("The target is paused; the deployment waits until it is resumed.", "you"),
+    Reason.DEPLOY_WINDOW: Meaning("The deployment waits for a window of its target, while that is safe.", "holdfast"),
+    Reason.DEPLOY_FROZEN: Meaning("A change freeze holds the deployment, as long as that is safe.", "operator"),
+    Reason.WAVE_WAITS: Meaning("The deployment waits until the earlier wave of its rollout is served.", "holdfast"),
+    Reason.WAVE_STOPPED: Meaning("An earlier wave of the rollout failed, so this target is left alone.", "you"),
+    Reason.TARGET_UNREACHABLE: Meaning("The target cannot be reached now; the deployment is retried.", "holdfast"),
+    Reason.TARGET_BUSY: Meaning("Somebody else changes the target now; the deployment is retried.", "holdfast"),
+    Reason.DEPLOY_NOT_SERVED: Meaning("It is in place, and is not served everywhere.", "you", alert=True),
+    Reason.DEPLOY_FAILED: Meaning("The deployment failed; the target serves what it served before.", "you", alert=True),
+    Reason.ROLLBACK_FAILED: Meaning("The target could not be rolled back, and may serve neither.", "you", alert=True),
+    Reason.BUNDLE_UNFIT: Meaning("Key, certificate and chain do not fit together or the target.", "you", alert=True),
+    Reason.CONFIG_TEST_FAILED: Meaning("The daemon's test of its configuration failed.", "you", alert=True),
+    Reason.RELOAD_FAILED: Meaning("The daemon could not be reloaded.", "you", alert=True),
+    Reason.TARGET_REFUSED: Meaning("The target refused the deployment.", "you", alert=True),
+    Reason.TARGET_UNKNOWN: Meaning("The target, or its kind, is not known here.", "you", alert=True),
+    Reason.TARGET_TAKEN: Meaning("The place on the target belongs to somebody else.", "you", alert=True),
+    Reason.TARGET_HAS_NEWER: Meaning("The target holds a newer deployment than this one.", "nobody"),
+    Reason.HOST_KEY_CHANGED: Meaning("The target shows another host key than the pinned one.", "you", alert=True),
+    Reason.PROGRAM_UNKNOWN: Meaning("The host does not allow a program that the target names.", "you", alert=True),
 }  # fmt: skip
 
 

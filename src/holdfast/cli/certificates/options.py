@@ -132,9 +132,15 @@ def _windows(field: Field, given: Given, was: Row) -> dict[str, Any]:
     return {field.wire: [window(each) for each in texts if each]}
 
 
+def _targets(field: Field, given: Given, was: Row) -> dict[str, Any]:
+    """The targets instead of those before; '' is none at all."""
+    [names] = given.values()
+    return {field.wire: [each for each in names if each]}
+
+
 _READERS: Final[Mapping[FieldKind, Callable[[Field, Given, Row], dict[str, Any]]]] = {
-    FieldKind.TEXT: _text, FieldKind.NAMES: _names, FieldKind.ISSUERS: _value, FieldKind.CHOICE: _value,
-    FieldKind.FLAG: _value,
+    FieldKind.TEXT: _text, FieldKind.NAMES: _names, FieldKind.ISSUERS: _value, FieldKind.TARGETS: _targets,
+    FieldKind.CHOICE: _value, FieldKind.FLAG: _value,
     FieldKind.DURATION: _duration, FieldKind.RENEWAL: _renewal, FieldKind.WINDOWS: _windows, FieldKind.LABELS: _labels,
 }  # fmt: skip
 

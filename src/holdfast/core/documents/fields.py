@@ -70,6 +70,13 @@ def _words(value: object, most: int, what: str) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _targets(field: Field, value: object) -> tuple[str, ...]:
+    found = () if value == [] else _words(value, field.most, "targets")
+    if len(set(found)) < len(found):
+        raise Bad("A target is in the list twice.")
+    return found
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise Bad("This is true or false.")
@@ -244,6 +251,7 @@ _KINDS: Final[Mapping[FieldKind, _Kind]] = {
     FieldKind.TEXT: _Kind(_text, lambda value: value, _text_schema),
     FieldKind.NAMES: _Kind(_names, lambda value: [each.value for each in value], _array),
     FieldKind.ISSUERS: _Kind(_issuers, list, _array),
+    FieldKind.TARGETS: _Kind(_targets, list, lambda field: {**_array(field), "minItems": 0}),
     FieldKind.CHOICE: _Kind(
         _choice, str, lambda field: {"enum": list(field.members), "default": DEFAULTS[field.attribute]}
     ),

@@ -151,6 +151,8 @@ def _taken(field: spec.Field) -> Any:
             return Annotated[list[HostName], Field(min_length=1, max_length=2 * field.most)]
         case FieldKind.ISSUERS:
             return Annotated[list[Short], Field(min_length=1, max_length=field.most)]
+        case FieldKind.TARGETS:
+            return Annotated[list[Short], Field(max_length=field.most)]
         case FieldKind.CHOICE:
             return _LITERAL[field.members]
         case FieldKind.FLAG:
@@ -171,6 +173,7 @@ _SHOWN: Final[Mapping[FieldKind, Any]] = {
     FieldKind.TEXT: str,
     FieldKind.NAMES: list[str],
     FieldKind.ISSUERS: list[str],
+    FieldKind.TARGETS: list[str],
     FieldKind.CHOICE: str,
     FieldKind.FLAG: bool,
     FieldKind.DURATION: float,
@@ -182,6 +185,7 @@ _WITHOUT: Final[Mapping[FieldKind, Any]] = {
     FieldKind.RENEWAL: RenewalRule(),
     FieldKind.WINDOWS: [],
     FieldKind.LABELS: {},
+    FieldKind.TARGETS: [],
 }
 _LEFT_OUT: Final = frozenset({"name", "issuers"})  # the operation finds values for them
 
@@ -434,6 +438,7 @@ _READ: Final[Mapping[FieldKind, Callable[[Any], Any]]] = {
     FieldKind.TEXT: lambda given: given,
     FieldKind.NAMES: lambda given: identifiers_of(given),
     FieldKind.ISSUERS: tuple,
+    FieldKind.TARGETS: lambda given: tuple(dict.fromkeys(given)),
     FieldKind.CHOICE: str,
     FieldKind.FLAG: bool,
     FieldKind.DURATION: lambda given: _span(given),

@@ -1,0 +1,85 @@
+"""The shape of a kind of deployer, the parts that one is made with, and the programs that a host allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from holdfast.core.kind import Kind, S
+from holdfast.core.reasons import Reason
+from holdfast.core.target import DeployLimits
+from holdfast.deployers.base import Deployer, later, refused
+from holdfast.errors import TryLater
+from holdfast.ports import Clock, Files, Net, Random, Transport
+from holdfast.secret import Secret
+
+SAID: Final = 400  # characters of what a program said, in an error
+TEMPFAIL: Final = 75  # of sysexits.h
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program that this host allows deployments to run; its argv never comes over the API."""
+
+    argv: tuple[str, ...]
+    timeout: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRules:
+    """What this host allows: read from a file on it, never over the API."""
+
+    folders: tuple[Path, ...] = ()  # targets may write below these only
+    programs: Mapping[str, Program] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployerParts:
+    """What a deployer is made with, besides its settings."""
+
+    target: str
+    credentials: Mapping[str, Secret[str]]  # by name
+    transport: Transport
+    net: Net
+    files: Files
+    clock: Clock
+    random: Random
+    local: LocalRules = field(default_factory=LocalRules)
+
+    def program(self, name: str) -> Program:
+        """A program that this host allows, by its name."""
+        found = self.local.programs.get(name)
+        if found is None:
+            known = ", ".join(sorted(self.local.programs)) or "none"
+            why = f"Target {self.target}: this host allows no program {name!r:.60}; it allows: {known}."
+            raise refused(why, Reason.PROGRAM_UNKNOWN)
+        return found
+
+    async def run(self, name: str, reason: Reason, *, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> str:
+        """Run a program of this host; what it said. Exit 75 (EX_TEMPFAIL) is later, any other but 0 is `reason`."""
+        program = self.program(name)
+        try:
+            code, output = await self.files.run(program.argv, stdin=stdin, timeout=program.timeout, env=env or {})
+        except TryLater as why:
+            raise later(f"Target {self.target}: {why}.", Reason.TARGET_BUSY) from None
+        except OSError as error:
+            text = f"Target {self.target}: {program.argv[0]} cannot be run: {error.strerror or error}."
+            raise refused(text, Reason.PROGRAM_UNKNOWN) from None
+        said = _tail(output)
+        if code == TEMPFAIL:
+            raise later(f"Target {self.target}: {name} asked for another try: {said}", Reason.TARGET_BUSY)
+        if code != 0:
+            raise refused(f"Target {self.target}: {name} exited with {code}: {said}", reason)
+        return said
+
+
+def _tail(output: bytes) -> str:
+    """The end of what a program said, as one line without control characters."""
+    text = output.decode("utf-8", "replace")
+    plain = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return plain if len(plain) <= SAID else f"…{plain[-SAID:]}"
+
+
+DeployerKind: TypeAlias = Kind[S, DeployerParts, Deployer, DeployLimits]

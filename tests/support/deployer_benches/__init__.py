@@ -1,0 +1,35 @@
+"""A bench for each kind of deployer: a target of its own, what it holds, and ways to spoil it.
+
+A kind adds a module here with a Bench, and a line in BENCHES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol
+
+from holdfast.deployers.base import Deployer
+from holdfast.secret import Secret
+
+
+class Bench(Protocol):
+    secrets: tuple[str, ...]  # credentials that must be in no error
+
+    async def deployer(self) -> Deployer:
+        """A new one for the same target, as each claim makes one."""
+
+    async def holds(self) -> tuple[str, Secret[bytes]]:
+        """SHA-256 of the leaf, in hex, and the key in PEM, as the target itself has them."""
+
+    async def go_away(self) -> bool:
+        """Be unreachable from now on; False: it cannot be."""
+
+    async def refuse(self) -> bool:
+        """Refuse writes from now on; False: it has no way to."""
+
+    async def come_back(self) -> None:
+        """Be as before."""
+
+
+BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] = {}
