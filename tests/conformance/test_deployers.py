@@ -10,7 +10,7 @@ from tests.support.deploying import a_bundle
 
 from holdfast import plugins
 from holdfast.core.reasons import Reason
-from holdfast.deployers.base import Probes, Reloads, ChecksConfig
+from holdfast.deployers.base import ChecksConfig, Probes, Reloads
 from holdfast.errors import Refused, TryLater
 
 pytestmark = pytest.mark.anyio

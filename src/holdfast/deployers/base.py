@@ -23,7 +23,7 @@ from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
 from holdfast.secret import Secret
 
-__all__ = ["Bundle", "Deployer", "Drains", "Probes", "Reloads", "ChecksConfig", "Written", "later", "refused"]
+__all__ = ["Bundle", "ChecksConfig", "Deployer", "Drains", "Probes", "Reloads", "Written", "later", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
