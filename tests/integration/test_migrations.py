@@ -21,6 +21,7 @@ from tests.support.reaper import PATIENCE
 
 from holdfast.core import certificate, issuance
 from holdfast.core.access import ApprovalState, Role, TokenKind
+from holdfast.core.deployment import DeploymentState
 from holdfast.core.issuers.issuer import IssuerAccountState, IssuerState
 from holdfast.core.key_kind import KeyKind
 from holdfast.core.notifications import notification
@@ -29,6 +30,7 @@ from holdfast.core.own_ca import acme
 from holdfast.core.own_ca.ca import CaState, DeliveryLevel
 from holdfast.core.people import PERSON_ROLES, LoginMethod
 from holdfast.core.revocation_reason import RevocationReason
+from holdfast.core.target import TargetState
 from holdfast.core.work import job
 from holdfast.core.work.job import QueuedState
 from holdfast.errors import StoreRefused, StoreUnavailable
@@ -400,6 +402,8 @@ CLOSED: Final[Mapping[tuple[str, str], Iterable[object]]] = {
     ("people", "role"): PERSON_ROLES,
     ("sessions", "method"): LoginMethod,
     ("channels", "state"): ChannelState,
+    ("targets", "state"): TargetState,
+    ("deployments", "state"): DeploymentState,
     ("notifications", "severity"): notification.Severity,
     ("notifications", "state"): notification.NotificationState,
     ("outages", "severity"): notification.Severity,
