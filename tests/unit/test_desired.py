@@ -83,6 +83,7 @@ certificates:
   owner: team-shop
   labels: {env: prod}
   approval_required: true
+  targets: [web-1, web-2]
   paused: true
 """
 
@@ -104,6 +105,7 @@ def test_every_key_is_read() -> None:
         owner="team-shop",
         labels={"env": "prod"},
         approval_required=True,
+        targets=("web-1", "web-2"),
     )
     [entry] = _tree(FULL)["certificates"]
     assert set(entry) == set(KEYS)
