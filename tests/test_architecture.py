@@ -41,6 +41,7 @@ MAY_IMPORT: Final = {
     "solvers": "core issuers kind_settings listening pki plugins ports secret validators",
     "endpoints": "core pki ports validators",
     "store": "core keyring ports secret",
+    "pages": "core operations telemetry",
     "operations": "config core keyring pki plugins ports secret store telemetry",
     "engine": "core deployers endpoints issuers kind_settings notifiers operations pki plugins ports secret solvers "
     "store telemetry validators",

@@ -20,7 +20,7 @@ from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import Reason
 from holdfast.core.status import HELD
 from holdfast.secret import Secret
-from holdfast.store import certificates, inventory, issuances, statistics, versions
+from holdfast.store import certificates, inventory, issuances, standings, statistics, versions
 from holdfast.store.database import Database
 from holdfast.store.tx import Row, Tx, from_micros, to_micros
 
@@ -257,8 +257,8 @@ async def test_whatever_was_done_the_numbers_are_those_of_counting_everything(
 
 async def test_what_waits_is_named_alike_in_the_rules_the_index_and_the_statement() -> None:
     text = (resources.files("holdfast.store") / "migrations" / "0001_schema.sql").read_text(encoding="utf-8")
-    assert f"WHERE next_cause IN {statistics._WAITING};" in text
-    assert set(json.loads(statistics._WAITING.replace("'", '"').replace("(", "[").replace(")", "]"))) == {
+    assert f"WHERE next_cause IN {standings.WAITING};" in text
+    assert set(json.loads(standings.WAITING.replace("'", '"').replace("(", "[").replace(")", "]"))) == {
         each.value for each in HELD | {Reason.WINDOW, Reason.BACKOFF, Reason.REVOKED}
     }
 

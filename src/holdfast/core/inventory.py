@@ -8,6 +8,12 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 Sort = Literal["name", "expires"]
+# The phases of the status block; `failing` without those whose next attempt is made in time, which are `retrying`, and
+# `ok` without those whose time has come, which are `due`.
+Standing = Literal[
+    "expired", "failing", "revoked", "retrying", "awaiting_approval", "waiting", "paused", "due", "pending", "renewing",
+    "ok", "archived",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +27,8 @@ class InventoryFilter:
     issuer: str | None = None
     failing: bool = False
     for_a_person: bool = False  # its issuance, or its next one, waits for something that a person must do
+    standings: tuple[str, ...] = ()  # any of these
+    at: datetime | None = None  # the time that standings are of
     expires_before: datetime | None = None
     whatever_state: bool = False  # archived ones, too
 

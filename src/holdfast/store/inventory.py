@@ -15,7 +15,7 @@ from holdfast.core.issuance import Issuance
 from holdfast.core.journal import AuditRow
 from holdfast.core.reasons import FOR_A_PERSON
 from holdfast.core.work.job import Job
-from holdfast.store import access, certificates, issuances
+from holdfast.store import access, certificates, issuances, standings
 from holdfast.store.tx import Tx, to_micros, value_list
 from holdfast.store.work import jobs
 
@@ -120,6 +120,10 @@ def clauses_of(wanted: InventoryFilter) -> tuple[list[str], dict[str, object]]:
     if wanted.issuer is not None:
         clauses.append(holds("certificates.issuers", "issuer"))
         values["issuer"] = json.dumps(wanted.issuer)
+    if wanted.standings and wanted.at is not None:
+        clause, more = standings.clause(wanted.standings, wanted.at)
+        clauses.append(clause)
+        values |= more
     if wanted.failing:
         clauses.append("certificates.last_failure_at IS NOT NULL")
     if wanted.for_a_person:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final
 
 from holdfast.core.issuers.breaker import Breaker
 from holdfast.core.issuers.issuer import AccountRow, IssuerAccountState, IssuerRow
 from holdfast.errors import TxConflict
 from holdfast.store.rows import SETTINGS, Part, Table, assignments
-from holdfast.store.tx import Tx, value_list
+from holdfast.store.tx import Tx, instant, value_list
 
 BREAKER: Final = Table(Breaker, prefix="breaker_")
 TABLE: Final = Table(
@@ -89,6 +90,16 @@ def needed_by(tx: Tx, name: str, limit: int) -> list[str]:
         limit=limit,
     )
     return [row["name"] for row in rows]
+
+
+def waiting_for(tx: Tx, name: str) -> tuple[int, str, datetime | None]:
+    """How many certificates wait because this issuer is paused; of those the one that ends first, and when."""
+    which = """FROM certificates WHERE next_cause = 'ISSUER_PAUSED' AND state = 'active'
+                 AND REPLACE(issuers, :issuer, '') <> issuers"""
+    rows = tx.rows(
+        f"SELECT name, ends_at, COUNT(*) OVER () AS n {which} ORDER BY ends_at LIMIT 1", issuer=json.dumps(name)
+    )
+    return (0, "", None) if not rows else (int(rows[0]["n"]), rows[0]["name"], instant(rows[0]["ends_at"]))
 
 
 def delete(tx: Tx, name: str) -> None:

@@ -22,8 +22,7 @@ from holdfast.core.inventory import (
 )
 from holdfast.core.issuers.budget import Budget
 from holdfast.core.reasons import Reason
-from holdfast.core.status import HELD
-from holdfast.store import certificates
+from holdfast.store import certificates, standings
 from holdfast.store.inventory import IN_USE, clauses_of
 from holdfast.store.notifications import notifications
 from holdfast.store.tx import Row, Tx, from_micros, value_list
@@ -34,7 +33,6 @@ _PLANNED: Final = "certificates.state = 'active' AND certificates.next_action_at
 DUE: Final = f"{_PLANNED} AND certificates.next_action_at <= :now"
 _ENDED: Final = "issuances.ended_at IS NOT NULL"
 _WITHIN: Final = ("issuances.ended_at >= :start", "issuances.ended_at < :end")
-_OVER: Final = "('issued', 'failed', 'cancelled')"
 
 
 def summary(tx: Tx, seen: InventoryFilter) -> InventorySummary:
@@ -82,7 +80,7 @@ def _active(tx: Tx, seen: InventoryFilter, condition: str, **more: object) -> in
 
 
 def _attempts_under_way(tx: Tx, seen: InventoryFilter) -> dict[str, int]:
-    source, where, values = _attempts(seen, f"issuances.state NOT IN {_OVER}")
+    source, where, values = _attempts(seen, f"issuances.state NOT IN {standings.OVER}")
     return _counted(
         tx.rows(f"SELECT issuances.state, COUNT(*) AS n FROM {source} WHERE {where} GROUP BY issuances.state", **values)
     )
@@ -254,65 +252,8 @@ def _rates_grouped(tx: Tx, seen: InventoryFilter, grid: Grid) -> list[_Issued]:
 
 
 _EVERYTHING: Final = InventoryFilter(whatever_state=True)
-_HELD: Final = ", ".join(f"'{reason.value}'" for reason in sorted(HELD))
-# What one may wait for, to the letter as the partial index has it.
-_WAITING: Final = "('BACKOFF', 'CANCELLED', 'ISSUER_PAUSED', 'REVOKED', 'STAGGERED', 'UNKNOWN_ISSUER', 'WINDOW')"
-# Those about which there is more to say than their state and what they wait for. Each part has an index of its own,
-# so that this costs what is odd, and not what there is; `id > ''` leads SQLite to the one that it would not choose.
-_ODD: Final = f"""
-    SELECT id FROM certificates WHERE state <> 'archived' AND ends_at <= :now
-     UNION SELECT id FROM certificates WHERE state = 'active' AND next_action_at IS NOT NULL AND next_action_at <= :now
-     UNION SELECT id FROM certificates WHERE state = 'active' AND next_action_at IS NULL AND id > ''
-     UNION SELECT id FROM certificates WHERE current_version IS NULL
-     UNION SELECT id FROM certificates WHERE last_failure_at IS NOT NULL
-     UNION SELECT id FROM certificates WHERE state = 'paused'
-     UNION SELECT id FROM certificates WHERE next_cause IN {_WAITING} AND next_cause = 'REVOKED'
-     UNION SELECT certificate FROM certificate_versions WHERE revoke_asked_at IS NOT NULL AND revoked_at IS NULL
-     UNION SELECT certificate FROM issuances WHERE state NOT IN {_OVER}"""
-# core.status in SQL, in the same order: tests hold the two against each other. That a version was revoked before is
-# known from what it caused.
 _COUNTED: Final = f"""
-    WITH odd AS ({_ODD}), revoked AS (
-        SELECT id FROM certificate_versions WHERE revoke_asked_at IS NOT NULL AND revoked_at IS NULL
-    ), attempt AS (
-        SELECT issuances.certificate, issuances.state, issuances.cause, issuances.reason, jobs.reason AS waits,
-               CASE WHEN issuances.state = 'requested' AND issuances.started_at > :now THEN 1 ELSE 0 END AS to_begin,
-               CASE WHEN jobs.due_at <= :now THEN 1 ELSE 0 END AS has_begun
-          FROM issuances LEFT JOIN jobs
-            ON jobs.kind = 'issue' AND jobs.subject = issuances.id AND jobs.state <> 'dead'
-         WHERE issuances.state NOT IN {_OVER}
-    )
-    SELECT phase, reason, state, next_cause, COUNT(*) AS n FROM (
-        SELECT CASE
-                 WHEN c.state = 'archived' THEN 'archived'
-                 WHEN c.ends_at <= :now THEN 'expired'
-                 WHEN attempt.state = 'awaiting_approval' THEN 'awaiting_approval'
-                 WHEN c.last_failure_at IS NOT NULL THEN 'failing'
-                 WHEN c.state = 'paused' THEN 'paused'
-                 WHEN revoked.id IS NOT NULL OR attempt.cause = 'REVOKED' OR c.next_cause = 'REVOKED' THEN 'revoked'
-                 WHEN c.current_version IS NULL THEN 'pending'
-                 WHEN attempt.to_begin = 1 THEN 'waiting'
-                 WHEN attempt.state IS NOT NULL THEN 'renewing'
-                 WHEN c.next_cause IN ('WINDOW', 'BACKOFF', {_HELD}) AND c.next_action_at > :now THEN 'waiting'
-                 ELSE 'ok'
-               END AS phase,
-               CASE
-                 WHEN attempt.state = 'awaiting_approval' THEN 'AWAITING_APPROVAL'
-                 WHEN attempt.state IS NOT NULL AND attempt.waits = 'BUDGET' THEN 'BUDGET'
-                 WHEN attempt.state IS NOT NULL AND attempt.waits = 'NOT_BEFORE' THEN 'CA_RATE_LIMITED'
-                 WHEN attempt.to_begin = 1 AND attempt.has_begun = 0 THEN 'STAGGERED'
-                 WHEN attempt.state IS NOT NULL THEN COALESCE(attempt.reason, 'UNDER_WAY')
-                 WHEN c.state = 'archived' THEN 'ARCHIVED'
-                 WHEN c.state = 'paused' THEN 'PAUSED'
-                 WHEN c.last_failure_at IS NOT NULL AND c.reason <> '' THEN c.reason
-                 WHEN c.ends_at <= :now THEN 'EXPIRED'
-                 WHEN c.next_action_at <= :now OR c.next_cause IN ('WINDOW', 'BACKOFF', {_HELD}) THEN c.next_cause
-                 ELSE 'NOT_DUE'
-               END AS reason, c.state, c.next_cause
-          FROM odd JOIN certificates AS c ON c.id = odd.id
-          LEFT JOIN revoked ON revoked.id = c.current_version
-          LEFT JOIN attempt ON attempt.certificate = c.id
-    ) AS each_one GROUP BY phase, reason, state, next_cause"""
+    SELECT phase, reason, state, next_cause, COUNT(*) AS n FROM ({standings.EACH}) AS each_one GROUP BY 1, 2, 3, 4"""
 
 
 def phases(tx: Tx, states: Mapping[str, int]) -> dict[tuple[str, str], int]:
@@ -338,8 +279,8 @@ def phases(tx: Tx, states: Mapping[str, int]) -> dict[tuple[str, str], int]:
 def _waiting(tx: Tx) -> dict[str, int]:
     """Active ones by what they wait for."""
     rows = tx.rows(
-        f"""SELECT next_cause, COUNT(*) AS n FROM certificates WHERE next_cause IN {_WAITING} AND state = 'active'
-             GROUP BY next_cause"""
+        f"""SELECT next_cause, COUNT(*) AS n FROM certificates
+             WHERE next_cause IN {standings.WAITING} AND state = 'active' GROUP BY next_cause"""
     )
     return {row["next_cause"]: int(row["n"]) for row in rows}
 
@@ -356,7 +297,7 @@ def all_ends(tx: Tx, now: datetime) -> dict[int, int]:
 def under_way(tx: Tx) -> dict[tuple[str, str], int]:
     """Attempts under way, by CA and state."""
     rows = tx.rows(
-        f"SELECT issuer, state, COUNT(*) AS n FROM issuances WHERE state NOT IN {_OVER} GROUP BY issuer, state"
+        f"SELECT issuer, state, COUNT(*) AS n FROM issuances WHERE state NOT IN {standings.OVER} GROUP BY issuer, state"
     )
     return {(row["issuer"], row["state"]): int(row["n"]) for row in rows}
 

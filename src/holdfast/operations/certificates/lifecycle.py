@@ -14,7 +14,7 @@ from holdfast.core import renewal
 from holdfast.core.certificate import Certificate as Row
 from holdfast.core.certificate import CertificateSpec, CertificateState, changers_with
 from holdfast.core.certificate import Version as HeldVersion
-from holdfast.core.inventory import InventoryFilter, Sort
+from holdfast.core.inventory import InventoryFilter, Sort, Standing
 from holdfast.core.issuance import Issuance
 from holdfast.core.reasons import Reason
 from holdfast.core.revocation_reason import RevocationReason
@@ -108,6 +108,9 @@ class CertificateQuery(Paged):
     issuer: str | None = Field(default=None, max_length=100, description="Only certificates that name this issuer.")
     failing: bool = Field(default=False, description="Only certificates whose last issuance failed.")
     for_a_person: bool = Field(default=False, description="Only certificates that wait for a person to act.")
+    standing: list[Standing] = Field(
+        default=[], max_length=12, description="Only certificates that stand so, such as retrying; may be repeated."
+    )
     expires_before: Instant | None = None
     sort: Sort | None = Field(
         default=None, description="By name; by expiry, if expires_before is given and this is left out."
@@ -133,6 +136,8 @@ def list_certificates(tx: Tx, ctx: Context, asked: CertificateQuery) -> Page[Cer
         issuer=asked.issuer,
         failing=asked.failing,
         for_a_person=asked.for_a_person,
+        standings=tuple(asked.standing),
+        at=tx.now(),
         expires_before=asked.expires_before,
     )
     sort: Sort = asked.sort or ("name" if asked.expires_before is None else "expires")

@@ -255,6 +255,36 @@ def summarize(tx: Tx) -> NotificationSummary:
     )
 
 
+class DeadLetterCause(BaseModel):
+    """Dead letters of one channel that have one cause."""
+
+    channel: str = Field(description="Empty: no channel wanted them.")
+    dead_because: str
+    number: int
+    first_at: datetime
+    last_at: datetime
+    severities: dict[str, int]
+    last_error: str = Field(description="What the channel said last, in its own words.")
+
+
+@operation(
+    "notifications.causes",
+    "GET /dead-letters",
+    command="notify causes",
+    action=Action.SEE_NOTIFICATIONS,
+    scope=INSTALLATION,
+    example="holdfast notify causes",
+)
+def causes(tx: Tx, ctx: Context, asked: Nothing) -> list[DeadLetterCause]:
+    """Show the dead letters by channel and cause, the most numerous first."""
+    return [DeadLetterCause(dead_because=each.why, **_of_group(each)) for each in notifications.dead_groups(tx)]
+
+
+def _of_group(found: notifications.DeadGroup) -> dict[str, Any]:
+    names = ("channel", "number", "first_at", "last_at", "severities", "last_error")
+    return {name: getattr(found, name) for name in names}
+
+
 @operation(
     "notifications.get",
     "GET /notifications/{notification}",

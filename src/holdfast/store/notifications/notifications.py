@@ -390,3 +390,55 @@ def each_of(tx: Tx, changes: str, ids: Sequence[str], **params: Any) -> int:
         text, values = value_list([(each,) for each in ids[start : start + PAGE]])
         changed += tx.run(f"UPDATE notifications SET {changes} WHERE id IN ({text})", **params, **values)
     return changed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadGroup:
+    """Dead letters of one channel that have one cause."""
+
+    channel: str
+    why: str
+    number: int
+    first_at: datetime
+    last_at: datetime
+    severities: dict[str, int]
+    last_error: str
+
+
+def dead_groups(tx: Tx) -> list[DeadGroup]:
+    """Dead letters by cause, the most numerous first."""
+    rows = tx.rows(
+        """SELECT channel, why, severity, COUNT(*) AS n, MAX(id) AS id,
+                  MIN(created_at) AS first, MAX(created_at) AS last
+             FROM notifications WHERE state = 'dead' GROUP BY channel, why, severity"""
+    )
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for row in rows:
+        groups.setdefault((row["channel"], row["why"] or ""), []).append(row)
+    made = [
+        DeadGroup(
+            channel=channel,
+            why=why,
+            number=sum(int(row["n"]) for row in found),
+            first_at=from_micros(min(row["first"] for row in found)),
+            last_at=from_micros(max(row["last"] for row in found)),
+            severities={row["severity"]: int(row["n"]) for row in found},
+            last_error=_said(tx, max(row["id"] for row in found)),
+        )
+        for (channel, why), found in groups.items()
+    ]
+    return sorted(made, key=lambda each: (-each.number, each.channel, each.why))
+
+
+def _said(tx: Tx, notification: str) -> str:
+    found = get(tx, notification)
+    return "" if found is None else found.last_error or ""
+
+
+def first_to_end_unheard(tx: Tx) -> tuple[str, datetime] | None:
+    """The certificate that ends first, of those that a dead letter is about."""
+    row = tx.row(
+        """SELECT name, ends_at FROM certificates WHERE state <> 'archived' AND ends_at IS NOT NULL
+              AND id IN (SELECT subject FROM notifications WHERE state = 'dead') ORDER BY ends_at LIMIT 1"""
+    )
+    return None if row is None else (row["name"], from_micros(row["ends_at"]))

@@ -1,0 +1,83 @@
+"""The states that pages show: a word, a family of colours and an icon for each, from the status block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from holdfast.core.reasons import Reason
+
+
+class State(NamedTuple):
+    key: str  # as the filter writes it: state:retrying
+    word: str
+    family: str  # ok active planned retry approval fail revoked still
+    icon: str
+    solid: bool = False
+
+
+STATES: Final[Mapping[str, State]] = {
+    each.key: each
+    for each in (
+        State("expired", "Expired", "fail", "expired", solid=True),
+        State("failing", "Failing", "fail", "failing"),
+        State("revoked", "Revoked", "revoked", "revoked"),
+        State("not-served", "Not served", "fail", "unlinked"),
+        State("retrying", "Retrying", "retry", "retrying"),
+        State("to-approve", "To approve", "approval", "people"),
+        State("waiting", "Waiting", "planned", "waiting"),
+        State("paused", "Paused", "still", "paused"),
+        State("due", "Due", "planned", "clock"),
+        State("issuing", "Issuing", "active", "renewing"),
+        State("renewing", "Renewing", "active", "renewing"),
+        State("ok", "OK", "ok", "ok"),
+        State("archived", "Archived", "still", "archived"),
+    )
+}
+_BY_PHASE: Final = {
+    "pending": "issuing", "awaiting_approval": "to-approve", "failing": "failing", "renewing": "renewing",
+    "waiting": "waiting", "revoked": "revoked", "expired": "expired", "paused": "paused", "archived": "archived",
+}  # fmt: skip
+_OWN_TROUBLE: Final = frozenset({Reason.ISSUER_PAUSED.value})  # waits, though it failed before
+
+
+def state_of(status: Mapping[str, Any], now: datetime) -> State:
+    """The state of a certificate, from its status block."""
+    phase = status["phase"]
+    if phase == "failing":
+        return STATES["retrying" if retries_in_time(status) else "failing"]
+    if phase == "ok":
+        at = status["next_attempt_at"]
+        return STATES["due" if at is not None and at <= now else "ok"]
+    return STATES[_BY_PHASE[phase]]
+
+
+def retries_in_time(status: Mapping[str, Any]) -> bool:
+    """Whether the next attempt is made before it is too late; before the first version nothing is lost yet."""
+    again, safe = status["next_attempt_at"], status["safe_until"]
+    return again is not None and (safe is None or again < safe)
+
+
+SEVERITIES: Final[Mapping[str, State]] = {
+    "critical": State("critical", "critical", "fail", "failing"),
+    "warning": State("warning", "warning", "retry", "warning"),
+    "info": State("info", "info", "still", "info"),
+}
+JOBS: Final[Mapping[str, State]] = {
+    "ready": State("ready", "Ready", "planned", "clock"),
+    "running": State("running", "Running", "active", "renewing"),
+    "waiting": State("waiting", "Waiting", "planned", "waiting"),
+    "failed": State("failed", "Retrying", "retry", "retrying"),
+    "dead": State("dead", "Dead", "fail", "failing"),
+    "quarantined": State("quarantined", "Quarantined", "fail", "failing"),
+    "done": State("done", "Done", "ok", "ok"),
+    "cancelled": State("cancelled", "Cancelled", "still", "revoked"),
+}
+NOTIFICATIONS: Final[Mapping[str, State]] = {
+    "pending": State("pending", "On its way", "active", "renewing"),
+    "sent": State("sent", "Delivered", "ok", "ok"),
+    "failed": State("failed", "Retrying", "retry", "retrying"),
+    "dead": State("dead", "Dead letter", "fail", "dead-letter"),
+    "resolved": State("resolved", "Resolved", "still", "ok"),
+}
