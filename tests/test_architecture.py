@@ -41,20 +41,20 @@ MAY_IMPORT: Final = {
     "solvers": "core issuers kind_settings listening pki plugins ports secret validators",
     "endpoints": "core pki ports validators",
     "store": "core keyring ports secret",
-    "pages": "core operations telemetry",
     "operations": "config core keyring pki plugins ports secret store telemetry",
     "engine": "core deployers endpoints issuers kind_settings notifiers operations pki plugins ports secret solvers "
     "store telemetry validators",
     "acme": "core operations pki ports secret telemetry",
     "api": "core operations pki secret telemetry",
     "web": "core listening operations secret telemetry",
+    "pages": "core operations telemetry web",
     "mcp": "core",
     "compose_ca": "acme config core engine listening network operations pki ports store telemetry validators web",
     "compose_certificates": "compose_ca config core deployers endpoints engine listening network operations ports "
     "secret solvers store telemetry world",
     "from_settings": "config core listening operations ports store telemetry",
-    "app": "api compose_ca compose_certificates config core engine from_settings listening operations plugins ports "
-    "secret store telemetry tracing web world",
+    "app": "api compose_ca compose_certificates config core engine from_settings listening operations pages plugins "
+    "ports secret store telemetry tracing web world",
     "cli": "api app config config_values core from_settings importing mcp network operations pki ports secret "
     "solvers store system_clock telemetry validators web world",
 }
@@ -293,6 +293,7 @@ DOORS: Final = {
     ),
     "listening/accepting.py": Door("socket ssl", "It accepts, for all listeners: there is no port for being asked."),
     "listening/bounds.py": Door("resource", "It asks how many descriptors this process may have."),
+    "pages/assets.py": Door(".read_bytes", "The static files are files of this package."),
     "cli/main.py": Door("importlib.import_module", "It loads only the command that is asked for."),
     "cli/derived.py": Door(
         "importlib.import_module .read_text", "It reads the table of commands, and loads only what shows a result."

@@ -41,6 +41,7 @@ from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.operations.own_ca import publication
 from holdfast.operations.own_ca.authorities import policy_of
 from holdfast.operations.own_ca.publication import Published
+from holdfast.pages import site as pages_site
 from holdfast.ports import Points, Sink, no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database
@@ -169,7 +170,17 @@ class App:
     def _web(self) -> Mount:
         new_id = partial(self._random.new_id, "req")
         proxies = self._settings.server.trusted_proxies
-        return face.mount(self._front, self._telemetry.log, address=self._address, new_id=new_id, proxies=proxies)
+        pages = pages_site.routes(
+            self._front,
+            self._telemetry.log,
+            now=self._clock.now,
+            replica=self._identity.name,
+            installation="production",
+            facts={},
+        )
+        return face.mount(
+            self._front, self._telemetry.log, address=self._address, new_id=new_id, proxies=proxies, pages=pages
+        )
 
     def _front(self) -> Services | None:
         if self._keeper is None:

@@ -9,11 +9,11 @@ import pytest
 from tests.support.api import a_desk
 from tests.support.terminal import a_terminal
 
-from holdfast.api import openapi, problems
+from holdfast.api import openapi
 from holdfast.config import load
 from holdfast.errors import SettingRefused, StoreRefused
 from holdfast.from_settings import open_store
-from holdfast.operations import inputs
+from holdfast.operations import inputs, mistakes
 from holdfast.ports import no_points
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
@@ -104,7 +104,7 @@ def _in_our_words(said: dict[str, Any]) -> None:
 
 def test_every_pattern_of_the_api_is_said_in_words() -> None:
     found = set(re.findall(r'"pattern": ("(?:[^"\\]|\\.)*")', json.dumps(openapi.whole())))
-    assert {json.loads(each) for each in found} | {_pattern(inputs.LabelName)} <= set(problems.PATTERNS)
+    assert {json.loads(each) for each in found} | {_pattern(inputs.LabelName)} <= set(mistakes.PATTERNS)
 
 
 def _pattern(kind: Any) -> str:
@@ -112,8 +112,8 @@ def _pattern(kind: Any) -> str:
 
 
 def test_an_unknown_kind_of_mistake_still_has_a_sentence() -> None:
-    assert problems.words("is_instance_of", {}) == "It has another form than is needed here."
-    assert problems.words("datetime_parsing", {"error": "x"}).startswith("It is a time")
+    assert mistakes.words("is_instance_of", {}) == "It has another form than is needed here."
+    assert mistakes.words("datetime_parsing", {"error": "x"}).startswith("It is a time")
 
 
 async def test_duplicates_are_dropped_and_no_other_name_is(db: Database, tmp_path: Path) -> None:

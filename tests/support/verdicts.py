@@ -108,6 +108,7 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("POST", "/endpoints/{endpoint}/check"): Row(_OPERATE, _OPERATE_FOREIGN),
     ("GET", "/notifications"): Row(_NOTIFICATIONS),
     ("GET", "/notifications/summary"): Row("yyyynnnn"),
+    ("GET", "/dead-letters"): Row("yyyynnnn"),
     ("GET", "/notifications/{notification}"): Row(_NOTIFICATIONS, "yyyynhnn"),
     ("POST", "/notifications/{notification}/requeue"): Row(_OPERATE, _OPERATE_FOREIGN),
     ("POST", "/notifications/{notification}/resolve"): Row(_OPERATE, _OPERATE_FOREIGN, {"note": "a test"}),
@@ -128,6 +129,8 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/audit/verify"): Row("ynnynnnn"),
     ("GET", "/stats/summary"): Row(_LIST),
     ("GET", "/stats/expiry"): Row(_LIST),
+    ("GET", "/stats/times"): Row(_LIST),
+    ("GET", "/attention"): Row(_LIST),
     ("GET", "/stats/outcomes"): Row(_LIST),
     ("GET", "/stats/issuance-rate"): Row(_LIST),
     ("GET", "/forecast"): Row("yyyynnnn"),  # of the whole fleet

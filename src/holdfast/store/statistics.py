@@ -251,6 +251,19 @@ def _rates_grouped(tx: Tx, seen: InventoryFilter, grid: Grid) -> list[_Issued]:
     return [(int(row["span"]), row["issuer"], int(row["n"]), int(row["took"]), int(row["longest"])) for row in rows]
 
 
+def took(tx: Tx, seen: InventoryFilter, since: datetime, limit: int) -> list[tuple[datetime, float]]:
+    """When the newest issuances since then ended, and how many seconds each took."""
+    source, where, values = _attempts(seen, "issuances.state = 'issued'", _ENDED, "issuances.ended_at >= :since")
+    rows = tx.rows(
+        f"""SELECT issuances.ended_at AS at, {_TOOK} AS took FROM {source} WHERE {where}
+             ORDER BY issuances.ended_at DESC LIMIT :limit""",
+        since=since,
+        limit=limit,
+        **values,
+    )
+    return [(from_micros(row["at"]), int(row["took"]) / 1e6) for row in rows]
+
+
 _EVERYTHING: Final = InventoryFilter(whatever_state=True)
 _COUNTED: Final = f"""
     SELECT phase, reason, state, next_cause, COUNT(*) AS n FROM ({standings.EACH}) AS each_one GROUP BY 1, 2, 3, 4"""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
@@ -153,6 +153,59 @@ def issuance_rate(tx: Tx, ctx: Context, asked: Back) -> list[IssuanceRate]:
     """Count what each issuer issued in each span until now, and how long that took; empty spans are left out."""
     grid = grid_around(tx.now(), asked.by, asked.number, back=True)
     return [IssuanceRate(**asdict(each)) for each in statistics.rates(tx, all_visible(ctx.principal), grid)]
+
+
+class SpanOfTimes(BaseModel):
+    at: datetime
+    issued: int
+    p50_s: float | None = Field(description="Half of them took at most so long; null: none was issued.")
+    p95_s: float | None
+
+
+class IssuanceTimes(BaseModel):
+    """How long issuances took, from their beginning to their certificate."""
+
+    issued: int
+    p50_s: float | None
+    p95_s: float | None
+    spans: list[SpanOfTimes]
+
+
+MOST_TIMES: Final = 5000  # issuances that are looked at, the newest
+
+
+class BackHours(Input):
+    hours: int = Field(default=168, ge=1, le=24 * 90, description="How far to look back.")
+    number: int = Field(default=28, ge=1, le=200, description="Into how many equal spans.")
+
+
+@operation(
+    "stats.times",
+    "GET /stats/times",
+    command="stats times",
+    action=Action.SEE,
+    scope=VISIBLE,
+    example="holdfast stats times --hours 24",
+)
+def times(tx: Tx, ctx: Context, asked: BackHours) -> IssuanceTimes:
+    """Show how long issuances took lately, as median and 95th percentile: in all, and in each span until now."""
+    now = tx.now()
+    start, step = now - timedelta(hours=asked.hours), timedelta(hours=asked.hours) / asked.number
+    found = statistics.took(tx, all_visible(ctx.principal), start, MOST_TIMES)
+    parts: list[list[float]] = [[] for _ in range(asked.number)]
+    for at, took in found:
+        parts[min(asked.number - 1, int((at - start) / step))].append(took)
+    spans = [SpanOfTimes(at=start + number * step, **_percentiles(part)) for number, part in enumerate(parts)]
+    return IssuanceTimes(**_percentiles([took for _, took in found]), spans=spans)
+
+
+def _percentiles(took: list[float]) -> dict[str, Any]:
+    ordered = sorted(took)
+
+    def at(share: float) -> float | None:
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+    return {"issued": len(ordered), "p50_s": at(0.5), "p95_s": at(0.95)}
 
 
 PAGE: Final = 500

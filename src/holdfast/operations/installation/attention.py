@@ -49,6 +49,7 @@ class AttentionItem(BaseModel):
 
 class Attention(BaseModel):
     at: datetime
+    event: int = Field(description="The newest event: follow the stream from it, and nothing is missed.")
     certificates: int = Field(description="How many there are that are not archived.")
     standings: dict[str, int] = Field(
         description="How many stand how: by phase, with `retrying` apart from `failing`, and `due` from `ok`."
@@ -82,6 +83,7 @@ def attention(tx: Tx, ctx: Context, asked: Nothing) -> Attention:
     ]
     return Attention(
         at=now,
+        event=inventory.newest_event(tx),
         certificates=sum(counted.values()),
         standings=counted,
         approvals=counted.get("awaiting_approval", 0),

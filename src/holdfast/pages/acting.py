@@ -1,0 +1,82 @@
+"""Acts: every button is a form that names an operation, and is carried out as that operation and nothing else."""
+
+from __future__ import annotations
+
+from string import Formatter
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from holdfast.operations.operation import Operation, declared
+from holdfast.pages import forms
+from holdfast.pages.visit import Visit
+
+BACK: Final = "_back"  # where a form without script leads to
+VERSION: Final = "_version"
+
+
+async def act(visit: Visit) -> Response:
+    operation = _named(visit.path("operation"))
+    given = await visit.form()
+    own = dict(each for each in given if each[0].startswith("_"))
+    fields = forms.read(operation, [each for each in given if not each[0].startswith("_")])
+    version = int(own[VERSION]) if own.get(VERSION, "").isdigit() else None
+    result = await visit.call(operation.name, version=version, dry_run="_dry_run" in own, **fields)
+    said = done(operation, fields, result)
+    if "application/json" in visit.request.headers.get("accept", ""):
+        return JSONResponse({"says": said, "result": plain(result)})
+    return visit.back(own.get(BACK, "/"), said)
+
+
+def _named(name: str) -> Operation:
+    found = next((each for each in declared() if each.name == name), None)
+    if found is None or found.method == "GET":
+        raise HTTPException(404)
+    return found
+
+
+_DONE: Final = {
+    "certificates.renew": "The renewal of {ref} has begun.",
+    "certificates.pause": "{ref} is paused: it is not renewed until you resume it.",
+    "certificates.resume": "{ref} is renewed again.",
+    "certificates.archive": "{ref} is archived.",
+    "certificates.revoke": "The revocation of {ref} is asked for; a new version is obtained.",
+    "certificates.cancel": "The issuance of {ref} is cancelled.",
+    "certificates.change": "{ref} is changed.",
+    "certificates.request": "{name} is requested.",
+    "notifications.requeue": "The notification is on its way again.",
+    "notifications.resolve": "The notification is resolved.",
+    "notifications.requeue-many": "{number} notifications are on their way again.",
+    "notifications.resolve-many": "{number} notifications are resolved.",
+    "approvals.approve": "Approved: the issuance goes on.",
+    "approvals.reject": "Rejected.",
+    "issuers.pause": "{name} is paused: nothing new is ordered there.",
+    "issuers.resume": "{name} takes orders again.",
+    "channels.pause": "{name} is paused: its notifications wait.",
+    "channels.resume": "{name} delivers again.",
+    "jobs.retry": "The job runs now.",
+    "jobs.cancel": "The job is cancelled.",
+    "cluster.drain": "{replica} takes no more work.",
+    "cluster.resume": "{replica} takes work again.",
+    "tokens.revoke": "The token is revoked.",
+    "eab.revoke": "The EAB key is revoked.",
+    "pauses.delete": "{name} may be ordered again.",
+}
+
+
+def done(operation: Operation, fields: dict[str, Any], result: Any) -> str:
+    """The sentence after success, with fields of the input and of the result."""
+    known = {**plain(result), **fields} if isinstance(plain(result), dict) else dict(fields)
+    if "detail" in known and "ok" in known:  # the test of a remote
+        return str(known["detail"])
+    text = operation.done if operation.done and "holdfast" not in operation.done else _DONE.get(operation.name, "Done.")
+    wanted = [name for _, name, _, _ in Formatter().parse(text) if name]
+    return text.format(**known) if all(each in known for each in wanted) else "Done."
+
+
+def plain(result: Any) -> Any:
+    return result.model_dump(mode="json") if hasattr(result, "model_dump") else result
+
+
+PAGES: Final = [("/do/{operation}", act, "POST")]
