@@ -37,10 +37,17 @@ class TryLater(Exception):
     """A remote could not answer now. `after` is its own wish (Retry-After), None when it named no time."""
 
     def __init__(
-        self, why: str, *, after: timedelta | None = None, reason: str = "REMOTE_UNAVAILABLE", sent: bool = True
+        self,
+        why: str,
+        *,
+        after: timedelta | None = None,
+        reason: str = "REMOTE_UNAVAILABLE",
+        sent: bool = True,
+        answered: bool = False,
     ) -> None:
         super().__init__(why)
         self.after = after
+        self.answered = answered  # the remote itself says "not now": its address is right
         self.reason = reason
         self.sent = sent  # False: what was asked cannot have got there, as where there was no connection
 

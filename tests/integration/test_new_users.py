@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.support.commands import holdfast
+from tests.support.inboxes import mail_server
 from tests.support.processes import Served, environment
 
 
@@ -94,3 +95,29 @@ def test_a_name_outside_the_constraints_of_our_ca_is_refused_at_the_prompt(site:
     changed = site.type("change", "pay.corp.example", "--add-name", "pay.elsewhere.example")
     assert changed.returncode == 1
     site.ok("change", "pay.corp.example", "--owner", "payments")
+
+
+# ── Channels ──
+
+
+def test_a_channel_is_ok_only_after_something_was_delivered(site: Site) -> None:
+    def state() -> str:
+        return str(next(each["health"] for each in site.data("notify", "channel", "ls") if each["name"] == "mail"))
+
+    def add(port: int) -> None:
+        facts = ("host=127.0.0.1", f"port={port}", "security=none", "from=holdfast@example.com", "to=you@example.com")
+        site.ok("notify", "channel", "add", "mail", "--kind", "email", *(w for fact in facts for w in ("--set", fact)))
+
+    with mail_server() as mail:
+        add(mail.port)
+        assert state() == "untested"
+        mail.refusals["you@example.com"] = "550 5.1.1 no such user"
+        assert site.type("notify", "test", "mail").returncode == 1
+        assert state() == "failing"
+        mail.refusals["you@example.com"] = "451 4.7.1 greylisted"
+        later = site.type("notify", "test", "mail")
+        assert "Its address is right: it answered." in later.stdout
+        mail.refusals.clear()
+        site.ok("notify", "test", "mail")
+        assert state() == "ok"
+    site.ok("notify", "channel", "rm", "mail", "--yes")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
-from anyio.from_thread import start_blocking_portal
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.support.foreign_layouts import SmallCa, certbot
 from tests.support.grounds import ground
-from tests.support.inboxes import Mailbox
+from tests.support.inboxes import mail_server
 from tests.support.ports import free_port
 from tests.support.postgres import Cluster
 from tests.support.tutorial import Shell, environment, play
@@ -59,10 +56,3 @@ def test_a_small_team_takes_over_from_certbot_and_is_told(tmp_path: Path) -> Non
         names = {"/etc/letsencrypt": str(lineages), "host=localhost": "host=127.0.0.1", "port=25": f"port={mail.port}"}
         play(PAGES / "small-team.md", shell, names)
         assert [letter.recipients for letter in mail.letters] == [["you@example.com"]]
-
-
-@contextmanager
-def mail_server() -> Iterator[Mailbox]:
-    """On a thread of its own: the tutorial holds this one."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Mailbox()) as mail:
-        yield mail

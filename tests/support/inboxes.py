@@ -18,7 +18,8 @@ import hashlib
 import hmac
 import ipaddress
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from email import message_from_bytes
 from email.message import EmailMessage
@@ -27,6 +28,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+from anyio.from_thread import start_blocking_portal
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -216,3 +218,10 @@ def well_signed(call: HttpRequest, secret: str, *, now: float, tolerance: float 
     expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
     found = [each.split(",", 1) for each in call.headers["webhook-signature"].split(" ")]
     return any(version == "v1" and hmac.compare_digest(each, expected) for version, each in found)
+
+
+@contextmanager
+def mail_server() -> Iterator[Mailbox]:
+    """A mailbox on a thread of its own, for tests that type commands on theirs."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(Mailbox()) as mail:
+        yield mail

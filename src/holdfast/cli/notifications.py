@@ -232,7 +232,7 @@ def channels(rows: Any) -> None:
     columns = [
         Column("NAME", lambda row: str(row["name"])),
         Column("KIND", lambda row: str(row["kind"])),
-        Column("STATE", _state),
+        Column("STATE", lambda row: str(row["health"])),
         Column("HEARS", _hears),
         Column("FALLBACK", lambda row: row["fallback"] or "-"),
         Column("ERROR", lambda row: seen(row["breaker_error"] or "-", 120), wide=True),
@@ -246,10 +246,6 @@ def channel(row: Any) -> None:
     emit_one(row, text=lambda each: _text(each, now))
 
 
-def _state(row: Any) -> str:
-    return "down" if row["down_since"] else "paused" if row["state"] == "paused" else "ok"
-
-
 def _hears(row: Any) -> str:
     labels = [f"{name}={value}" for name, value in row["labels"].items()]
     return ", ".join(["/".join(row["severities"]), *(f"owner {each}" for each in row["owners"]), *labels])
@@ -260,7 +256,7 @@ def _text(row: Any, now: datetime) -> str:
     facts = [
         ("name", row["name"]),
         ("kind", row["kind"]),
-        ("state", _state(row)),
+        ("state", str(row["health"])),
         ("down", when(row["down_since"], now) if row["down_since"] else ""),
         ("error", seen(row["breaker_error"] or "")),
         ("hears", _hears(row)),

@@ -173,7 +173,7 @@ class Email:
         said = self._quoted(error)
         match error:
             case aiosmtplib.SMTPResponseException(code=code) if not _final(code):
-                return TryLater(f"{self._who} says: {code} {said}.", reason=Why.CHANNEL_DOWN)
+                return TryLater(f"{self._who} says: {code} {said}.", reason=Why.CHANNEL_DOWN, answered=True)
             case SMTPAuthenticationError(code=code):
                 return _wrong(f"{self._who} does not let us in ({code} {said})", "username, or the credential password")
             case SMTPSenderRefused(code=code):
@@ -197,7 +197,7 @@ class Email:
         """The error when every recipient was refused."""
         named = self._named(refused)
         if any(not _final(each.code) for each in refused.values()):
-            return TryLater(f"{self._who} takes nothing now for {named}.", reason=Why.CHANNEL_DOWN)
+            return TryLater(f"{self._who} takes nothing now for {named}.", reason=Why.CHANNEL_DOWN, answered=True)
         return _wrong(f"{self._who} takes nothing for {named}", "to")
 
     def _named(self, refused: _Answers) -> str:

@@ -68,9 +68,13 @@ class HttpPoster:
         who = f"Channel {self.channel}: {call.host}"
         after = backoff.retry_after(response.headers.get("retry-after"), self.clock.now())
         if status == 429:
-            return TryLater(f"{who} said that there were too many messages (429).", after=after, reason=RATE_LIMITED)
+            return TryLater(
+                f"{who} said that there were too many messages (429).", after=after, reason=RATE_LIMITED, answered=True
+            )
         if status >= 500 or status in (408, 425):
-            return TryLater(f"{who} answered {status}{call.quoted(response)}.", after=after, reason=Why.CHANNEL_DOWN)
+            return TryLater(
+                f"{who} answered {status}{call.quoted(response)}.", after=after, reason=Why.CHANNEL_DOWN, answered=True
+            )
         if status < 400:
             why = f"{who} points elsewhere ({status}), and is not followed. Put the final address into {call.address}."
             return Refused(why, reason=Why.CHANNEL_MISCONFIGURED)

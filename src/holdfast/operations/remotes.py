@@ -279,6 +279,9 @@ class NamedRemotes(Generic[R]):
         try:
             return await call
         except TryLater as why:
+            if why.answered:
+                hint = "Its address is right: it answered. Look into what it says, then test it again."
+                raise self.refused(f"{name} does not take it now: {why}", hint) from None
             raise self.refused(f"{name} could not be reached: {why}", check(why)) from None
         except Refused as why:
             raise self.refused(f"{name} refused: {why}", "Check its settings and credentials.") from None

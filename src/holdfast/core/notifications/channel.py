@@ -18,6 +18,16 @@ class ChannelState(StrEnum):
     PAUSED = "paused"  # nothing is sent through it
 
 
+class ChannelHealth(StrEnum):
+    """Whether people can rely on a channel."""
+
+    OK = "ok"  # a message was delivered with its present settings, and none failed since
+    UNTESTED = "untested"  # nothing was delivered yet with its present settings
+    FAILING = "failing"  # the last message, or the last test, was not delivered
+    DOWN = "down"  # several in a row were not: its notifications wait
+    PAUSED = "paused"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelRow:
     name: str
@@ -36,6 +46,16 @@ class ChannelRow:
     down_since: datetime | None = None  # set while its breaker is open, or it has answered "too many" for long
     proven: bool = False  # a message was delivered with its present settings and credentials
     created_at: datetime
+
+    @property
+    def health(self) -> ChannelHealth:
+        if self.state is ChannelState.PAUSED:
+            return ChannelHealth.PAUSED
+        if self.down_since is not None:
+            return ChannelHealth.DOWN
+        if self.breaker.error is not None:
+            return ChannelHealth.FAILING
+        return ChannelHealth.OK if self.proven else ChannelHealth.UNTESTED
 
     @property
     def budget(self) -> str:

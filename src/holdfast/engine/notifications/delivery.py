@@ -314,8 +314,10 @@ class Drain:
                 deliveries.take_apart(tx, fresh, now)
             case "refused" if answer.why != Why.CHANNEL_MISCONFIGURED:  # the message, and not the channel
                 self._count(tx, row, fresh, error, now, Why.REFUSED)
+                channels.save_error(tx, row, error)
             case "refused" if not row.proven:
                 undelivered.refused(tx, row, fresh, answer.why, error, now)
+                channels.save_error(tx, row, error)
             case (
                 _
             ):  # also a refusal by a channel that worked with these settings: the fault is the channel's, and may pass

@@ -199,7 +199,12 @@ def _channel(row: Mapping[str, Any]) -> Finding:
     if row.get("breaker_open"):
         saw = f"it does not answer: {row.get('breaker_error') or 'no reason was kept'}"
         return bad(check, saw, f"Put it right, then: holdfast notify test {row['name']}")
-    return ok(check, "it took the last message that it was given")
+    if row.get("health") == "failing":
+        saw = f"the last message was not delivered: {row.get('breaker_error')}"
+        return bad(check, saw, f"Put it right, then: holdfast notify test {row['name']}")
+    if row.get("health") == "untested":
+        return note(check, "nothing was delivered through it yet", f"Test it: holdfast notify test {row['name']}")
+    return ok(check, "it delivered its last message")
 
 
 def replicas(found: Mapping[str, Any] | None, version: str) -> list[Finding]:

@@ -13,7 +13,7 @@ from holdfast.core.issuers import breaker
 from holdfast.core.issuers.breaker import Breaker
 from holdfast.core.issuers.budget import Limit
 from holdfast.core.kind import Trait
-from holdfast.core.notifications.channel import ChannelRow, ChannelState
+from holdfast.core.notifications.channel import ChannelHealth, ChannelRow, ChannelState
 from holdfast.core.notifications.notification import OPENS_AFTER, RANK, Message, Missed, Routing, Severity
 from holdfast.errors import Refused, UserError
 from holdfast.operations import kinds, remotes
@@ -54,7 +54,7 @@ from holdfast.operations.remotes import (
     RemoteView,
 )
 from holdfast.operations.scopes import INSTALLATION
-from holdfast.store import journal
+from holdfast.store import issuances, journal
 from holdfast.store.notifications import channels, notifications
 from holdfast.store.tx import Tx
 
@@ -153,6 +153,7 @@ class ChannelView(RemoteView):
     heartbeat_every_s: float | None
     rate: Rate
     down_since: datetime | None
+    health: ChannelHealth = Field(description="Whether people can rely on it; untested: nothing was delivered yet.")
 
 
 def _shown_to(tx: Tx, who: Principal, row: ChannelRow) -> ChannelView | None:
@@ -179,6 +180,7 @@ def _shown(tx: Tx, row: ChannelRow) -> ChannelView:
         heartbeat_every_s=_seconds(row.heartbeat_every),
         rate=Rate(burst=row.limit.burst, every_s=row.limit.every.total_seconds()),
         down_since=row.down_since,
+        health=row.health,
     )
 
 
@@ -451,7 +453,12 @@ async def _tested(ctx: Context, name: str) -> str:
         at=await ctx.read(lambda tx: tx.now()),
         key=test,
     )
-    missed = await CHANNELS.reached(name, _sent(ctx, row, message), lambda _why: "Check its address and the network.")
+    try:
+        missed = await CHANNELS.reached(name, _sent(ctx, row, message), lambda _: "Check its address and the network.")
+    except ChannelRefused as why:
+        error = str(why)
+        await ctx.write(lambda tx: _test_failed(tx, row, error))
+        raise
 
     def write(tx: Tx) -> None:
         after, now = CHANNELS.found(tx, name, lock=True), tx.now()
@@ -467,6 +474,13 @@ async def _tested(ctx: Context, name: str) -> str:
         hint = later if missed.again else f"Look at its settings: holdfast notify channel show {name}"
         raise ChannelRefused(f"A message was sent through {name} ({test}), and not all have it. {missed.said}", hint)
     return f"A message was sent through {name} ({test})."
+
+
+def _test_failed(tx: Tx, row: ChannelRow, error: str) -> None:
+    """The channel is shown as failing until something is delivered; what waits for it is not held up."""
+    after = CHANNELS.found(tx, row.name, lock=True)
+    if after.version == row.version:
+        channels.save_error(tx, after, issuances.storable(error))
 
 
 async def _sent(ctx: Context, row: ChannelRow, message: Message) -> Missed | None:

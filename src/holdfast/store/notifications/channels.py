@@ -71,6 +71,11 @@ def save_breaker(tx: Tx, name: str, breaker: Breaker, down_since: datetime | Non
     )
 
 
+def save_error(tx: Tx, row: ChannelRow, error: str) -> None:
+    """What went wrong last, without counting it: a refused message, or a test."""
+    save_breaker(tx, row.name, replace(row.breaker, error=error), row.down_since)
+
+
 def mark_proven(tx: Tx, row: ChannelRow) -> None:
     tx.run("UPDATE channels SET proven = TRUE WHERE name = :name", name=row.name)
 
