@@ -84,7 +84,7 @@ def test_the_status_block_says_what_why_when_next_and_what_to_type() -> None:
         api.example.com   FAILING   expires in 18 d 20 h (2026-09-12T08:00Z)   safe: 16 more attempts fit before expiry
         phase   failing, 3 failed attempts in a row   owner platform   CA letsencrypt-prod
         reason  DNS_TXT_NOT_VISIBLE  2 of 4 name servers lack _acme-challenge  since 3 h 50 m ago (2026-08-24T08:10Z), last failure 48 m ago (2026-08-24T11:12Z)  (you act next)
-        next    in 3 h 12 m (2026-08-24T15:12Z): DUE_LIFETIME; held by back-off 4 h after failure 3; CA budget 292/300 left
+        next    in 3 h 12 m (2026-08-24T15:12Z): renewal by its lifetime (DUE_LIFETIME); held by back-off 4 h after failure 3; CA budget 292/300 left
         now     holdfast challenge test api.example.com   |   holdfast renew api.example.com --wait
         """  # noqa: E501
     )
@@ -107,13 +107,13 @@ def test_what_waits_for_a_second_person_says_when_that_ends() -> None:
 
 def test_a_time_that_has_come_is_never_a_negative_one() -> None:
     row = a_row(next_attempt_at="2026-08-24T11:59:00Z", last_error=None, attempt=0, phase="ok", reason_code="DUE_ARI")
-    assert "next    due, waiting for a worker: DUE_LIFETIME" in shown.block(row, NOW)
+    assert "next    due, waiting for a worker: renewal by its lifetime (DUE_LIFETIME)" in shown.block(row, NOW)
     assert countdown(row["status"]["next_attempt_at"], NOW) == ""
 
 
 def test_a_certificate_that_failed_once_too_often_is_not_called_safe() -> None:
     late = a_row(safe_until="2026-08-24T11:00:00Z")
-    assert "too late for a safe attempt" in shown.block(late, NOW)
+    assert "less time is left than an issuance may take" in shown.block(late, NOW)
     assert "safe: 1 more attempt fits before expiry" in shown.block(a_row(attempts_that_fit=1), NOW)
     assert "safe for 18 d 19 h" in shown.block(a_row(attempts_that_fit=None), NOW)
 
@@ -142,7 +142,7 @@ async def test_a_first_day(db: Database, tmp_path: Path) -> None:
             www.example.com  OK  expires in <span> (<time>)  safe for <span>
             phase  ok  owner web  CA ca
             reason  NOT_DUE  It is valid, and its renewal is not due yet.  since <span> ago (<time>)  (holdfast acts next)
-            next  in <span> (<time>): DUE_LIFETIME
+            next  in <span> (<time>): renewal by its lifetime (DUE_LIFETIME)
             now  holdfast explain www.example.com  |  holdfast renew www.example.com --wait
             """  # noqa: E501
         )
@@ -329,7 +329,7 @@ async def test_a_server_that_takes_its_time_to_answer_is_not_a_broken_line() -> 
     line = bind("127.0.0.1", 0)
     line.listen()  # it accepts, and says nothing
     with httpx2.Client(base_url=f"http://127.0.0.1:{line.getsockname()[1]}", trust_env=False, timeout=PATIENCE) as http:
-        heard = Client(http, local=False).events(after=None, subject=None, quiet_for=0.05)
+        heard = Client(http).events(after=None, subject=None, quiet_for=0.05)
         assert list(heard) == []
     line.close()
 

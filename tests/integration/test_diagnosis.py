@@ -71,7 +71,9 @@ def test_a_disk_that_is_nearly_full_is_found(tmp_path: Path) -> None:
     assert diagnosis.disk(tmp_path, lambda path: (500 * GIB, 1000 * GIB)).level is Level.OK
     assert is_bad(diagnosis.disk(tmp_path, lambda path: (GIB // 2, 1000 * GIB)), "0.5 GiB free")
     assert diagnosis.disk(tmp_path, lambda path: (GIB // 2, GIB)).level is Level.OK  # a small disk, half empty
-    assert is_bad(diagnosis.disk(tmp_path / "gone", room_on_disk), "cannot be looked at")
+    assert diagnosis.disk(tmp_path / "not made yet", room_on_disk).saw.endswith(f"free at {tmp_path}")
+    (tmp_path / "file").touch()
+    assert is_bad(diagnosis.disk(tmp_path / "file" / "within", room_on_disk), "cannot be looked at")
     free, total = room_on_disk(tmp_path)
     assert 0 <= free <= total
 

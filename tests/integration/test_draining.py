@@ -15,7 +15,7 @@ from tests.support.lifecycle import a_house
 
 from holdfast.operations.acme.handover import Handover
 from holdfast.operations.installation import cluster
-from holdfast.operations.installation.cluster import LastReplica, NoSuchReplica
+from holdfast.operations.installation.cluster import AmbiguousReplica, LastReplica, NoSuchReplica
 from holdfast.store import journal
 from holdfast.store.database import Database
 from holdfast.store.work import cluster as cluster_rows
@@ -152,3 +152,15 @@ async def test_by_the_api_a_replica_is_drained_by_name_prefix_or_as_the_one_that
 async def _draining(desk: Desk) -> bool:
     [found] = await desk.house.db.read(cluster_rows.all_replicas)
     return found.draining
+
+
+async def test_a_name_that_two_replicas_have_drains_neither(db: Database, tmp_path: Path) -> None:
+    write = (await a_house(db, tmp_path)).write
+    for holder in ("replica_one", "replica_two"):
+        await db.write(
+            lambda tx, holder=holder: cluster_rows.replica_seen(tx, holder, "vm", "1", draining=False)  # type: ignore[misc]
+        )
+    with pytest.raises(AmbiguousReplica, match="replica_one, replica_two") as refused:
+        await write(cluster.drain, "vm", answering="", actor="human:ann")
+    assert "HOLDFAST_REPLICA_NAME" in refused.value.hint
+    assert (await write(cluster.drain, "replica_two", answering="", actor="human:ann")).replica.draining

@@ -121,3 +121,47 @@ def test_a_channel_is_ok_only_after_something_was_delivered(site: Site) -> None:
         site.ok("notify", "test", "mail")
         assert state() == "ok"
     site.ok("notify", "channel", "rm", "mail", "--yes")
+
+
+# ── Words at the prompt ──
+
+
+def test_an_empty_token_is_no_token(site: Site) -> None:
+    refused = site.type("ls", HOLDFAST_TOKEN="")
+    assert refused.returncode == 2
+    assert "HOLDFAST_TOKEN is set, and empty." in refused.stderr
+
+
+def test_hints_name_the_option_the_folder_and_the_right(site: Site, tmp_path: Path) -> None:
+    site.ok("issue", "hints.internal", "--wait")
+    assert "--passphrase-stdin" in site.type("fetch", "hints.internal", "--form", "pkcs12", "--to", tmp_path).stderr
+    nowhere = site.type("ls", HOLDFAST_STORE_DATA_DIR=str(tmp_path / "nothing"))
+    assert str(tmp_path / "nothing") in nowhere.stderr
+    assert "unknown, expired or revoked" in site.type("ls", HOLDFAST_TOKEN="hf_bogus").stderr
+    admin = site.ok("token", "create", "boss", "--role", "admin").strip()
+    denied = site.type("fetch", "hints.internal", "--form", "pem", "--to", tmp_path, HOLDFAST_TOKEN=admin)
+    assert "--right export" in denied.stderr
+
+
+def test_a_dry_run_names_no_issuance_and_commands_are_quoted(site: Site) -> None:
+    tried = site.ok("issue", "dry.internal", "--dry-run")
+    assert "issuance_" not in tried
+    assert "it would begin now" in tried
+    shown = site.ok("issue", "*.corp.internal")
+    assert "holdfast explain '*.corp.internal'" in shown
+
+
+def test_keys_are_shown_while_the_server_runs(site: Site) -> None:
+    assert "current" in site.ok("key", "status")
+
+
+def test_doctor_finds_nothing_wrong_where_nothing_is(site: Site, tmp_path: Path) -> None:
+    """With a login, in a folder without data, though the environment names the database."""
+    token = site.ok("token", "create", "me", "--role", "admin").strip()
+    home = {"HOME": str(tmp_path), "HOLDFAST_STORE_DATA_DIR": str(tmp_path / "none")}
+    site.ok("login", site.server.url, stdin=f"{token}\n", **home)
+    database = {"HOLDFAST_STORE_URL": f"sqlite:///{site.folder / 'holdfast.sqlite'}"}
+    rows = json.loads(site.type("doctor", "-o", "json", **home, **database).stdout)
+    wrong = {row["check"] for row in rows if row["level"] == "bad"} - {"DNS", "dead letters", "key file"}
+    assert wrong == set()
+    assert "server" in {row["check"] for row in rows if row["level"] == "ok"}

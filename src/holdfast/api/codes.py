@@ -81,6 +81,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "job-waits-for-budget": "The CA's limits decide when it runs; asking again would lose its turn.",
     # the installation
     "no-such-replica": "There is no such replica, or more than one.",
+    "ambiguous-replica": "Several replicas that run have this name. Give the id of one.",
     "last-replica": "No other replica is at work: nothing would be done any more.",
     "store-unavailable": "The database does not answer now. Nothing was changed. Try again.",
     "outcome-unknown": "The line to the database broke while it wrote: look, or repeat with the same Idempotency-Key.",

@@ -53,9 +53,11 @@ class NoToken(UserError):
 class Client:
     """One command's line to the API."""
 
-    def __init__(self, http: httpx2.Client, *, local: bool) -> None:
+    def __init__(self, http: httpx2.Client, *, folder: Path | None = None) -> None:
+        """`folder`: the data folder of the server, if it is the one of this machine."""
         self._http = http
-        self.local = local
+        self._folder = folder or Path()
+        self.local = folder is not None
 
     def get(self, path: str, **query: Any) -> Any:
         return self.ask("GET", path, query=query)
@@ -147,7 +149,7 @@ class Client:
             yield
         except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
             if self.local:
-                raise _no_local_server() from error
+                raise _no_local_server(self._folder) from error
             raise NoServer(f"The server cannot be reached: {error}.", "Check its address and the network.") from error
         except (httpx2.InvalidURL, UnicodeEncodeError) as error:
             raise Usage("An argument is too long, or is not valid text.") from error
@@ -164,9 +166,9 @@ def _read(answer: httpx2.Response) -> Any:
     return answer.json() if "json" in kind else answer.text
 
 
-def _no_local_server() -> NoServer:
-    hint = f"Start it: holdfast serve. Or name another one: {SERVER_VARIABLE} and {TOKEN_VARIABLE}."
-    return NoServer("No Holdfast runs with this data folder.", hint)
+def _no_local_server(folder: Path) -> NoServer:
+    hint = f"Start it: holdfast serve. Or name another one: HOLDFAST_STORE_DATA_DIR, {SERVER_VARIABLE}, holdfast login."
+    return NoServer(f"No Holdfast runs with the data folder {folder.absolute()}.", hint)
 
 
 # ── Which server, and as whom ──
@@ -179,7 +181,7 @@ def elsewhere(server: str, token: str | None = None) -> Iterator[Client]:
         raise NoToken(server)
     headers = {"Authorization": f"Bearer {token}"}
     with httpx2.Client(base_url=address(server), headers=headers, timeout=PATIENCE, trust_env=False) as http:
-        yield Client(http, local=False)
+        yield Client(http)
 
 
 def token_for(server: str) -> str:
@@ -228,7 +230,7 @@ def here(chosen: Settings) -> Iterator[Client]:
     if os.environ.get(CONTEXT_VARIABLE) or not (chosen.store.data_dir / SOCKET_NAME).exists():
         kept = remembered()
         if not kept:
-            raise _no_local_server()
+            raise _no_local_server(chosen.store.data_dir)
         with elsewhere(kept["server"]) as client:
             yield client
         return
@@ -244,7 +246,7 @@ def here_or_store(chosen: Settings) -> Iterator[Client]:
             yield client
         return
     with _or_store(chosen) as transport, _local_http(transport) as http:
-        yield Client(http, local=True)
+        yield Client(http, folder=chosen.store.data_dir)
 
 
 @contextmanager
@@ -294,11 +296,11 @@ def local(chosen: Settings) -> Iterator[Client]:
     """The server of this data folder, and no other."""
     path = chosen.store.data_dir / SOCKET_NAME
     if not path.exists():
-        raise _no_local_server()
+        raise _no_local_server(chosen.store.data_dir)
     with _folder(path) as handle:
         transport = httpx2.HTTPTransport(uds=f"{handle}/{path.name}", verify=_NO_TLS)
         with _local_http(transport) as http:
-            yield Client(http, local=True)
+            yield Client(http, folder=chosen.store.data_dir)
 
 
 def _local_http(transport: httpx2.BaseTransport) -> httpx2.Client:
@@ -312,7 +314,7 @@ async def local_socket(chosen: Settings) -> AsyncIterator[tuple[httpx2.AsyncHTTP
     """The same line for those that ask many things at once, with the headers that say who asks."""
     path = chosen.store.data_dir / SOCKET_NAME
     if not path.exists():
-        raise _no_local_server()
+        raise _no_local_server(chosen.store.data_dir)
     with _folder(path) as handle:
         yield httpx2.AsyncHTTPTransport(uds=f"{handle}/{path.name}", verify=_NO_TLS), _as_me()
 
@@ -334,8 +336,18 @@ def user_name() -> str:
         return f"uid-{os.getuid()}"
 
 
+class EmptyToken(Usage):
+    """An empty variable is what a failed `$(holdfast token create …)` leaves; acting as somebody else would hide it."""
+
+    code = "empty-token"
+    hint = f"Set {TOKEN_VARIABLE} to a token, or to act without one: unset {TOKEN_VARIABLE}"
+
+
 def token_set() -> str:
-    return os.environ.get(TOKEN_VARIABLE, "")
+    token = os.environ.get(TOKEN_VARIABLE)
+    if token == "":
+        raise EmptyToken(f"{TOKEN_VARIABLE} is set, and empty.")
+    return token or ""
 
 
 def _as_me() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from shlex import quote
 from typing import Final
 
 from holdfast.core import reasons, renewal
@@ -375,7 +376,7 @@ def _explanation(
     if waits is Reason.BACKOFF and failing is not None and failing.reason == Reason.NAME_PAUSED_AT_CA:
         verdict = f"{reasons.MEANINGS[Reason.NAME_PAUSED_AT_CA].sentence} {failing.error}{_next_words(decision.at)}"
         found = _explained(certificate, now, verdict, decision.checks, waits, "")
-        return replace(found, would_change_it=f"{_UNPAUSE} Then: holdfast renew {certificate.name}")
+        return replace(found, would_change_it=f"{_UNPAUSE} Then: holdfast renew {quote(certificate.name)}")
     return _explained(certificate, now, verdict, decision.checks, waits, "Nothing.")
 
 
@@ -397,7 +398,7 @@ def _explained(
         verdict=verdict,
         checks=checks,
         blocking=None if blocking is None else blocking.value,
-        would_change_it=change.format(name=certificate.name, ca=certificate.wanted.issuers[0]),
+        would_change_it=change.format(name=quote(certificate.name), ca=certificate.wanted.issuers[0]),
     )
 
 
@@ -433,7 +434,7 @@ def taken_from_today(certificate: Certificate, then: Version | None) -> tuple[st
     """What the answer about an earlier time takes from today, as what it was then is not kept."""
     told = [
         "Names, issuers, renewal policy, maintenance windows and state (active, paused) are those of today.",
-        f"Failures before the last one are not counted: holdfast events {certificate.name}",
+        f"Failures before the last one are not counted: holdfast events {quote(certificate.name)}",
     ]
     if then is not None and then.id != certificate.current_version:
         told.append("The renewal window (ARI) of that version is not stored any more.")

@@ -154,6 +154,10 @@ class Forbidden(UserError):
     def __init__(self, principal: Principal, action: Action) -> None:
         super().__init__(f"{principal.actor} ({principal.role}) may not {action.value} here.")
         self.hint = "Ask an admin for a token with another role, right or scope: holdfast token create --help"
+        if action is Action.EXPORT and EXPORT_RIGHT not in principal.rights:
+            self.hint = (
+                "No role may export keys by itself. A token with that right: holdfast token create NAME --right export"
+            )
 
 
 def demand(principal: Principal, action: Action, resource: Owned | None = None) -> None:

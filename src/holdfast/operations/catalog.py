@@ -2,7 +2,7 @@
 
 from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, policies, statistics
 from holdfast.operations.endpoints import manage as manage_endpoints
-from holdfast.operations.installation import attention, audit, cluster, events, jobs, tokens
+from holdfast.operations.installation import attention, audit, cluster, events, jobs, key_list, tokens
 from holdfast.operations.issuance import approvals, issuances
 from holdfast.operations.issuers import account_keys
 from holdfast.operations.issuers import manage as manage_issuers
@@ -29,6 +29,7 @@ __all__ = [
     "issuances",
     "jobs",
     "key_export",
+    "key_list",
     "lifecycle",
     "manage_endpoints",
     "manage_issuers",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Any, Final
 
 from holdfast.cli.certificates.options import window_shown
+from holdfast.cli.everywhere import chosen
 from holdfast.cli.terminal import Column, duration, instant, painted, pairs, when
 
 PROOFS: Final = (
@@ -70,7 +72,7 @@ def _safe(row: Certificate, now: datetime) -> str:
         return ""
     left = instant(status["safe_until"]) - now
     if left <= timedelta(0):
-        return "   too late for a safe attempt"
+        return "" if status["phase"] in ("revoked", "expired") else "   less time is left than an issuance may take"
     fit = status.get("attempts_that_fit")  # an older server does not say
     if fit is None:
         return f"   safe for {duration(left)}"
@@ -114,18 +116,33 @@ def _budget(left: Sequence[Mapping[str, Any]]) -> str:
 def _next(row: Certificate, now: datetime) -> str:
     status, attempt = row["status"], row["operation"]
     if attempt is not None and not attempt["done"] and (not status["next_attempt_at"] or _past(status, now)):
-        return f"now: {attempt['id']} is under way"
+        return "it would begin now" if chosen().dry_run else f"now: {attempt['id']} is under way"
     if status["next_attempt_at"] is None:
         return f"nothing is planned{': ' + ', '.join(status['blocked_by']) if status['blocked_by'] else ''}"
     if _past(status, now):
-        return f"due, waiting for a worker: {status['next_attempt_cause']}"
+        return f"due, waiting for a worker: {_cause(status)}"
     if status.get("approval_ends_at"):
         again = when(status["next_attempt_at"], now)
         return f"rejected {when(status['approval_ends_at'], now)} unless approved, and then asked for again {again}"
     held = ", ".join(_held(row, each) for each in status["blocked_by"])
-    return (
-        f"{when(status['next_attempt_at'], now)}: {status['next_attempt_cause']}{f'; held by {held}' if held else ''}"
-    )
+    return f"{when(status['next_attempt_at'], now)}: {_cause(status)}{f'; held by {held}' if held else ''}"
+
+
+_CAUSES: Final = {
+    "FIRST": "first issuance",
+    "DUE_LIFETIME": "renewal by its lifetime",
+    "DUE_ARI": "renewal at the time that the CA asked for",
+    "EMERGENCY": "renewal, as little time is left",
+    "REVOKED": "replacement, as it was revoked",
+    "INPUT_CHANGED": "new version, as its specification changed",
+    "MANUAL": "renewal that a person asked for",
+}
+
+
+def _cause(status: Mapping[str, Any]) -> str:
+    """In words, with the code that programs and docs/reasons.md know."""
+    code = str(status["next_attempt_cause"])
+    return f"{_CAUSES[code]} ({code})" if code in _CAUSES else code
 
 
 def _held(row: Certificate, by: str) -> str:
@@ -145,9 +162,9 @@ def _look(row: Certificate) -> str:
     """The command that tells more: about challenges, if they failed, or about the rules of renewal."""
     looks_at_proofs = row["status"]["reason_code"] in PROOFS and row["status"]["last_error"]
     if looks_at_proofs:
-        return f"holdfast challenge test {row['name']}"
+        return f"holdfast challenge test {quote(row['name'])}"
     archived = row["status"]["phase"] == "archived"  # its name is free for another
-    return f"holdfast explain {row['id'] if archived else row['name']}"
+    return f"holdfast explain {quote(row['id'] if archived else row['name'])}"
 
 
 def _do(row: Certificate) -> str:
@@ -155,13 +172,13 @@ def _do(row: Certificate) -> str:
         case "awaiting_approval":
             return "holdfast approvals ls"
         case "paused":
-            return f"holdfast resume {row['name']}"
+            return f"holdfast resume {quote(row['name'])}"
         case "pending" | "renewing":
-            return f"holdfast wait {row['name']}"
+            return f"holdfast wait {quote(row['name'])}"
         case "archived":
-            return f"holdfast issue {row['name']}"
+            return f"holdfast issue {quote(row['name'])}"
         case _:
-            return f"holdfast renew {row['name']} --wait"
+            return f"holdfast renew {quote(row['name'])} --wait"
 
 
 def full(row: Certificate, now: datetime) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
@@ -103,7 +104,7 @@ class OtherwiseThere(UserError):
 
     def __init__(self, name: str, others: Sequence[str]) -> None:
         super().__init__(f"{name} is there already, with other {', '.join(others).replace('_', ' ')}; it is as it was.")
-        self.hint = f"Change it: holdfast change {name} --help"
+        self.hint = f"Change it: holdfast change {quote(name)} --help"
 
 
 def finish(client: Client, row: Any, *, wait: bool = False, timeout: float = 0) -> None:
@@ -118,7 +119,7 @@ def finish(client: Client, row: Any, *, wait: bool = False, timeout: float = 0) 
     if chosen().dry_run:
         say("Nothing was changed: this is how it would be.")
     elif attempt is not None and not wait:
-        say(f"Issuance {attempt['id']} is under way. Follow it: holdfast wait {row['name']}")
+        say(f"Issuance {attempt['id']} is under way. Follow it: holdfast wait {quote(row['name'])}")
     if code:
         raise typer.Exit(code)
 

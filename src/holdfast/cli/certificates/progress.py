@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -69,8 +70,8 @@ def follow(
         line=standing,
         subject=first["id"],
         next_at=lambda found: found["status"]["next_attempt_at"],
-        again=f"holdfast wait {ref}",
-        later=f"holdfast status {ref}",
+        again=f"holdfast wait {quote(ref)}",
+        later=f"holdfast status {quote(ref)}",
     )
     return watch(
         client, watched, lambda found: _first(verdict(found), stuck(found)), timeout=timeout, clock=clock, known=known

@@ -42,9 +42,9 @@ def doctor(
     there = chosen().server or calling.away(here)
     found: Found = [] if there else asyncio.run(_here(here, name))
     try:
-        with calling.elsewhere(there) if there else calling.local(here) as client:
+        with calling.elsewhere(there) if there else calling.here(here) as client:
             found += [("server", each) for each in of_server(client, SystemClock())]
-            if not there:
+            if client.local:
                 found += [("server", each) for each in _own_cas(client, here)]
     except UserError as why:
         from holdfast.core.finding import bad

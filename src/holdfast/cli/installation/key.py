@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -11,16 +12,17 @@ from typer.core import TyperCommand
 
 from holdfast.cli.everywhere import FINDINGS
 from holdfast.cli.installation.config import settings
+from holdfast.cli.terminal import instant
+from holdfast.config import SOCKET_NAME
 from holdfast.errors import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from typer._click import Context
 
     from holdfast.config import Settings
     from holdfast.operations.installation.key_rotation import Rotation
-    from holdfast.operations.installation.keys import KeyStatus
 
 app = typer.Typer(name="key", help="Show or rotate the key that encrypts the secrets in the store.")
 
@@ -49,10 +51,24 @@ class OnTheServer(TyperCommand):
 def status(
     output: Annotated[Literal["table", "json"], typer.Option("--output", "-o", help="How to write it.")] = "table",
 ) -> None:
-    """Show which keys the database uses, and whether they are here. On SQLite, stop Holdfast first."""
+    """Show which keys the database uses, and whether they are here. While a server runs here, it is asked."""
     import asyncio
 
-    asyncio.run(_status(settings(), as_json=output == "json"))
+    from holdfast.cli import client
+
+    chosen, as_json = settings(), output == "json"
+    if (chosen.store.data_dir / SOCKET_NAME).exists():
+        try:
+            with client.local(chosen) as line:
+                _print([_row(each) for each in line.get("/keys")], as_json=as_json)
+            return
+        except client.NoServer:  # its socket was left behind
+            pass
+    asyncio.run(_status(chosen, as_json=as_json))
+
+
+def _print(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+    print(json.dumps(rows, indent=2) if as_json else _table(rows))
 
 
 @app.command(cls=OnTheServer)
@@ -80,8 +96,8 @@ async def _status(chosen: Settings, *, as_json: bool) -> None:
 
     files = LocalFiles()
     async with opened(chosen) as db:
-        rows = [_row(each) for each in await keys.standing(db, chosen, files)]
-        print(json.dumps(rows, indent=2) if as_json else _table(rows))
+        found = await keys.standing(db, chosen, files)
+        _print([_row({**asdict(each), "created_at": each.created_at.isoformat()}) for each in found], as_json=as_json)
         keyring = await keys.unlock(db, chosen, files, SystemRandom(), create=False)  # or says what is wrong
         if note := keys.owed(chosen, keyring):
             print(note, file=sys.stderr)
@@ -99,14 +115,14 @@ async def _rotate(chosen: Settings) -> Rotation:
         return await key_rotation.rotate(db, keyring, chosen, files, random=random, clock=clock, points=no_points)
 
 
-def _row(key: KeyStatus) -> dict[str, Any]:
+def _row(key: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        "key": key.id,
-        "use": key.use,
-        "from": key.kind,
-        "here": "yes" if key.held else "no",
-        "secrets": key.secrets,
-        "created": key.created_at.isoformat(timespec="seconds"),
+        "key": key["id"],
+        "use": key["use"],
+        "from": key["kind"],
+        "here": "yes" if key["held"] else "no",
+        "secrets": key["secrets"],
+        "created": instant(key["created_at"]).isoformat(timespec="seconds"),
     }
 
 

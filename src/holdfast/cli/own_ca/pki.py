@@ -30,12 +30,13 @@ CrlUrlOption = Annotated[
 
 
 class PassphraseMissing(UserError):
-    """No passphrase was given, and there is no terminal on which to show a new one."""
+    """No passphrase was given. `new`: one could be made, if there were a terminal on which to show it."""
 
     code = "pki-passphrase-missing"
 
-    def __init__(self, role: Role) -> None:
-        super().__init__(f"There is no passphrase for the {role}'s key, and no terminal to show a new one on.")
+    def __init__(self, role: Role, *, new: bool = False) -> None:
+        unseen = ", and no terminal to show a new one on" if new else ""
+        super().__init__(f"There is no passphrase for the {role}'s key{unseen}.")
         self.hint = f"Set {variable(role)}, or give --{role}-passphrase-file."
 
 
@@ -106,7 +107,7 @@ def _passphrases(
     for role, passphrase in found.items():
         if passphrase is None:
             if not sys.stderr.isatty():
-                raise PassphraseMissing(role)  # it would end in a log
+                raise PassphraseMissing(role, new=True)  # it would end in a log
             found[role] = made[role] = new_passphrase(random)
     return Passphrases(root=found["root"], intermediate=found["intermediate"])  # type: ignore[arg-type]
 
@@ -198,7 +199,7 @@ async def _intermediate(
         raise UserError("Root and intermediate need different passphrases.")
     opened = await open_root(_content(place[0]), _content(place[1]), root_words)
     if words is None and not sys.stderr.isatty():
-        raise PassphraseMissing("intermediate")  # a new one would end in a log
+        raise PassphraseMissing("intermediate", new=True)  # a new one would end in a log
     older = None if like is None else parse_bundle(_content(like))[0]
     if older is not None:
         name, wishes["crl_url"] = name or organization_of(older), wishes["crl_url"] or crl_url_of(older)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Any, Final, Literal
 
 from holdfast.core.issuers.ca_limits import is_pause
@@ -31,6 +32,11 @@ class About:
     safe_until: datetime | None = None  # None: the certificate has no version yet that could expire
     issuer: str = ""  # the issuer that the event is about
     ca_down: bool = False  # the outage of its issuer is open: people know
+
+    @property
+    def typed(self) -> str:
+        """Its name as an argument of a command: a wildcard is not for the shell to expand."""
+        return quote(self.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ def _expires(details: Details, about: About) -> Alert:
         text=text,
         mode="continues",
         key=certificate_key(about.subject),
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
         reason="EXPIRED" if over else "",
         facts={"not_after": str(details["not_after"]), "renewal": planned},
     )
@@ -101,7 +101,7 @@ def _failed(details: Details, about: About) -> Alert | None:
         mode="continues" if news else "opens",
         key=certificate_key(about.subject),
         gate=f"{certificate_key(about.subject)}/{reason}" if details.get("alert") else "",
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
         reason=reason,
         facts={"ca": str(details.get("issuer") or ""), "attempts": str(attempts), "next_attempt": next_at},
     )
@@ -166,7 +166,7 @@ def _ari_moved(details: Details, about: About) -> Alert:
         "this issuer wants earlier are not reported." + (f" See {explained[:SHOWN]}" if explained else ""),
         mode="opens",
         key=windows_key(about.issuer),
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
         reason="DUE_ARI",
         facts={"certificate": about.name, "before": str(details["before"]), "after": str(details["after"])},
         of=about.issuer,
@@ -200,7 +200,7 @@ def _barred(details: Details, about: About) -> Alert:
         text=f"A key was changed, or a permission was withdrawn. The order may be fine, and is kept. {said(details)}",
         mode="opens",
         key=order_key(about.subject),
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
         reason=str(details.get("why") or ""),
     )
 
@@ -211,7 +211,7 @@ def _stranded(details: Details, about: About) -> Alert:
         title=f"{about.name} had lost its next step",
         text="Its renewal was not scheduled any more. It is scheduled again; please report this as a bug.",
         mode="plain",
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
     )
 
 
@@ -223,7 +223,7 @@ def _deploy_failed(details: Details, about: About) -> Alert:
         text=said(details),
         mode="opens",
         key=f"deployment/{details['deployment']}",
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
         reason=str(details.get("reason") or ""),
         facts={"target": target},
     )
@@ -281,13 +281,13 @@ def _order_uncertain(details: Details, about: About) -> Alert:
         text=f"The issuer's answer was lost and its orders cannot be read: {_in_doubt(details, about)} {said(details)}",
         mode="opens",
         key=order_key(about.subject),
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
     )
 
 
 def _in_doubt(details: Details, about: About) -> str:
     if details.get("for_a_person"):
-        return f"no order is placed automatically. Look for it at the issuer, then run: holdfast renew {about.name}"
+        return f"no order is placed automatically. Look for it at the issuer, then run: holdfast renew {about.typed}"
     return "it is ordered again after a day."
 
 
@@ -297,7 +297,7 @@ def _ordered_again(details: Details, about: About) -> Alert:
         title=f"{about.name} may have been ordered twice",
         text=f"Look for a second order at the issuer, and withdraw it there. {said(details)}",
         mode="plain",
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
     )
 
 
@@ -306,10 +306,10 @@ def _not_as_asked(details: Details, about: About) -> Alert:
         severity=Severity.WARNING,
         title=f"The issuer issued a different certificate than requested for {about.name}",
         text=f"{said(details)} The order is paid for, so no second one is placed automatically: have the issuer "
-        f"correct it, or order again: holdfast renew {about.name}",
+        f"correct it, or order again: holdfast renew {about.typed}",
         mode="opens",
         key=order_key(about.subject),
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
         reason=str(details.get("why") or ""),
     )
 
@@ -321,7 +321,7 @@ def _needs_approval_at_ca(details: Details, about: About) -> Alert:
         text=f"{said(details)} The issuance waits until then.",
         mode="opens",
         key=ca_approval_key(str(details["issuance"])),
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
         reason="CA_STILL_PENDING",
         facts={"ca": str(details.get("issuer") or ""), "word": str(details.get("word") or "")},
     )
@@ -348,7 +348,7 @@ def _withdrawal_failed(details: Details, about: About) -> Alert | None:
         title=f"An order of {about.name} could not be withdrawn",
         text=f"{_STILL_OPEN} {str(details.get('why') or '')[:SHOWN]}",
         mode="plain",
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
         facts={"ca": str(details.get("issuer") or "")},
     )
 
@@ -367,7 +367,7 @@ def _revocation_waits(details: Details, about: About) -> Alert:
         f"{said(details)}",
         mode="opens",
         key=revocation_key(str(details["version"])),
-        next=f"holdfast explain {about.name}",
+        next=f"holdfast explain {about.typed}",
         reason=str(details.get("reason") or ""),
         facts={"ca": str(details.get("issuer") or ""), "serial": str(details.get("serial") or "")},
     )
@@ -413,7 +413,7 @@ def _signing_certificate_expires(details: Details, about: About) -> Alert:
         text=text,
         mode="continues",
         key=signing_certificate_key(about.subject),
-        next=f"holdfast ca show {about.name}",
+        next=f"holdfast ca show {about.typed}",
         facts={"ca": about.name, "not_after": str(details["not_after"])},
     )
 
@@ -435,7 +435,7 @@ def _issuer_down(details: Details, about: About) -> Alert:
         text=f"{said(details)} One issuance probes it now and then; the others wait, or use their next issuer.",
         mode="opens",
         key=issuer_key(about.subject),
-        next=f"holdfast issuer test {about.name}",
+        next=f"holdfast issuer test {about.typed}",
         reason="CA_DOWN",
         facts={"ca": about.name},
     )
@@ -520,7 +520,7 @@ def _channel_down(details: Details, about: About) -> Alert:
         text=f"{said(details)} Its notifications wait for it, for 72 hours at most.",
         mode="opens",
         key=f"channel/{about.name}",
-        next=f"holdfast notify test {about.name}",
+        next=f"holdfast notify test {about.typed}",
         reason="CHANNEL_DOWN",
         not_to=about.name,
     )
@@ -538,7 +538,7 @@ def _recipients_missed(details: Details, about: About) -> Alert:
         text=f"{said(details)} Its other recipients have the message.",
         mode="opens",
         key=f"recipients/{about.name}",
-        next=f"holdfast notify channel show {about.name}",
+        next=f"holdfast notify channel show {about.typed}",
     )
 
 
@@ -549,7 +549,7 @@ def _fallback_gone(details: Details, about: About) -> Alert:
         text=f"Its fallback is {str(details['to'])[:SHOWN]}, and there is no such channel any more.",
         mode="opens",
         key=f"fallback/{about.name}",
-        next=f"holdfast notify channel set {about.name} --fallback none",
+        next=f"holdfast notify channel set {about.typed} --fallback none",
     )
 
 

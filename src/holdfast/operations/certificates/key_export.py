@@ -93,7 +93,9 @@ async def export(ctx: Context, asked: ExportRequest) -> Exported:
     """Export a certificate with its private key. The audit entry is committed before the key leaves."""
     passphrase = None if asked.passphrase is None else Secret(asked.passphrase.get_secret_value())
     if asked.form == "pkcs12" and not passphrase:
-        raise SpecificationRefused("A PKCS#12 file needs a passphrase.", "An empty one does not count.")
+        raise SpecificationRefused(
+            "A PKCS#12 file needs a passphrase.", "Send one that is not empty; in a command: --passphrase-stdin"
+        )
     facts = {"form": asked.form}
 
     def write(tx: Tx) -> tuple[Certificate, Version]:

@@ -35,6 +35,14 @@ class NoSuchReplica(UserError):
         super().__init__(f"There is no replica {ref!r:.80}, or more than one.")
 
 
+class AmbiguousReplica(UserError):
+    status, code = 409, "ambiguous-replica"
+
+    def __init__(self, ref: str, living: Sequence[Replica]) -> None:
+        super().__init__(f"{len(living)} replicas are called {ref!r:.80}: {', '.join(each.holder for each in living)}.")
+        self.hint = "Give an id, or the beginning of one. HOLDFAST_REPLICA_NAME gives each replica a name of its own."
+
+
 class LastReplica(UserError):
     status, code = 409, "last-replica"
     hint = "Start another one first; or say that nothing shall be done: --even-last (even_last in the API)."
@@ -189,7 +197,7 @@ def drain_replica(tx: Tx, ctx: Context, asked: DrainRequest) -> ReplicaSeen:
 def drain(tx: Tx, ref: str, *, answering: str, actor: str, why: str = "", even_last: bool = False) -> AtWork:
     """The replica hears of it with its next heartbeat."""
     everyone = cluster_rows.all_replicas(tx)
-    found = _found(everyone, ref, answering)
+    found = _found(everyone, ref, answering, tx.now())
     if not found.draining and not even_last and not _others_work(everyone, found, tx.now()):
         raise LastReplica(found.name)
     if cluster_rows.ask_to_drain(tx, found.holder, draining=True):
@@ -210,17 +218,20 @@ def resume_replica(tx: Tx, ctx: Context, asked: ReplicaRef) -> ReplicaSeen:
 
 
 def resume(tx: Tx, ref: str, *, answering: str, actor: str) -> AtWork:
-    found = _found(cluster_rows.all_replicas(tx), ref, answering)
+    found = _found(cluster_rows.all_replicas(tx), ref, answering, tx.now())
     if cluster_rows.ask_to_drain(tx, found.holder, draining=False):
         _tell(tx, found, "resumed", actor)
     return _seen(tx, found.holder)
 
 
-def _found(everyone: Sequence[Replica], ref: str, answering: str) -> Replica:
+def _found(everyone: Sequence[Replica], ref: str, answering: str, now: datetime) -> Replica:
     """By its name, its id, or a prefix of that. One that died is known for a while: the name is that of the living."""
     wanted = answering if ref == SELF else ref
     by_name = [each for each in everyone if each.name == wanted]
     alike = [each for each in everyone if len(wanted) >= SHORTEST_PREFIX and each.holder.startswith(wanted)]
+    living = [each for each in by_name if now - each.seen_at < SILENT_AFTER]
+    if len(living) > 1:
+        raise AmbiguousReplica(ref, living)
     if by_name:
         return max(by_name, key=lambda each: each.seen_at)
     if len(alike) != 1:

@@ -69,6 +69,8 @@ def listening(listen: str, *, in_the_clear: bool) -> Finding:
 def disk(folder: Path, room: DiskSpace) -> Finding:
     try:
         free, total = room(folder)
+    except FileNotFoundError:  # it is made at the first start, in the nearest folder above that exists
+        return disk(folder.absolute().parent, room)
     except OSError as error:
         return bad("disk", f"{folder} cannot be looked at: {error.strerror}", "Check store.data_dir and its rights.")
     saw = f"{free / 1024**3:.1f} GiB free at {folder}"

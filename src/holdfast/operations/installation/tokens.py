@@ -38,9 +38,9 @@ USED_EVERY: Final = timedelta(minutes=1)  # last use is known this well, and cos
 class Unauthenticated(UserError):
     status, code = 401, "unauthenticated"
 
-    def __init__(self, problem: str = "This needs a token that is known here and neither expired nor revoked.") -> None:
+    def __init__(self, problem: str = "The token is missing, unknown, expired or revoked.") -> None:
         super().__init__(problem)
-        self.hint = "Set HOLDFAST_TOKEN. On the server's machine: holdfast token create NAME"
+        self.hint = "Log in, or set HOLDFAST_TOKEN to a good one. On the server's machine: holdfast token create NAME"
 
 
 class NoSuchToken(UserError):
