@@ -13,7 +13,6 @@ from typer.core import TyperCommand
 from holdfast.cli.everywhere import FINDINGS
 from holdfast.cli.installation.config import settings
 from holdfast.cli.terminal import instant
-from holdfast.config import SOCKET_NAME
 from holdfast.errors import Usage
 
 if TYPE_CHECKING:
@@ -57,14 +56,11 @@ def status(
     from holdfast.cli import client
 
     chosen, as_json = settings(), output == "json"
-    if (chosen.store.data_dir / SOCKET_NAME).exists():
-        try:
-            with client.local(chosen) as line:
-                _print([_row(each) for each in line.get("/keys")], as_json=as_json)
-            return
-        except client.NoServer:  # its socket was left behind
-            pass
-    asyncio.run(_status(chosen, as_json=as_json))
+    try:
+        with client.local(chosen) as line:
+            _print([_row(each) for each in line.get("/keys")], as_json=as_json)
+    except client.NoServer:
+        asyncio.run(_status(chosen, as_json=as_json))
 
 
 def _print(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
