@@ -20,6 +20,7 @@ from bench.ours import open_store
 from bench.renew.server import Store, Unmeasured
 from holdfast.engine.issuance import renewals
 from holdfast.engine.issuance.issuer_factory import kinds as issuer_kinds
+from holdfast.operations.installation.secret_store import certificate_key
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.secret import Secret
 from holdfast.store import certificates
@@ -63,7 +64,7 @@ async def furnish(table: Table) -> None:
     """A CA and a key, as the product makes them; then the many rows, by the database itself."""
     db, context = await _opened(table)
     await add_issuer(context, "own", kind="local", kinds=issuer_kinds(), settings={"ca": "default"}, actor="bench")
-    [secret] = await context.secret_store.keep([Secret(b"no key")], lambda _tx, ids: ids)
+    secret = await context.secret_store.keep(Secret(b"no key"), certificate_key("any"), lambda _tx, kept: kept)
     await db.close()
     began = time.monotonic()
     fill(table, secret, int(datetime.now(UTC).timestamp() * 1_000_000))

@@ -1,7 +1,9 @@
 """Secrets at rest: each has a data key of its own, and the data key is wrapped by a key-encryption key (KEK).
 
 Both steps are AES-256-GCM with a random nonce. Where a box belongs (table, row, column) is authenticated
-with it, and with the wrap also the KEK's id: a row that was copied over another does not open. No SQL here.
+with it, and with the wrap also the KEK's id: a row that was copied over another does not open. Whose it is (table, row
+and column of what refers to it) is authenticated by its data key as well: a row that refers to the secret of another
+gets nothing. No SQL here.
 """
 
 from __future__ import annotations
@@ -10,10 +12,10 @@ import base64
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -48,6 +50,14 @@ class Kek:
             raise ValueError(f"a key has {KEY_SIZE} bytes")
 
 
+class SecretOwner(NamedTuple):
+    """What refers to a secret."""
+
+    table: str
+    row: str
+    column: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sealed:
     """A secret as the store keeps it: which KEK, the data key wrapped by it, the box which that one opens."""
@@ -55,6 +65,7 @@ class Sealed:
     kek_id: str
     wrapped: bytes = field(repr=False)
     box: bytes = field(repr=False)
+    binding: bytes | None = field(default=None, repr=False)  # what the data key says of the owner; None: nothing
 
 
 class Keyring:
@@ -85,20 +96,31 @@ class Keyring:
     def find(self, kek_id: str) -> Kek | None:
         return next((kek for kek in self._keks if kek.id == kek_id), None)
 
-    def seal(self, secret: Secret[bytes], *, table: str, row: str, column: str) -> Sealed:
+    def seal(
+        self, secret: Secret[bytes], *, table: str, row: str, column: str, owner: SecretOwner | None = None
+    ) -> Sealed:
         data_key = Secret(self.random.token(KEY_SIZE))
         place = (table, row, column)
+        nothing = Secret(b"")
         return Sealed(
             kek_id=self.current.id,
             wrapped=self._wrap(data_key, place),
             box=_shut(data_key, secret, _about("box", *place), self.random),
+            binding=None if owner is None else _shut(data_key, nothing, _about("owner", *place, *owner), self.random),
         )
 
-    def open(self, sealed: Sealed, *, table: str, row: str, column: str) -> Secret[bytes]:
-        """Raises KeyUnusable for a damaged or misplaced row, KeyMissing if its KEK is not ours to use."""
+    def open(
+        self, sealed: Sealed, *, table: str, row: str, column: str, owner: SecretOwner | None = None
+    ) -> Secret[bytes]:
+        """Raises KeyUnusable for a damaged or misplaced row, KeyMissing if its KEK is not ours to use.
+
+        With an owner it opens only what was sealed for that owner.
+        """
         place = (table, row, column)
-        secret = _opened(self._unwrap(sealed, place), sealed.box, _about("box", *place))
-        if secret is None:
+        data_key = self._unwrap(sealed, place)
+        secret = _opened(data_key, sealed.box, _about("box", *place))
+        bound = owner is None or _opened(data_key, sealed.binding or b"", _about("owner", *place, *owner)) is not None
+        if secret is None or not bound:
             raise KeyUnusable(f"{table} {row}", sealed.kek_id)
         return secret
 
@@ -106,7 +128,7 @@ class Keyring:
         """The same secret under the current KEK. The box stays as it is: the secret itself is not opened."""
         place = (table, row, column)
         wrapped = self._wrap(self._unwrap(sealed, place), place)
-        return Sealed(kek_id=self.current.id, wrapped=wrapped, box=sealed.box)
+        return replace(sealed, kek_id=self.current.id, wrapped=wrapped)
 
     def _wrap(self, data_key: Secret[bytes], place: tuple[str, str, str]) -> bytes:
         return _shut(self.current.key, data_key, _about("wrap", self.current.id, *place), self.random)

@@ -17,6 +17,7 @@ from tests.support.secrets_planted import OWN_EAB_MAC as MAC
 from holdfast.acme import accounts
 from holdfast.core.own_ca.acme import EabKey
 from holdfast.core.own_ca.ca import CaOptions, CaState, RateLimit
+from holdfast.operations.installation.secret_store import eab_mac
 from holdfast.secret import Secret
 from holdfast.store import journal
 from holdfast.store.acme import accounts as account_rows
@@ -234,11 +235,11 @@ async def test_a_closed_ca_takes_no_new_accounts_and_no_orders(front: Front) -> 
 async def eab_key(front: Front, kid: str = "kid-1", **changes: Any) -> str:
     secret_store = front.office.acme_context.authorities.secret_store
 
-    def owner(tx: Any, ids: list[str]) -> None:
-        key = EabKey(kid=kid, ca="ca1", secret_id=ids[0], created_at=tx.now())
+    def write(tx: Any, secret: str) -> None:
+        key = EabKey(kid=kid, ca="ca1", secret_id=secret, created_at=tx.now())
         account_rows.insert_eab_key(tx, replace(key, **changes))
 
-    await secret_store.keep([Secret(MAC)], owner)
+    await secret_store.keep(Secret(MAC), eab_mac(kid), write)
     return kid
 
 

@@ -17,7 +17,7 @@ from holdfast.core.own_ca.ca import CaMode, CaOptions, ProfileOptions
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.errors import TxConflict, UserError
 from holdfast.operations.acme import names
-from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.operations.installation.secret_store import ca_key, root_key
 from holdfast.operations.own_ca import manage as manage_ca
 from holdfast.operations.own_ca.manage import Brought, CaExists, CaRefused, IssuerKeyTaken, NoSuchCa
 from holdfast.pki import certify, chain, csr, keys, profile
@@ -97,7 +97,7 @@ async def test_the_roots_key_can_still_be_brought_out_for_the_next_intermediate(
     opened = await opened_ca(db, tmp_path)
     row = await db.read(lambda tx: manage_ca.found(tx, "ca1"))
     root = x509.load_pem_x509_certificate(opened.ca.root_pem)
-    key = keys.from_pem(await opened.secret_store.reveal(row.root_secret or ""))
+    key = keys.from_pem(await opened.secret_store.reveal(row.root_secret or "", root_key(root)))
     assert key.public_key() == root.public_key()
 
 
@@ -293,7 +293,9 @@ async def test_a_self_signed_issuer_that_came_into_the_store_somehow_does_not_si
     opened = await opened_ca(db, tmp_path)
     row = await db.read(lambda tx: manage_ca.found(tx, "ca1"))
     root = x509.load_pem_x509_certificate(opened.ca.root_pem)
-    swapped = replace(row, certificate=root.public_bytes(chain.Encoding.DER), key_secret=row.root_secret)
+    key = await opened.secret_store.reveal(row.root_secret or "", root_key(root))
+    kept = await opened.secret_store.keep(key, ca_key("ca1"), lambda tx, secret: secret)
+    swapped = replace(row, certificate=root.public_bytes(chain.Encoding.DER), key_secret=kept)
     await db.write(lambda tx: cas.save(tx, swapped))
     await opened.authorities.refresh()
     assert opened.authorities.get("ca1") is None

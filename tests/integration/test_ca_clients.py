@@ -19,6 +19,7 @@ from holdfast.errors import UserError
 from holdfast.operations.acme import orders
 from holdfast.operations.context import Services
 from holdfast.operations.inputs import cursor
+from holdfast.operations.installation.secret_store import eab_mac
 from holdfast.operations.own_ca.clients import AlreadySo, NotFound
 from holdfast.operations.own_ca.manage import CaRefused, NoSuchCa
 from holdfast.pki import keys
@@ -65,7 +66,7 @@ async def test_the_mac_of_an_eab_key_is_told_once_and_kept_sealed(db: Database, 
     assert "=" not in made["mac"]
     key = await db.read(lambda tx: accounts.get_eab_key(tx, made["kid"]))
     assert key is not None
-    assert (await office.certificate_context.secret_store.reveal(key.secret_id)).reveal() == mac
+    assert (await office.certificate_context.secret_store.reveal(key.secret_id, eab_mac(key.kid))).reveal() == mac
     assert key.names == ("*.example.internal",)
     [listed] = await do(office, "eab.list")
     assert "mac" not in listed

@@ -23,7 +23,7 @@ from tests.support.secrets_planted import KEPT_BY_COMMAND
 
 from holdfast.config import Settings, StoreSettings
 from holdfast.from_settings import open_store
-from holdfast.keyring import SCRYPT, read_key_file, rewrite_key_file
+from holdfast.keyring import SCRYPT, SecretOwner, read_key_file, rewrite_key_file
 from holdfast.operations.installation import keys
 from holdfast.ports import no_points
 from holdfast.secret import Secret
@@ -31,6 +31,8 @@ from holdfast.store import migrate, secrets
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
+
+OWNER = SecretOwner("tests", "one", "secret")
 
 FILES, RANDOM, CLOCK = LocalFiles(), SystemRandom(), SystemClock()
 SENTINEL = KEPT_BY_COMMAND
@@ -68,7 +70,7 @@ def keep(settings: Settings, number: int) -> list[str]:
 
     async def work(db: Database) -> list[str]:
         keyring = await keys.unlock(db, settings, FILES, RANDOM)
-        kept = [keys.sealed(keyring, Secret(SENTINEL)) for _ in range(number)]
+        kept = [keys.sealed(keyring, Secret(SENTINEL), OWNER) for _ in range(number)]
         await db.write(lambda tx: [secrets.put(tx, each) for each in kept])
         return [each.id for each in kept]
 
@@ -80,7 +82,7 @@ def readable(settings: Settings, ids: list[str]) -> bool:
 
     async def work(db: Database) -> bool:
         keyring = await keys.unlock(db, settings, FILES, RANDOM)
-        return {(await keys.reveal(db, settings, FILES, keyring, each)).reveal() for each in ids} == {SENTINEL}
+        return {(await keys.reveal(db, settings, FILES, keyring, each, OWNER)).reveal() for each in ids} == {SENTINEL}
 
     return bool(in_store(settings, work))
 

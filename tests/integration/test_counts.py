@@ -19,6 +19,7 @@ from holdfast.core.issuance import Issuance, IssuanceState
 from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import Reason
 from holdfast.core.status import HELD
+from holdfast.operations.installation.secret_store import certificate_key
 from holdfast.secret import Secret
 from holdfast.store import certificates, inventory, issuances, standings, statistics, versions
 from holdfast.store.database import Database
@@ -237,7 +238,7 @@ async def test_whatever_was_done_the_numbers_are_those_of_counting_everything(
     db: Database, tmp_path: Path, seed: int
 ) -> None:
     secret_store = await a_vault(db, tmp_path)
-    [secret] = await secret_store.keep([Secret(b"no key")], lambda tx, ids: ids)
+    secret = await secret_store.keep(Secret(b"no key"), certificate_key("any"), lambda tx, secret: secret)
     play = Play(seed, secret)
 
     def some(tx: Tx) -> None:

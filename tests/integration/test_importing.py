@@ -36,6 +36,7 @@ from holdfast.importing import acme_sh, certbot, lego
 from holdfast.importing.found import FoundCertificate
 from holdfast.operations.certificates import imports, key_export
 from holdfast.operations.certificates.imports import AccountImported, CertificateImported, NoAddress, new_name
+from holdfast.operations.installation.secret_store import account_key
 from holdfast.operations.runner import Options
 from holdfast.store import issuances, issuers, journal, versions
 from holdfast.store.database import Database
@@ -121,13 +122,16 @@ async def test_certificate_key_names_dates_and_account_are_adopted_and_nothing_i
     assert (view.certificate.wanted.issuers, view.certificate.wanted.reuse_key) == (("letsencrypt",), True)
     assert view.certificate.next_action_at == renewal.lifetime_due(view.certificate, view.current)
     assert view.status.phase is Phase.OK
-    kept = await house.certificate_context.secret_store.reveal(view.current.key_secret)
+    kept = await house.key_of(view)
     assert kept == found.key
     account = await db.read(lambda tx: issuers.current_account(tx, "letsencrypt", DIRECTORY))
     assert account is not None
     assert (account.url, account.state) == (ACCOUNT_URL, "valid")
     assert found.account is not None
-    assert await house.certificate_context.secret_store.reveal(account.key_secret) == found.account.key
+    assert (
+        await house.certificate_context.secret_store.reveal(account.key_secret, account_key(account.id))
+        == found.account.key
+    )
     assert await renewals.sweep_due(house.certificate_context) == 0
     counts = await db.read(_counted)
     assert (counts["issuances"], counts["jobs"]) == (0, 0)
@@ -280,12 +284,12 @@ async def test_an_adopted_certificate_is_renewed_by_its_adopted_account_and_name
         await ask(site, "before", LOCAL)
         await site.obtained("before")
         [account] = await db.read(lambda tx: issuers.accounts_of(tx, "acme"))
-        account_key = await context.secret_store.reveal(account.key_secret)
+        theirs = await context.secret_store.reveal(account.key_secret, account_key(account.id))
         taken = await site.house.do(key_export.export, ref="before")
         await site.house.set_state("before", "archived")
         await db.write(lambda tx: issuers.account_ended(tx, account.id, "deactivated"))  # here, not at the CA
 
-        offer = {"directory": directory, "key": account_key.reveal().decode(), "url": account.url}
+        offer = {"directory": directory, "key": theirs.reveal().decode(), "url": account.url}
         told = await _adopt_account(site.house, offer, actor="local:bob")
         assert told == AccountImported(issuer="acme", directory=directory, added=False, account=True)
         certificate = {

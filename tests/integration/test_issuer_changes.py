@@ -11,6 +11,7 @@ from tests.support.secrets_planted import ISSUER_CREDENTIAL, NEW_CREDENTIAL, OLD
 from tests.support.terminal import a_terminal
 
 from holdfast.core.issuers.issuer import AccountRow, IssuerAccountState
+from holdfast.operations.installation.secret_store import account_key
 from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.operations.issuers.manage import IssuerInUse
 from holdfast.secret import Secret
@@ -70,14 +71,17 @@ async def _with_an_account(house: House, name: str) -> None:
         actor="local:test",
     )
 
-    def owner(tx: Tx, ids: list[str]) -> None:
+    store, owner = house.certificate_context.secret_store, account_key(f"account_{name}")
+    old, new = [await store.keep(each, owner, lambda tx, secret: secret) for each in keys]
+
+    def write(tx: Tx) -> None:
         account = AccountRow(
-            id=f"account_{name}", issuer=name, directory="", url="https://ca.example/1", key_secret=ids[0],
-            new_key_secret=ids[1], state=IssuerAccountState.VALID, created_at=tx.now(),
+            id=f"account_{name}", issuer=name, directory="", url="https://ca.example/1", key_secret=old,
+            new_key_secret=new, state=IssuerAccountState.VALID, created_at=tx.now(),
         )  # fmt: skip
         issuers.insert_account(tx, account)
 
-    await house.certificate_context.secret_store.keep(keys, owner)
+    await house.db.write(write)
 
 
 async def _secrets(db: Database) -> int:

@@ -14,7 +14,7 @@ from tests.support.reaper import PATIENCE
 
 from holdfast.config import Settings
 from holdfast.errors import KeyMissing, StoreRefused
-from holdfast.keyring import SCRYPT, Keyring, create_key_file, read_key_file, rewrite_key_file
+from holdfast.keyring import SCRYPT, Keyring, SecretOwner, create_key_file, read_key_file, rewrite_key_file
 from holdfast.operations.installation import key_rotation, keys
 from holdfast.operations.installation.key_rotation import Rotation
 from holdfast.operations.installation.secret_store import SecretStore
@@ -25,6 +25,8 @@ from holdfast.store.database import Database, Store
 from holdfast.store.tx import Tx
 from holdfast.store.work import cluster
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
+
+OWNER = SecretOwner("tests", "one", "secret")
 
 pytestmark = pytest.mark.anyio
 
@@ -52,14 +54,14 @@ async def rotate(
 
 
 async def keep(db: Database, keyring: Keyring, content: bytes) -> str:
-    kept = keys.sealed(keyring, Secret(content))
+    kept = keys.sealed(keyring, Secret(content), OWNER)
     await db.write(lambda tx: secrets.put(tx, kept))
     return kept.id
 
 
 async def keep_following(db: Database, settings: Settings, keyring: Keyring, content: bytes) -> str:
     return await SecretStore(db=db, settings=settings, files=FILES, keyring=keyring).keep(
-        [Secret(content)], lambda tx, ids: ids[0]
+        Secret(content), OWNER, lambda tx, secret: secret
     )
 
 
@@ -69,7 +71,7 @@ async def keep_some(db: Database, keyring: Keyring, number: int) -> dict[str, by
 
 
 async def readable(db: Database, settings: Settings, keyring: Keyring, kept: dict[str, bytes]) -> bool:
-    found = {each: await keys.reveal(db, settings, FILES, keyring, each) for each in kept}
+    found = {each: await keys.reveal(db, settings, FILES, keyring, each, OWNER) for each in kept}
     return {each: secret.reveal() for each, secret in found.items()} == kept
 
 
@@ -421,12 +423,12 @@ async def test_the_owner_of_a_secret_is_written_with_it_or_neither_is(db: Databa
     keyring = await unlock(db, settings)
     owners: list[str] = []
 
-    def refuse(tx: Tx, ids: list[str]) -> None:
-        owners.extend(ids)
+    def refuse(tx: Tx, secret: str) -> None:
+        owners.append(secret)
         raise RuntimeError("no owner")
 
     with pytest.raises(RuntimeError, match="no owner"):
-        await SecretStore(db=db, settings=settings, files=FILES, keyring=keyring).keep([Secret(b"x")], refuse)
+        await SecretStore(db=db, settings=settings, files=FILES, keyring=keyring).keep(Secret(b"x"), OWNER, refuse)
     assert owners
     assert await db.read(secrets.counts) == {}
 
@@ -435,7 +437,7 @@ async def test_a_put_that_is_not_committed_yet_holds_up_the_end_of_the_rotation(
     """It cannot be seen, and must not be overlooked: dropping the key under it would lose the secret."""
     settings = settings_in(tmp_path)
     keyring, stale = await unlock(db, settings), await unlock(db, settings)
-    late = keys.sealed(stale, Secret(b"late"))
+    late = keys.sealed(stale, Secret(b"late"), OWNER)
     inside, go_on = threading.Event(), threading.Event()
 
     def slow_put(tx: Tx) -> None:

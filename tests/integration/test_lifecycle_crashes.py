@@ -138,7 +138,7 @@ async def check(house: House) -> None:
     assert view.issuance is None
     assert view.certificate.failing is None
     leaf = parse_bundle(view.current.chain_pem.encode())[0]
-    key = keys.from_pem(await house.certificate_context.secret_store.reveal(view.current.key_secret))
+    key = keys.from_pem(await house.key_of(view))
     assert leaf.public_key() == key.public_key()
     rows = await house.db.read(lambda tx: tx.rows("SELECT id FROM certificate_versions"))
     assert len(rows) == 1

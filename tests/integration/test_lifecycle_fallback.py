@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Failed, Pending
 from holdfast.operations import kinds
 from holdfast.operations.certificates.views import View
+from holdfast.operations.installation.secret_store import account_key
 from holdfast.operations.issuance import input_changed, order_budgets
 from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.secret import Secret
@@ -371,14 +373,15 @@ async def test_only_the_account_that_was_used_is_gone(tmp_path: Path) -> None:
         ca = house.cas["ca"]
         ca.account_url = "https://ca.example/acct/1"
 
-        def both(tx: Tx, ids: list[str]) -> None:
-            for n, key in enumerate(ids, 1):
-                url, made = f"https://ca.example/acct/{n}", tx.now() + n * MINUTE
-                row = AccountRow(id=f"account_{n}", issuer="ca", directory=f"d{n}", key_secret=key, created_at=made)
-                issuer_rows.insert_account(tx, row)
-                issuer_rows.account_confirmed(tx, row.id, url)
+        def write(tx: Tx, key: str, n: int) -> None:
+            url, made = f"https://ca.example/acct/{n}", tx.now() + n * MINUTE
+            row = AccountRow(id=f"account_{n}", issuer="ca", directory=f"d{n}", key_secret=key, created_at=made)
+            issuer_rows.insert_account(tx, row)
+            issuer_rows.account_confirmed(tx, row.id, url)
 
-        await house.certificate_context.secret_store.keep([Secret(b"one"), Secret(b"two")], both)
+        for n in (1, 2):
+            owner = account_key(f"account_{n}")
+            await house.certificate_context.secret_store.keep(Secret(b"key"), owner, partial(write, n=n))
         ca.troubles["place"] = [Refused("no such account", reason="ACCOUNT_GONE")]
         await house.ask(NAME)
         await passing(house, clock, 1, timedelta(seconds=1))

@@ -50,7 +50,7 @@ async def _holds_a_usable_pair(house: House, ref: str = NAME) -> x509.Certificat
     view = await house.view(ref)
     assert view.current is not None, view.status
     leaf = parse_bundle(view.current.chain_pem.encode())[0]
-    key = keys.from_pem(await house.certificate_context.secret_store.reveal(view.current.key_secret))
+    key = keys.from_pem(await house.key_of(view))
     assert leaf.public_key() == key.public_key()
     return leaf
 

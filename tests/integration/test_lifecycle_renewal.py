@@ -293,7 +293,7 @@ async def test_attempts_that_are_long_over_are_forgotten_and_the_keys_in_use_are
     await db.write(lambda tx: tx.run("UPDATE issuances SET ended_at = ended_at - :age", age=91 * DAY))
     assert await issuance_duties.forget_issuances(house.certificate_context, 90 * DAY) == 2
     assert view.current is not None
-    key = await house.certificate_context.secret_store.reveal(view.current.key_secret)
+    key = await house.key_of(view)
     assert key.reveal().startswith(b"-----BEGIN")
     assert (await house.view(NAME)).current == view.current
 

@@ -15,7 +15,7 @@ from tests.support.stores import open_store
 
 from holdfast.config import Settings
 from holdfast.errors import Duplicate, KeyMissing, KeyUnusable, StoreError, StoreRefused
-from holdfast.keyring import Keyring, create_key_file, read_key_file, rewrite_key_file
+from holdfast.keyring import Keyring, SecretOwner, create_key_file, read_key_file, rewrite_key_file
 from holdfast.operations.installation import key_rotation, keys
 from holdfast.ports import no_points
 from holdfast.secret import Secret
@@ -24,6 +24,8 @@ from holdfast.store.database import Database, Engine
 from holdfast.store.secrets import KeptSecret
 from holdfast.store.tx import Tx
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
+
+OWNER = SecretOwner("tests", "one", "secret")
 
 pytestmark = pytest.mark.anyio
 
@@ -36,13 +38,13 @@ async def unlock(db: Database, settings: Settings) -> Keyring:
 
 
 async def keep(db: Database, keyring: Keyring, content: bytes = SENTINEL) -> str:
-    kept = keys.sealed(keyring, Secret(content))
+    kept = keys.sealed(keyring, Secret(content), OWNER)
     await db.write(lambda tx: secrets.put(tx, kept))
     return kept.id
 
 
 async def reveal(db: Database, settings: Settings, keyring: Keyring, secret_id: str) -> bytes:
-    return (await keys.reveal(db, settings, FILES, keyring, secret_id)).reveal()
+    return (await keys.reveal(db, settings, FILES, keyring, secret_id, OWNER)).reveal()
 
 
 # ── Keeping ──
@@ -51,13 +53,13 @@ async def reveal(db: Database, settings: Settings, keyring: Keyring, secret_id: 
 async def test_a_kept_secret_is_revealed_after_a_restart(db: Database, tmp_path: Path):
     settings = settings_in(tmp_path)
     secret_id = await keep(db, await unlock(db, settings))
-    assert secret_id.startswith("secret_")
+    assert secret_id.startswith("bound_")
     assert await reveal(db, settings, await unlock(db, settings), secret_id) == SENTINEL
 
 
 async def test_a_secret_is_put_once_and_deleted_once(db: Database, tmp_path: Path):
     keyring = await unlock(db, settings_in(tmp_path))
-    kept = keys.sealed(keyring, Secret(SENTINEL))
+    kept = keys.sealed(keyring, Secret(SENTINEL), OWNER)
     await db.write(lambda tx: secrets.put(tx, kept))
     assert await db.read(lambda tx: secrets.get(tx, kept.id)) == kept.sealed
     with pytest.raises(Duplicate):
@@ -71,7 +73,7 @@ async def test_a_secret_is_put_once_and_deleted_once(db: Database, tmp_path: Pat
 
 async def test_a_secret_under_a_key_that_the_database_does_not_know_is_not_put(db: Database, tmp_path: Path):
     await unlock(db, settings_in(tmp_path))
-    stranger = keys.sealed(Keyring([a_kek()], RANDOM), Secret(SENTINEL))
+    stranger = keys.sealed(Keyring([a_kek()], RANDOM), Secret(SENTINEL), OWNER)
     with pytest.raises(KeyMissing, match=a_kek().id):
         await db.write(lambda tx: secrets.put(tx, stranger))
     assert await db.read(lambda tx: secrets.get(tx, stranger.id)) is None

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.config import KEY_NAME, Acme, Keys, Settings, StoreSettings
 from holdfast.engine.issuance.issuer_factory import Upstream
 from holdfast.operations.installation import keys as keyrings
-from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.operations.installation.secret_store import SecretStore, certificate_key
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.pki import keys
 from holdfast.pki.chain import parse_bundle
@@ -69,9 +69,9 @@ def _at_the_ca(truth: Truth | None, more: int) -> Iterator[str]:
 async def _keyless(db: Database, secret_store: SecretStore) -> int:
     """Certificates in use whose key we do not have."""
     found = 0
-    for row in await db.read(lambda tx: tx.rows("SELECT key_secret, chain_pem FROM certificate_versions")):
+    for row in await db.read(lambda tx: tx.rows("SELECT certificate, key_secret, chain_pem FROM certificate_versions")):
         leaf = parse_bundle(row["chain_pem"].encode())[0]
-        key = keys.from_pem(await secret_store.reveal(row["key_secret"]))
+        key = keys.from_pem(await secret_store.reveal(row["key_secret"], certificate_key(row["certificate"])))
         found += leaf.public_key() != key.public_key()
     return found
 

@@ -17,10 +17,12 @@ from holdfast.core.certificate import (
     VersionState,
 )
 from holdfast.core.own_ca.acme import Identifier
-from holdfast.operations.installation.keys import sealed
+from holdfast.keyring import Keyring
 from holdfast.operations.issuance import attempts as issuance_attempts
 from holdfast.pki import keys
+from holdfast.pki.keys import PrivateKey
 from holdfast.store import certificates, journal, secrets, versions
+from holdfast.store.secrets import KeptSecret
 from holdfast.store.tx import Tx
 from tests.simulation.authority import Order
 from tests.simulation.life_stage import LifeStage
@@ -47,10 +49,16 @@ class Member:
         return CertificateSpec(name=self.name, identifiers=identifiers, issuers=self.issuers, rule=rule, **others)
 
 
+def _shared(keyring: Keyring, key: PrivateKey) -> KeptSecret:
+    """A few keys for thousands of certificates: sealed as before secrets had owners."""
+    secret_id = keyring.random.new_id("secret")
+    return KeptSecret(id=secret_id, sealed=keyring.seal(keys.to_pem(key), **secrets.place(secret_id)))
+
+
 def enlist(stage: LifeStage, members: Iterable[Member]) -> int:
     """Put them into the store as if they had been kept for long; how many there are."""
     keyring = next(iter(stage.keepers.values())).secret_store.keyring
-    kept = [sealed(keyring, keys.to_pem(key)) for key in LEAF_KEYS]
+    kept = [_shared(keyring, key) for key in LEAF_KEYS]
     for each in kept:
         stage.truth.transact(lambda tx, each=each: secrets.put(tx, each))  # type: ignore[misc]
     total, left = 0, iter(members)

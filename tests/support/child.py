@@ -30,7 +30,7 @@ from holdfast.engine.kind import JobKind
 from holdfast.engine.replica import Pace, RunningReplica
 from holdfast.engine.worker import WorkerIdentity
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
-from holdfast.keyring import Keyring
+from holdfast.keyring import Keyring, SecretOwner
 from holdfast.operations.installation import key_rotation, keys
 from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.ports import POINTS, Clock, Request, Response
@@ -211,11 +211,11 @@ class Life:
         if await db.read(lambda tx: tx.row("SELECT secret FROM owners WHERE name = :name", name=name)):
             return
 
-        def own(tx: Tx, ids: list[str]) -> None:
-            tx.run("INSERT INTO owners (name, secret) VALUES (:name, :secret)", name=name, secret=ids[0])
+        def own(tx: Tx, secret: str) -> None:
+            tx.run("INSERT INTO owners (name, secret) VALUES (:name, :secret)", name=name, secret=secret)
 
         secret_store = SecretStore(db=db, settings=self._settings, files=self._files, keyring=keyring)
-        await secret_store.keep([Secret(name.encode())], own)
+        await secret_store.keep(Secret(name.encode()), SecretOwner("owners", name, "secret"), own)
 
     async def _leave(self, db: Database, keyring: Keyring, stop: asyncio.Event) -> None:
         while not stop.is_set() and not await _all_done(db):

@@ -42,9 +42,11 @@ from holdfast.operations.certificates.refs import found_by
 from holdfast.operations.certificates.views import View, view_of
 from holdfast.operations.context import Services
 from holdfast.operations.installation.events import EventView
+from holdfast.operations.installation.secret_store import certificate_key
 from holdfast.operations.issuance import approvals
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.ports import Points, no_points
+from holdfast.secret import Secret
 from holdfast.store import access
 from holdfast.store.access import Approval
 from holdfast.store.database import Database
@@ -384,6 +386,12 @@ class House:
         page = await self.do(lifecycle.list_events, ref=ref, after=after, limit=limit)
         found: list[EventView] = page.items
         return found
+
+    async def key_of(self, view: View) -> Secret[bytes]:
+        """The private key of the version in use, in PEM."""
+        assert view.current is not None
+        owner = certificate_key(view.certificate.id)
+        return await self.certificate_context.secret_store.reveal(view.current.key_secret, owner)
 
     async def pending(self) -> list[Approval]:
         """Approvals that wait for a second person."""

@@ -40,6 +40,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "certificate-state": "It is in a state in which this cannot be done.",
     "specification-refused": "The certificate cannot be issued as it is specified; the sentence says why.",
     "stale": "It was changed since it was read. Read it again.",
+    "key-of-another": "The key in the database is not that of the certificate: the database was altered.",
     "no-such-version": "The certificate has no such version.",
     "no-such-issuance": "There is no such issuance, or none that the asker may see.",
     "no-such-approval": "There is no such request for approval, or none that the asker may see.",

@@ -106,10 +106,12 @@ def change_settings(
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="NAME", help="A setting to remove; may be repeated.")
     ] = None,
+    credential: CredentialOption = None,
 ) -> None:
     """Change settings of an issuer. Those you leave out keep their values.
 
-    They hold from the next step of the orders under way.
+    They hold from the next step of the orders under way. Where a setting changes that decides who gets the
+    credentials, such as base_url or roots, give the credentials again.
     """
     if not setting and not unset:
         raise NotGiven("No setting is given.", "For example: --set poll_max_wait_seconds=3600")
@@ -120,6 +122,8 @@ def change_settings(
         settings = {key: value for key, value in row["settings"].items() if key not in (unset or ())}
         headers = once() | {"If-Match": f'"{row["version"]}"'}
         asked = {"settings": settings | dict(map(_setting, setting or ()))}
+        if credential:
+            asked["credentials"] = dict(map(named_secret, credential))
         emit_one(client.put(f"/issuers/{name}/settings", asked, headers=headers, dry_run=chosen().dry_run), text=text)
     say(UNCHANGED if chosen().dry_run else f"Changed. Try it: holdfast issuer test {name}")
 

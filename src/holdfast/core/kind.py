@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -19,6 +19,12 @@ S = TypeVar("S", bound="BaseModel")  # its settings
 P = TypeVar("P")  # the parts that one is made with: Parts, SenderParts, SolverParts, DeployerParts
 M = TypeVar("M")  # what is made: an Issuer, a Sender, a Solver, a Deployer
 L = TypeVar("L")  # its limits: CaLimits, ChannelLimits, DeployLimits, or None
+
+
+# By these names settings say where a remote is, and whom to believe that it is there.
+DESTINATIONS: Final = frozenset(
+    {"base_url", "directory", "hosts", "host", "port", "url", "server", "region", "security", "roots"}
+)
 
 
 class Trait(StrEnum):
@@ -57,6 +63,14 @@ class Kind(Generic[S, P, M, L]):
     traits: frozenset[Trait] = frozenset()
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings of well-known ones, by name
     address: str = "base_url"  # the setting, or the credential, that says where the remote is
+    destinations: frozenset[str] = DESTINATIONS  # settings that decide who gets the credentials; a change asks for them
+
+    def leads_elsewhere(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+        """The changed settings that decide who gets the credentials. One that is left out has its default."""
+        fields = {field.alias or name: field for name, field in self.settings.model_fields.items()}
+        defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+        decide = {*self.destinations, self.address} & defaults.keys()
+        return sorted(name for name in decide if before.get(name, defaults[name]) != after.get(name, defaults[name]))
 
     def limits_of(self, settings: Mapping[str, object]) -> L:
         return self.limits if self.limits_for is None else self.limits_for(settings)

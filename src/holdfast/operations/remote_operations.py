@@ -133,7 +133,7 @@ def declare_set_credentials(
 
     async def set_credentials(ctx: Context, asked: RemoteCredentials) -> Transaction[V]:
         given = remotes.secrets_of(asked.credentials)
-        sealed = await remotes.sealed(ctx.certificate_context.secret_store, given)
+        sealed = await family.remotes.sealed(ctx.certificate_context.secret_store, asked.name, given)
 
         def write(tx: Tx) -> V:
             row = family.remotes.found(tx, asked.name, lock=True)

@@ -18,8 +18,11 @@ from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.notifications.channel import ChannelRow
 from holdfast.core.notifications.notification import Message, Missed
 from holdfast.errors import Refused, TryLater, UserError
+from holdfast.keyring import SecretOwner
+from holdfast.operations import kinds
 from holdfast.operations.inputs import CLOSED, Probed, Short
 from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.plugins import AnyKind
 from holdfast.secret import Secret
 from holdfast.store import journal, secrets
 from holdfast.store.secrets import KeptSecret
@@ -141,9 +144,22 @@ def secrets_of(given: Mapping[str, SecretStr]) -> dict[str, Secret[bytes]]:
     return {purpose: Secret(each.get_secret_value().encode()) for purpose, each in given.items()}
 
 
-async def sealed(store: SecretStore, given: Credentials) -> dict[str, KeptSecret]:
-    """Seal credentials before the transaction that `put`s them."""
-    return {purpose: await store.seal(each) for purpose, each in given.items()}
+def owner_of(noun: str, name: str, kind: AnyKind | None, purpose: str) -> SecretOwner:
+    """A replaced credential that stays in use under another name is still what it was sealed as."""
+    was = [each.name for each in (() if kind is None else kind.credentials) if each.kept_as == purpose]
+    return SecretOwner(f"{noun}s", name, f"credentials/{(was or [purpose])[0]}")
+
+
+async def opened(
+    store: SecretStore, row: IssuerRow | ChannelRow, but: Collection[str] = ()
+) -> dict[str, Secret[bytes]]:
+    """The credentials of a remote, by purpose."""
+    noun, kind = "issuer" if isinstance(row, IssuerRow) else "channel", kinds.kind_of(row)
+    return {
+        purpose: await store.reveal(secret, owner_of(noun, row.name, kind, purpose))
+        for purpose, secret in row.credentials.items()
+        if purpose not in but
+    }
 
 
 def put(tx: Tx, credentials: Mapping[str, KeptSecret]) -> dict[str, str]:
@@ -213,6 +229,12 @@ class NamedRemotes(Generic[R]):
     changed: type[RemoteChanged]
     refused: type[RemoteRefused]
 
+    async def sealed(self, store: SecretStore, name: str, given: Credentials) -> dict[str, KeptSecret]:
+        """Seal credentials of one of these remotes, before the transaction that `put`s them."""
+        return {
+            purpose: await store.seal(each, owner_of(self.noun, name, None, purpose)) for purpose, each in given.items()
+        }
+
     def found(self, tx: Tx, name: str, *, lock: bool = False) -> R:
         row = self.table.get(tx, name, lock=lock)
         if row is None:
@@ -230,6 +252,27 @@ class NamedRemotes(Generic[R]):
         if kind not in known:
             hint = f"There are: {', '.join(sorted(known))}{besides}."
             raise self.refused(f"There is no kind of {self.noun} {kind!r:.40}.", hint)
+
+    def check_destination(
+        self, row: R, kind: AnyKind | None, settings: Mapping[str, Any], given: Collection[str]
+    ) -> None:
+        """Credentials are for the place that they were given for: where another one would get them, they are asked for.
+
+        Those of a kind that is not installed here are asked for with every change of a setting.
+        """
+        known = row.settings.keys() | settings.keys()
+        elsewhere = (
+            sorted(each for each in known if row.settings.get(each) != settings.get(each))
+            if kind is None
+            else kind.leads_elsewhere(row.settings, settings)
+        )
+        missing = sorted(each for each in row.credentials if each not in given)
+        if elsewhere and missing:
+            raise self.refused(
+                f"{', '.join(elsewhere)} of {self.noun} {row.name} decides who gets its credentials: "
+                f"give {', '.join(missing)} again.",
+                f"Give them with the change: {self.refused.command} set {row.name} … --credential {missing[0]}=FILE",
+            )
 
     def insert(self, tx: Tx, row: R, actor: str) -> None:
         if not self.table.insert(tx, row):

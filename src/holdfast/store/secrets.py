@@ -5,9 +5,9 @@ A secret is written once and never changed: a new value is a new row. Only a rot
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final, TypedDict
 
 from holdfast.errors import KeyMissing
 from holdfast.keyring import Sealed
@@ -16,7 +16,7 @@ from holdfast.store.tx import Row, Tx, from_micros
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptSecret:
-    """A sealed secret and the id it is kept under: `secret_…`."""
+    """A sealed secret and the id it is kept under: `bound_…`."""
 
     id: str
     sealed: Sealed
@@ -33,7 +33,16 @@ class KekCheck:
     created_at: datetime
 
 
-def place(secret_id: str) -> Mapping[str, str]:
+class Place(TypedDict):
+    table: str
+    row: str
+    column: str
+
+
+BOUND: Final = "bound"  # how the ids begin of those that say whose they are; the id is authenticated with the box
+
+
+def place(secret_id: str) -> Place:
     """Where a secret belongs; it does not open anywhere else."""
     return {"table": "secrets", "row": secret_id, "column": "box"}
 
@@ -47,19 +56,21 @@ def put(tx: Tx, kept: KeptSecret) -> None:
     So a rotation has an end, however many are put meanwhile by replicas that have not noticed it.
     """
     added = tx.run(
-        """INSERT INTO secrets (id, kek_id, wrapped, box, created_at)
-           SELECT :id, kek_id, :wrapped, :box, now_us() FROM key_checks WHERE kek_id = :kek_id AND is_current""",
+        """INSERT INTO secrets (id, kek_id, wrapped, box, binding, created_at)
+           SELECT :id, kek_id, :wrapped, :box, :binding, now_us() FROM key_checks
+            WHERE kek_id = :kek_id AND is_current""",
         id=kept.id,
         kek_id=kept.sealed.kek_id,
         wrapped=kept.sealed.wrapped,
         box=kept.sealed.box,
+        binding=kept.sealed.binding,
     )
     if not added:
         raise KeyMissing(kept.sealed.kek_id)
 
 
 def get(tx: Tx, secret_id: str) -> Sealed | None:
-    row = tx.row("SELECT id, kek_id, wrapped, box FROM secrets WHERE id = :id", id=secret_id)
+    row = tx.row("SELECT id, kek_id, wrapped, box, binding FROM secrets WHERE id = :id", id=secret_id)
     return None if row is None else _kept(row).sealed
 
 
@@ -70,7 +81,7 @@ def delete(tx: Tx, secret_id: str) -> bool:
 def under(tx: Tx, kek_id: str, *, after: str, limit: int) -> list[KeptSecret]:
     """A page of the secrets under a KEK, in order of id."""
     rows = tx.rows(
-        """SELECT id, kek_id, wrapped, box FROM secrets
+        """SELECT id, kek_id, wrapped, box, binding FROM secrets
             WHERE kek_id = :kek_id AND id > :after ORDER BY id LIMIT :limit""",
         kek_id=kek_id,
         after=after,
@@ -100,7 +111,8 @@ def counts(tx: Tx) -> dict[str, int]:
 
 
 def _kept(row: Row) -> KeptSecret:
-    sealed = Sealed(kek_id=row["kek_id"], wrapped=bytes(row["wrapped"]), box=bytes(row["box"]))
+    binding = None if row["binding"] is None else bytes(row["binding"])
+    sealed = Sealed(kek_id=row["kek_id"], wrapped=bytes(row["wrapped"]), box=bytes(row["box"]), binding=binding)
     return KeptSecret(id=row["id"], sealed=sealed)
 
 

@@ -20,6 +20,7 @@ from holdfast.issuers.acme import account as acme_account
 from holdfast.issuers.acme.reading import ResponseContext
 from holdfast.issuers.acme.settings import AcmeSettings
 from holdfast.issuers.acme.wire import AcmeReply, CaAccount, Eab, Memory, Wire
+from holdfast.operations.installation.secret_store import account_key
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.operations.issuers.account_keys import ACCOUNT_KEY
 from holdfast.pki import keys
@@ -121,7 +122,9 @@ class AcmeAccounts:
         self._transport = transport
         self._clock = clock
         self._memory = Memory()
-        self._keys: OrderedDict[str, PrivateKey] = OrderedDict()  # opened account keys, by the id of their secret
+        self._keys: OrderedDict[tuple[str, str], PrivateKey] = (
+            OrderedDict()
+        )  # opened account keys, by the id of their secret
 
     def wire(self, issuer: str, place: ResponseContext) -> Wire:
         return FollowingWire(self._transport, self._clock, self._memory, place, partial(self._other_key, issuer))
@@ -136,7 +139,7 @@ class AcmeAccounts:
         if found is None:
             found = await self._begin(issuer, wire.place.directory, contacts or (), None if eab is None else eab.kid)
         if found.url is not None and found.new_key_secret is None:
-            account = CaAccount(found.url, await self._key(found.key_secret))
+            account = CaAccount(found.url, await self._key(found, found.key_secret))
             if contacts is not None and contacts != found.contacts:
                 await self._tell_contacts(issuer, wire, found, account, contacts)
             return account
@@ -167,12 +170,12 @@ class AcmeAccounts:
     async def _begin(self, issuer: str, directory: str, contacts: tuple[str, ...], kid: str | None) -> AccountRow:
         new_id, key = self._certificate_context.random.new_id("account"), await acme_account.new_key()
 
-        def owner(tx: Tx, ids: list[str]) -> AccountRow:
+        def write(tx: Tx, secret: str) -> AccountRow:
             account = AccountRow(
                 id=new_id,
                 issuer=issuer,
                 directory=directory,
-                key_secret=ids[0],
+                key_secret=secret,
                 contacts=contacts,
                 eab_kid=kid,
                 created_at=tx.now(),
@@ -180,10 +183,10 @@ class AcmeAccounts:
             if issuers.insert_account(tx, account):
                 journal.audit(tx, "account_begun", issuer, account=new_id, directory=directory)
                 return account
-            secrets.delete(tx, ids[0])  # another replica was faster
+            secrets.delete(tx, secret)  # another replica was faster
             return issuers.current_account(tx, issuer, directory) or account
 
-        return await self._certificate_context.secret_store.keep([key], owner)
+        return await self._certificate_context.secret_store.keep(key, account_key(new_id), write)
 
     async def _confirm(
         self, issuer: str, wire: Wire, found: AccountRow, *, terms_agreed: bool, eab: Eab | None
@@ -192,10 +195,10 @@ class AcmeAccounts:
             try:
                 return await self._change(issuer, wire, found, found.new_key_secret)
             except KeyKept:
-                return CaAccount(found.url, await self._key(found.key_secret))
+                return CaAccount(found.url, await self._key(found, found.key_secret))
         made = await acme_account.ensure_account(
             wire,
-            await self._key(found.key_secret),
+            await self._key(found, found.key_secret),
             contacts=found.contacts,
             terms_agreed=terms_agreed,
             eab=eab,
@@ -226,18 +229,19 @@ class AcmeAccounts:
     async def _keep_new(self, issuer: str, found: AccountRow) -> str | None:
         """The id of the new key; None if another job changes it."""
 
-        def owner(tx: Tx, ids: list[str]) -> str | None:
-            if not issuers.changing_account_key(tx, found.id, found.key_secret, ids[0]):
-                secrets.delete(tx, ids[0])
+        def write(tx: Tx, secret: str) -> str | None:
+            if not issuers.changing_account_key(tx, found.id, found.key_secret, secret):
+                secrets.delete(tx, secret)
                 return None
             journal.audit(tx, "issuer_key_begun", issuer, account=found.id, url=found.url)
-            return ids[0]
+            return secret
 
-        return await self._certificate_context.secret_store.keep([await acme_account.new_key()], owner)
+        key = await acme_account.new_key()
+        return await self._certificate_context.secret_store.keep(key, account_key(found.id), write)
 
     async def _change(self, issuer: str, wire: Wire, found: AccountRow, new: str) -> CaAccount:
         """Tell the CA, perhaps again: a worker that died here may have got through: the CA knows the new key."""
-        old, key = CaAccount(found.url or "", await self._key(found.key_secret)), await self._key(new)
+        old, key = CaAccount(found.url or "", await self._key(found, found.key_secret)), await self._key(found, new)
         try:
             changed = await acme_account.change_key(wire, old, key)
         except Refused as why:
@@ -254,18 +258,20 @@ class AcmeAccounts:
         if found is None or found.url != account.url:
             return None
         for secret in filter(None, (found.key_secret, found.new_key_secret)):
-            key = await self._key(secret)
+            key = await self._key(found, secret)
             if key.public_key() != account.key.public_key():
                 return CaAccount(account.url, key)
         return None
 
-    async def _key(self, secret: str) -> PrivateKey:
-        if secret not in self._keys:
-            self._keys[secret] = keys.from_pem(await self._certificate_context.secret_store.reveal(secret))
-        self._keys.move_to_end(secret)
+    async def _key(self, account: AccountRow, secret: str) -> PrivateKey:
+        known = (account.id, secret)
+        if known not in self._keys:
+            content = await self._certificate_context.secret_store.reveal(secret, account_key(account.id))
+            self._keys[known] = keys.from_pem(content)
+        self._keys.move_to_end(known)
         while len(self._keys) > _MOST_KEYS:
             self._keys.popitem(last=False)
-        return self._keys[secret]
+        return self._keys[known]
 
 
 class KeyKept(Refused):

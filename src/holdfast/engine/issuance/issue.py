@@ -55,6 +55,7 @@ from holdfast.issuers import base
 from holdfast.issuers.base import Finalizes, Issuer, NeedsProof, OrderRequest, Placed
 from holdfast.operations import kinds
 from holdfast.operations.acme.names import split
+from holdfast.operations.installation.secret_store import certificate_key
 from holdfast.operations.issuance import order_budgets
 from holdfast.operations.issuance.attempts import ISSUE
 from holdfast.pki import csr, keys, signing
@@ -239,8 +240,9 @@ class Run:
         key = await self._services.new_key(KeyKind(spec.key_kind))
         content = csr.build(dns, key, ips=ips, common_name=named)
         return await secret_store.keep(
-            [keys.to_pem(key)],
-            lambda tx, ids: writes.save(tx, facts, self._row, "key stored", key_secret=ids[0], csr=content),
+            keys.to_pem(key),
+            certificate_key(facts.certificate.id),
+            lambda tx, secret: writes.save(tx, facts, self._row, "key stored", key_secret=secret, csr=content),
         )
 
     async def _reused_key(self, facts: Facts) -> PrivateKey | None:
@@ -250,7 +252,8 @@ class Run:
             return None
         if await self._db.read(lambda tx: versions.has_bad_key(tx, current)):
             return None
-        key = keys.from_pem(await self._services.certificate_context.secret_store.reveal(current.key_secret))
+        owner = certificate_key(current.certificate)
+        key = keys.from_pem(await self._services.certificate_context.secret_store.reveal(current.key_secret, owner))
         return key if keys.kind_of(key.public_key()) == KeyKind(spec.key_kind) else None
 
     # ── The order ──
@@ -345,7 +348,8 @@ class Run:
 
         async def sign(content: bytes) -> bytes:
             """By the key that the certificate is for."""
-            key = keys.from_pem(await self._services.certificate_context.secret_store.reveal(issuance.key_secret or ""))
+            store, owner = self._services.certificate_context.secret_store, certificate_key(issuance.certificate)
+            key = keys.from_pem(await store.reveal(issuance.key_secret or "", owner))
             return await aside(signing.proof_of, key, content)
 
         return OrderRequest(

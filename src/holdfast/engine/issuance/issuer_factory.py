@@ -13,6 +13,7 @@ from holdfast.errors import Refused
 from holdfast.issuers.base import Issuer
 from holdfast.issuers.kind import Parts
 from holdfast.issuers.own_ca import OwnCaOrders
+from holdfast.operations import remotes
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.ports import Clock, Transport
 from holdfast.secret import Secret
@@ -51,9 +52,10 @@ class Upstream:
             settings = kind_settings.read(kind, row.settings, row.credentials)
         except ValueError as why:
             raise Refused(f"The settings of {row.name} cannot be used: {why}.", reason=Reason.ACCOUNT_REFUSED) from None
+        opened = await remotes.opened(self._certificate_context.secret_store, row)
         parts = Parts(
             name=row.name,
-            credentials={purpose: await self._text(secret) for purpose, secret in row.credentials.items()},
+            credentials={each: _text(secret) for each, secret in opened.items()},
             transport=self._transport,
             clock=self._clock,
             files=self._certificate_context.secret_store.files,
@@ -67,14 +69,13 @@ class Upstream:
     async def probe(self, row: IssuerRow) -> str:
         return await (await self.make(row)).probe()
 
-    async def _text(self, secret: str) -> Secret[str]:
-        return Secret(
-            (await self._certificate_context.secret_store.reveal(secret)).reveal().decode("utf-8", "replace").strip()
-        )
-
     def _session(self, row: IssuerRow) -> dict[str, object]:
         """Changed settings or credentials begin anew: nothing of the old account is carried over."""
         known = self._sessions.get(row.name, {})
         if known.get("version") != row.version:
             self._sessions[row.name] = known = {"version": row.version}
         return known
+
+
+def _text(content: Secret[bytes]) -> Secret[str]:
+    return Secret(content.reveal().decode("utf-8", "replace").strip())

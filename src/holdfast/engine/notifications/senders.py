@@ -12,6 +12,7 @@ from holdfast.core.notifications.notification import Why
 from holdfast.errors import Refused
 from holdfast.notifiers.base import ChecksItself, Sender
 from holdfast.notifiers.kind import SenderParts
+from holdfast.operations import remotes
 from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.ports import Clock, Transport
 from holdfast.secret import Secret
@@ -38,8 +39,7 @@ class Senders:
             await sender.check()
 
     async def open(self, row: ChannelRow) -> Sender:
-        opened = {name: await self.secret_store.reveal(secret) for name, secret in row.credentials.items()}
-        return self.make(row.name, row.kind, row.settings, opened)
+        return self.make(row.name, row.kind, row.settings, await remotes.opened(self.secret_store, row))
 
     def make(
         self, name: str, kind: str, settings: Mapping[str, Any], credentials: Mapping[str, Secret[bytes]]

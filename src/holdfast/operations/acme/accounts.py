@@ -6,6 +6,7 @@ from holdfast.core.own_ca.acme import Account, AccountState
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.errors import Duplicate
 from holdfast.operations.acme.context import AcmeContext, Requester, require, within
+from holdfast.operations.installation.secret_store import eab_mac
 from holdfast.pki import csr, keys
 from holdfast.pki.keys import PublicKey, thumbprint
 from holdfast.secret import Secret
@@ -42,7 +43,7 @@ async def eab_key(acme_context: AcmeContext, ca: str, kid: str) -> Secret[bytes]
         return key.secret_id if key is not None and key.ca == ca and key.usable_at(tx.now()) else None
 
     secret_id = await acme_context.db.read(look)
-    return None if secret_id is None else await acme_context.authorities.secret_store.reveal(secret_id)
+    return None if secret_id is None else await acme_context.authorities.secret_store.reveal(secret_id, eab_mac(kid))
 
 
 async def register(

@@ -24,6 +24,7 @@ from holdfast.operations.certificates.checks import SpecificationRefused, Unknow
 from holdfast.operations.certificates.lifecycle import CertificateExists
 from holdfast.operations.context import Context, Transaction
 from holdfast.operations.inputs import Input, Labels, OwnerName, Short, StrictFlag
+from holdfast.operations.installation.secret_store import account_key
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.scopes import INSTALLATION
 from holdfast.pki.chain import parse_bundle
@@ -123,13 +124,14 @@ async def import_account(ctx: Context, asked: AccountImport) -> Transaction[Acco
     """
     _check_address(asked.directory)
     key = None if asked.key is None else Secret(asked.key.get_secret_value().encode())
-    sealed = None if key is None else await ctx.certificate_context.secret_store.seal(key)
+    account = ctx.ids.new("account")
+    sealed = None if key is None else await ctx.certificate_context.secret_store.seal(key, account_key(account))
 
     def write(tx: Tx) -> AccountImported:
         row, added = _issuer_of(tx, asked, ctx.actor)
         if sealed is not None:
             secrets.put(tx, sealed)
-        adopted = sealed is not None and _account(tx, row, asked, ctx.ids.new("account"), sealed.id, ctx.actor)
+        adopted = sealed is not None and _account(tx, row, asked, account, sealed.id, ctx.actor)
         if sealed is not None and not adopted:
             secrets.delete(tx, sealed.id)
         return AccountImported(issuer=row.name, directory=asked.directory, added=added, account=adopted)

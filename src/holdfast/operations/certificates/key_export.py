@@ -20,6 +20,7 @@ from holdfast.operations.certificates.refs import found_by
 from holdfast.operations.certificates.views import CertificateRef
 from holdfast.operations.context import Context
 from holdfast.operations.inputs import Short, StrictFlag
+from holdfast.operations.installation.secret_store import certificate_key
 from holdfast.operations.issuance import attempts as issuance_attempts
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.operations.operation import Face, operation
@@ -59,6 +60,14 @@ class Exported(BaseModel):
     chain_pem: str
     key_pem: str | None = Field(description="For pem and combined.")
     pkcs12: str | None = Field(description="For pkcs12, in base64.")
+
+
+class KeyOfAnother(UserError):
+    status, code = 500, "key-of-another"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"The key that is kept for {name} is not the key of its certificate, and is not exported.")
+        self.hint = "The database was altered. Restore it from a backup, or renew the certificate with a new key."
 
 
 class ChainRequest(CertificateRef):
@@ -106,7 +115,9 @@ async def export(ctx: Context, asked: ExportRequest) -> Exported:
         return found, chosen
 
     found, chosen = await ctx.write(write)
-    pem, key_pem, pkcs12 = await ctx.certificate_context.secret_store.reveal(chosen.key_secret), None, None
+    owner, key_pem, pkcs12 = certificate_key(found.id), None, None
+    pem = await ctx.certificate_context.secret_store.reveal(chosen.key_secret, owner)
+    _check_is_of(pem, chosen, found.name)
     if asked.form == "pkcs12" and passphrase is not None:
         key, parts = keys.from_pem(pem), parse_bundle(chosen.chain_pem.encode())
         both = await aside(pki_chain.to_pkcs12, key, parts, passphrase, name=found.name, compatible=asked.compatible)
@@ -121,6 +132,13 @@ async def export(ctx: Context, asked: ExportRequest) -> Exported:
         key_pem=key_pem,
         pkcs12=pkcs12,
     )
+
+
+def _check_is_of(pem: Secret[bytes], version: Version, name: str) -> None:
+    """Whatever the row says its key is: nothing leaves but the key of this certificate."""
+    leaf = parse_bundle(version.chain_pem.encode())[0]
+    if keys.from_pem(pem).public_key() != leaf.public_key():
+        raise KeyOfAnother(name)
 
 
 def _chosen(tx: Tx, ref: str, version: str | None) -> tuple[Certificate, Version]:
@@ -153,7 +171,7 @@ async def adopted(
     key, chain = keys.from_pem(key_pem), parse_bundle(chain_pem)
     version = _adopted(context, spec, key.public_key(), chain_pem, account)
     certificate_id = version.certificate
-    sealed = await context.secret_store.seal(keys.to_pem(key))
+    sealed = await context.secret_store.seal(keys.to_pem(key), certificate_key(certificate_id))
 
     def write(tx: Tx) -> Certificate:
         now = tx.now()

@@ -19,6 +19,7 @@ from holdfast.keyring import (
     Kek,
     KekOrigin,
     Keyring,
+    SecretOwner,
     check_box,
     create_key_file,
     derive,
@@ -168,26 +169,32 @@ class Sources:
 # ── Secrets ──
 
 
-def sealed(keyring: Keyring, secret: Secret[bytes]) -> KeptSecret:
+def sealed(keyring: Keyring, secret: Secret[bytes], owner: SecretOwner) -> KeptSecret:
     """Seal a secret under a new id, ready for `secrets.put` in the transaction that writes its owner."""
-    secret_id = keyring.random.new_id("secret")
-    return KeptSecret(id=secret_id, sealed=keyring.seal(secret, **secrets.place(secret_id)))
+    secret_id = keyring.random.new_id(secrets.BOUND)
+    return KeptSecret(id=secret_id, sealed=keyring.seal(secret, **secrets.place(secret_id), owner=owner))
 
 
-async def reveal(db: Store, settings: Settings, files: Files, keyring: Keyring, secret_id: str) -> Secret[bytes]:
-    """Open a kept secret; LookupError if it is gone. A key that came after our start is fetched first."""
+async def reveal(
+    db: Store, settings: Settings, files: Files, keyring: Keyring, secret_id: str, owner: SecretOwner
+) -> Secret[bytes]:
+    """Open a kept secret; LookupError if it is gone. A key that came after our start is fetched first.
+
+    KeyUnusable if it was sealed for another owner: a row that refers to it now was altered.
+    """
     try:
-        return await _open(db, keyring, secret_id)
+        return await _open(db, keyring, secret_id, owner)
     except KeyMissing:
         await refresh(db, settings, files, keyring)
-        return await _open(db, keyring, secret_id)
+        return await _open(db, keyring, secret_id, owner)
 
 
-async def _open(db: Store, keyring: Keyring, secret_id: str) -> Secret[bytes]:
+async def _open(db: Store, keyring: Keyring, secret_id: str, owner: SecretOwner) -> Secret[bytes]:
     kept = await db.read(lambda tx: secrets.get(tx, secret_id))
     if kept is None:
         raise LookupError(f"there is no secret {secret_id}")
-    return keyring.open(kept, **secrets.place(secret_id))
+    bound = secret_id.startswith(f"{secrets.BOUND}_")  # those of an earlier version are not
+    return keyring.open(kept, **secrets.place(secret_id), owner=owner if bound else None)
 
 
 # ── How the keys stand ──

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
 from holdfast.config import Settings
 from holdfast.errors import KeyMissing
-from holdfast.keyring import Keyring
+from holdfast.keyring import Keyring, SecretOwner
 from holdfast.operations.installation import keys
+from holdfast.pki import keys as pki_keys
 from holdfast.ports import Files
 from holdfast.secret import Secret
 from holdfast.store import secrets
@@ -29,29 +33,58 @@ class SecretStore:
     files: Files
     keyring: Keyring
 
-    async def keep(self, contents: Sequence[Secret[bytes]], owner: Callable[[Tx, list[str]], T]) -> T:
-        """Keep secrets and write down who owns them, in one transaction; `owner` is given their ids, in order."""
+    async def keep(self, content: Secret[bytes], owner: SecretOwner, write: Callable[[Tx, str], T]) -> T:
+        """Keep a secret and write down who owns it, in one transaction; `write` is given its id."""
         try:
-            return await self._attempt(contents, owner)
+            return await self._attempt(content, owner, write)
         except KeyMissing:
             await keys.refresh(self.db, self.settings, self.files, self.keyring)
-            return await self._attempt(contents, owner)
+            return await self._attempt(content, owner, write)
 
-    async def _attempt(self, contents: Sequence[Secret[bytes]], owner: Callable[[Tx, list[str]], T]) -> T:
-        kept = [keys.sealed(self.keyring, each) for each in contents]
+    async def _attempt(self, content: Secret[bytes], owner: SecretOwner, write: Callable[[Tx, str], T]) -> T:
+        kept = keys.sealed(self.keyring, content, owner)
 
         def both(tx: Tx) -> T:
-            for each in kept:
-                secrets.put(tx, each)
-            return owner(tx, [each.id for each in kept])
+            secrets.put(tx, kept)
+            return write(tx, kept.id)
 
         return await self.db.write(both)
 
-    async def seal(self, content: Secret[bytes]) -> KeptSecret:
+    async def seal(self, content: Secret[bytes], owner: SecretOwner) -> KeptSecret:
         """Seal a secret that the caller writes in its own transaction, at once, by secrets.put."""
         await keys.refresh(self.db, self.settings, self.files, self.keyring)  # under the key that is current now
-        return keys.sealed(self.keyring, content)
+        return keys.sealed(self.keyring, content, owner)
 
-    async def reveal(self, secret_id: str) -> Secret[bytes]:
-        """LookupError if it is gone."""
-        return await keys.reveal(self.db, self.settings, self.files, self.keyring, secret_id)
+    async def reveal(self, secret_id: str, owner: SecretOwner) -> Secret[bytes]:
+        """LookupError if it is gone, KeyUnusable if it is not this owner's."""
+        return await keys.reveal(self.db, self.settings, self.files, self.keyring, secret_id, owner)
+
+
+# ── Owners ──
+
+
+def certificate_key(certificate: str) -> SecretOwner:
+    """Of all versions of a certificate, and of the issuances that lead to them."""
+    return SecretOwner("certificates", certificate, "key")
+
+
+def account_key(account: str) -> SecretOwner:
+    return SecretOwner("issuer_accounts", account, "key")
+
+
+def ca_key(ca: str) -> SecretOwner:
+    return SecretOwner("cas", ca, "key")
+
+
+def root_key(root: x509.Certificate) -> SecretOwner:
+    """Of every CA below this root."""
+    spki = root.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return SecretOwner("cas", pki_keys.spki_sha256(spki).hex(), "root_key")
+
+
+def eab_mac(kid: str) -> SecretOwner:
+    return SecretOwner("eab_keys", kid, "mac")
+
+
+def listener_key(host: str) -> SecretOwner:
+    return SecretOwner("listener_certificates", host, "key")

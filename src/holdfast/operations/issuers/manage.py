@@ -31,6 +31,7 @@ from holdfast.operations.remote_operations import (
     declare_test,
 )
 from holdfast.operations.remotes import (
+    Credentials,
     Fit,
     GivenCredentials,
     NamedRemotes,
@@ -98,6 +99,10 @@ class NewIssuer(Input):
 
 class IssuerSettingsInput(IssuerRef):
     settings: RemoteSettings = Field(description="All settings of the issuer, instead of those that it has.")
+    credentials: GivenCredentials = Field(
+        default={},
+        description="New credentials. All are needed where a setting changes that decides who gets them, as base_url.",
+    )
 
 
 class IssuerCredentials(IssuerRef, RemoteCredentials):
@@ -228,7 +233,7 @@ async def add_issuer(ctx: Context, asked: NewIssuer) -> Transaction[IssuerView]:
     ISSUERS.check_kind(kind, available, f"; and by preset: {', '.join(kinds.presets())}")
     given = remotes.secrets_of(asked.credentials)
     _check(kind, settings, given, ctx.services.fit)
-    sealed = await remotes.sealed(ctx.certificate_context.secret_store, given)
+    sealed = await ISSUERS.sealed(ctx.certificate_context.secret_store, asked.name, given)
     return lambda tx: shown(tx, add(tx, asked.name, kind=kind, settings=settings, credentials=sealed, actor=ctx.actor))
 
 
@@ -300,12 +305,15 @@ def _limits(kind: str, settings: Mapping[str, Any]) -> None:
     action=Action.CHANGE_ISSUERS,
     scope=INSTALLATION,
     versioned=True,
+    not_on=TAKES_CREDENTIALS,
 )
-def change_issuer(tx: Tx, ctx: Context, asked: IssuerSettingsInput) -> IssuerView:
+async def change_issuer(ctx: Context, asked: IssuerSettingsInput) -> Transaction[IssuerView]:
     """Replace an issuer's settings. They hold from the next step of each issuance under way."""
-    return shown(
-        tx,
-        change(tx, asked.name, asked.settings, actor=ctx.actor, fit=ctx.services.fit, version=ctx.expected_version),
+    given = remotes.secrets_of(asked.credentials)
+    sealed = await ISSUERS.sealed(ctx.certificate_context.secret_store, asked.name, given)
+    fit, version = ctx.services.fit, ctx.expected_version
+    return lambda tx: shown(
+        tx, change(tx, asked.name, asked.settings, sealed, actor=ctx.actor, fit=fit, version=version, given=given)
     )
 
 
@@ -313,17 +321,24 @@ def change(
     tx: Tx,
     name: str,
     settings: Mapping[str, Any],
+    sealed: Mapping[str, KeptSecret] | None = None,
     *,
     actor: str,
     fit: Fit = any_fit,
     version: int | None = None,
+    given: Credentials | None = None,
 ) -> IssuerRow:
-    """`version`: the one that the new settings were made of."""
+    """`version`: the one that the new settings were made of. `given`: what was `sealed`, as it is."""
     row = ISSUERS.at_version(tx, name, version)
-    _check(row.kind, settings, row.credentials, fit)
-    after = issuers.save(tx, row, settings=settings)
-    anew = input_changed.of_issuer(tx, after) if dict(settings) != dict(row.settings) else 0
-    ISSUERS.wrote(tx, "changed", row, after, actor, {"begun_anew": anew}, settings=dict(settings))
+    ISSUERS.check_destination(row, kinds.kind_of(row), settings, sealed or {})
+    kept = {**row.credentials, **remotes.put(tx, sealed or {})}
+    _check(row.kind, settings, {**kept, **(given or {})}, fit)
+    after = issuers.save(tx, row, settings=settings, credentials=kept)
+    remotes.delete_secrets(tx, set(row.credentials.values()) - set(kept.values()))
+    other = dict(settings) != dict(row.settings) or sealed
+    anew = input_changed.of_issuer(tx, after) if other else 0
+    more = {"credentials": list(sealed)} if sealed else {}
+    ISSUERS.wrote(tx, "changed", row, after, actor, {"begun_anew": anew}, settings=dict(settings), **more)
     return after
 
 

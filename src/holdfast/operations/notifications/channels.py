@@ -264,7 +264,7 @@ async def add(ctx: Context, asked: NewChannel) -> Transaction[ChannelView]:
     CHANNELS.check_kind(asked.kind, ctx.services.post.kinds)
     given = remotes.secrets_of(asked.credentials)
     await _check(ctx, asked.name, asked.kind, asked.settings, given)
-    sealed = await remotes.sealed(ctx.certificate_context.secret_store, given)
+    sealed = await CHANNELS.sealed(ctx.certificate_context.secret_store, asked.name, given)
 
     def write(tx: Tx) -> ChannelView:
         row = ChannelRow(
@@ -313,11 +313,12 @@ async def change(ctx: Context, asked: ChannelChange) -> Transaction[ChannelView]
     given = remotes.secrets_of({purpose: each for purpose, each in named.items() if each is not None})
     without = frozenset(purpose for purpose, each in named.items() if each is None)
     changes = _changes(asked, before)
+    if "settings" in changes:
+        CHANNELS.check_destination(before, kinds.kind_of(before), changes["settings"], named)
     if given or without or "settings" in changes:
-        left = [each for each in before.credentials if each not in without]
-        held = {each: await ctx.certificate_context.secret_store.reveal(before.credentials[each]) for each in left}
+        held = await remotes.opened(ctx.certificate_context.secret_store, before, but=without)
         await _check(ctx, asked.name, before.kind, changes.get("settings", before.settings), {**held, **given})
-    sealed = await remotes.sealed(ctx.certificate_context.secret_store, given)
+    sealed = await CHANNELS.sealed(ctx.certificate_context.secret_store, asked.name, given)
 
     def write(tx: Tx) -> ChannelView:
         new = remotes.put(tx, sealed)

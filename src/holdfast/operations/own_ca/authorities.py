@@ -21,7 +21,7 @@ from holdfast.core.own_ca.ca import (
     needed_lifetime,
 )
 from holdfast.errors import TryLater, UserError
-from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.operations.installation.secret_store import SecretStore, ca_key
 from holdfast.operations.own_ca.revocation import CRL
 from holdfast.pki import chain as pki_chain
 from holdfast.pki import keys
@@ -80,7 +80,8 @@ class Authorities:
         self._opened: dict[str, Authority] = {}
         self._problems: dict[str, tuple[int, str]] = {}  # version, and why it could not be opened
         self._unsigned: dict[str, str] = {}  # why the last signature of a CA could not be had
-        self._signers: dict[tuple[str | None, str | None], Signer] = {}  # by secret or device: a change keeps the key
+        # By CA and secret or device: a change of other things keeps the key.
+        self._signers: dict[tuple[str, str | None, str | None], Signer] = {}
 
     def get(self, ca: str) -> Authority | None:
         """From memory only: this is asked in every request."""
@@ -184,14 +185,14 @@ class Authorities:
         )
 
     async def _signer(self, row: CaRow) -> Signer:
-        place = (row.key_secret, row.key_device)
+        place = (row.id, row.key_secret, row.key_device)
         if place not in self._signers:
             self._signers[place] = await self._open_signer(row)
         return self._signers[place]
 
     async def _open_signer(self, row: CaRow) -> Signer:
         if row.key_secret is not None:
-            return open_signer(await self.secret_store.reveal(row.key_secret))
+            return open_signer(await self.secret_store.reveal(row.key_secret, ca_key(row.id)))
         return await aside(Pkcs11Signer, place_of(row.key_device or "", self.secret_store.files.read))
 
 

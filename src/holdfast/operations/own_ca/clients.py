@@ -34,6 +34,7 @@ from holdfast.operations.inputs import (
     paged,
     place,
 )
+from holdfast.operations.installation.secret_store import eab_mac
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.own_ca import manage as making
 from holdfast.operations.own_ca import revocation
@@ -147,13 +148,14 @@ async def create_eab_key(ctx: Context, asked: NewEabKey) -> Transaction[EabKeyCr
         raise CaRefused(f"A note has at most {MAX_NOTE} printable characters.")
     await ctx.read(lambda tx: making.found(tx, asked.ca))
     mac = Secret(ctx.certificate_context.random.token(MAC_SIZE))
-    sealed = await ctx.certificate_context.secret_store.seal(mac)
+    kid = ctx.ids.new("eab")
+    sealed = await ctx.certificate_context.secret_store.seal(mac, eab_mac(kid))
 
     def write(tx: Tx) -> EabKeyCreated:
         making.found(tx, asked.ca)
         secrets.put(tx, sealed)
         row = EabKeyRow(
-            kid=ctx.ids.new("eab"),
+            kid=kid,
             ca=asked.ca,
             secret_id=sealed.id,
             names=tuple(pattern.lower() for pattern in asked.names),

@@ -17,6 +17,7 @@ from holdfast.core.own_ca.acme import Identifier, Order, OrderState
 from holdfast.operations.acme import names
 from holdfast.operations.acme import orders as verbs
 from holdfast.operations.acme.context import AcmeContext
+from holdfast.operations.installation.secret_store import listener_key
 from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import csr, keys
 from holdfast.secret import Secret
@@ -164,7 +165,8 @@ class Listener:
 
     async def _load_it(self, ordered: ListenerCertificate, ca: Authority) -> None:
         leaf = x509.load_der_x509_certificate(ordered.der).public_bytes(Encoding.PEM)
-        self._load(leaf + ca.chain_pem, await self._acme_context.authorities.secret_store.reveal(ordered.key_secret))
+        store, owner = self._acme_context.authorities.secret_store, listener_key(ordered.host)
+        self._load(leaf + ca.chain_pem, await store.reveal(ordered.key_secret, owner))
         self._current = ordered.order
         self.loaded.set()
         self._acme_context.delivered("deployed", ordered.certificate or "", ordered.account)
@@ -176,7 +178,7 @@ class Listener:
         key = await keys.generate(KeyKind.EC_P256)
         dns, ips = names.split(self._identifiers)
         content = csr.build(dns, key, ips=ips)
-        kept = await self._acme_context.authorities.secret_store.seal(keys.to_pem(key))
+        kept = await self._acme_context.authorities.secret_store.seal(keys.to_pem(key), listener_key(self._host))
         order = await verbs.place_internal(
             self._acme_context,
             ca,

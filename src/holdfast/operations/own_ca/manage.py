@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from holdfast.core.own_ca.ca import CHALLENGES, EXPERIMENTAL, CaOptions, CaRow, CaState, ProfileOptions, RootCrl
 from holdfast.core.work.job import Spec
 from holdfast.errors import Duplicate, TryLater, UserError
-from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.operations.installation.secret_store import SecretStore, ca_key, root_key
 from holdfast.operations.own_ca import root_crls
 from holdfast.operations.own_ca.authorities import profile_of
 from holdfast.operations.own_ca.revocation import CRL
@@ -95,7 +95,8 @@ async def created(
     now, taken = await secret_store.db.read(lambda tx: (tx.now(), common_names(tx)))
     made = await make(plan, now=now, random=secret_store.keyring.random, taken=taken)
     crl = root_crls.first_list(made.root, made.root_key, now) if plan.crl_url else None
-    key, root_key = [await secret_store.seal(keys.to_pem(each)) for each in (made.intermediate_key, made.root_key)]
+    key = await secret_store.seal(keys.to_pem(made.intermediate_key), ca_key(ca))
+    kept_root = await secret_store.seal(keys.to_pem(made.root_key), root_key(made.root))
 
     def write(tx: Tx) -> CaRow:
         row = CaRow(
@@ -103,12 +104,12 @@ async def created(
             certificate=made.intermediate.public_bytes(Encoding.DER),
             root=to_pem(made.root),
             key_secret=key.id,
-            root_secret=root_key.id,
+            root_secret=kept_root.id,
             options=options,
             created_at=tx.now(),
         )
         _keep_list(tx, secret_store, crl)
-        return _insert(tx, row, (key, root_key), secret_store, actor, "ca_created")
+        return _insert(tx, row, (key, kept_root), secret_store, actor, "ca_created")
 
     return write
 
@@ -130,20 +131,20 @@ async def created_under(
     await check_new(secret_store.db, ca, options)
     older = await secret_store.db.read(lambda tx: with_root(tx, under))
     root = x509.load_pem_x509_certificate(older.root.encode())
-    root_key = keys.from_pem(await secret_store.reveal(older.root_secret or ""))
+    signs = keys.from_pem(await secret_store.reveal(older.root_secret or "", root_key(root)))
     now, taken = await secret_store.db.read(lambda tx: (tx.now(), common_names(tx)))
     before = SigningCertificate(id=under, certificate=x509.load_der_x509_certificate(older.certificate))
     made, made_key = await make_intermediate(
         plan,
         root,
-        root_key,
+        signs,
         now=now,
         random=secret_store.keyring.random,
         taken=taken,
         constraints=None if any_name else before.constraints,
     )
-    crl = root_crls.first_list(root, root_key, now) if plan.crl_url else None
-    key = await secret_store.seal(keys.to_pem(made_key))
+    crl = root_crls.first_list(root, signs, now) if plan.crl_url else None
+    key = await secret_store.seal(keys.to_pem(made_key), ca_key(ca))
 
     def write(tx: Tx) -> CaRow:
         row = CaRow(
@@ -221,7 +222,7 @@ async def adopted(
     open_issuer(SigningCertificate(id=ca, certificate=issuer, above=above), dev=options.dev, now=now)
     key = await _proved(secret_store, brought, issuer)
     alternates = tuple(_alternate(pem, issuer) for pem in brought.alternates)
-    sealed = () if key is None else (await secret_store.seal(key),)
+    sealed = () if key is None else (await secret_store.seal(key, ca_key(ca)),)
 
     def write(tx: Tx) -> CaRow:
         _check_key_is_free(tx, ca, issuer)
@@ -457,11 +458,9 @@ async def _signed_here(secret_store: SecretStore, row: CaRow, years: int, now: d
         hint = f"Where it is: holdfast pki recertify. Then here: holdfast ca renew {row.id} --chain FILE"
         raise CaRefused(f"The key of the root of CA {row.id!r} is not kept here.", hint)
     root = x509.load_pem_x509_certificate(row.root.encode())
-    root_key = keys.from_pem(await secret_store.reveal(row.root_secret))
+    signs = keys.from_pem(await secret_store.reveal(row.root_secret, root_key(root)))
     older = x509.load_der_x509_certificate(row.certificate)
-    made = certify_again(
-        older, root, root_key, years=years, now=now, random=secret_store.keyring.random, crl_url=crl_url
-    )
+    made = certify_again(older, root, signs, years=years, now=now, random=secret_store.keyring.random, crl_url=crl_url)
     return replace(row, certificate=made.public_bytes(Encoding.DER))
 
 

@@ -13,7 +13,7 @@ from holdfast.core.own_ca.ca import CaRow, RootCrl
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.core.work.job import Spec
 from holdfast.errors import UserError
-from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.operations.installation.secret_store import SecretStore, root_key
 from holdfast.pki import crl, keys
 from holdfast.pki.keys import PrivateKey
 from holdfast.pki.root import Listed, Root, entry, read_list, revocation_list
@@ -89,7 +89,8 @@ async def next_list(
             raise RootListRefused(f"Serial {revoking.serial:x} is on the list already.", "There is nothing left to do.")
         before = Listed(before.number, (*before.entries, entry(revoking.serial, now, revoking.reason)))
     lived = LIFE if last is None else last.next_update - last.this_update
-    root = Root(certificate=certificate, key=keys.from_pem(await secret_store.reveal(row.root_secret)))
+    content = await secret_store.reveal(row.root_secret, root_key(certificate))
+    root = Root(certificate=certificate, key=keys.from_pem(content))
     return _signed(root, before, now, life or lived)
 
 
