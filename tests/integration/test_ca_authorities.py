@@ -17,7 +17,7 @@ from holdfast.core.own_ca.ca import CaMode, CaOptions, ProfileOptions
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.errors import TxConflict, UserError
 from holdfast.operations.acme import names
-from holdfast.operations.installation.secret_store import ca_key, root_key
+from holdfast.operations.installation.secret_store import SecretStore, ca_key, root_key
 from holdfast.operations.own_ca import manage as manage_ca
 from holdfast.operations.own_ca.manage import Brought, CaExists, CaRefused, IssuerKeyTaken, NoSuchCa
 from holdfast.pki import certify, chain, csr, keys, profile
