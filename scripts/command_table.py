@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 
 from holdfast.api import endpoint
 from holdfast.operations import catalog
-from holdfast.operations.inputs import Option, Page
+from holdfast.operations.inputs import OneOf, Option, Page
 from holdfast.operations.operation import Operation, OperationForm
 
 FILE = Path(__file__).resolve().parent.parent / "src" / "holdfast" / "cli" / "commands.json"
@@ -38,6 +38,7 @@ def _row(operation: Operation) -> dict[str, Any]:
         "details": operation.details,
         "example": operation.example,
         "done": operation.done,
+        "asks": operation.asks,
         "method": operation.method,
         "path": operation.path,
         "shows": "lines" if operation.form is OperationForm.STREAM else _shape(operation.result),
@@ -70,8 +71,8 @@ def _param(name: str, field: FieldInfo, operation: Operation) -> dict[str, Any] 
     if said.hidden:
         return None
     place = _place(name, operation)
-    kind, extra = _kind(name, field.annotation, said)
-    argument = said.argument or place == "path"
+    kind, extra = _kind(name, Annotated[field.annotation, said, *field.metadata], said)
+    argument = said.argument or (place == "path" and not said.flag)
     found: dict[str, Any] = {"field": name, "in": place, "kind": kind, **extra}
     if argument:
         found |= {"argument": True, "metavar": said.metavar or name.upper().replace("_", "-")}
@@ -111,10 +112,23 @@ def _bare(annotation: Any, *, keep_none: bool = False) -> Any:
     return annotation
 
 
+def _members(annotation: Any) -> list[str]:
+    """The words of a closed list that a text is one of."""
+    if get_origin(annotation) in (Union, UnionType):
+        return next(filter(None, map(_members, get_args(annotation))), [])
+    if get_origin(annotation) is not Annotated:
+        return []
+    inner, *notes = get_args(annotation)
+    found = next((each for each in notes if isinstance(each, OneOf)), None)
+    return _members(inner) if found is None else [str(each.value) for each in found.kind]
+
+
 def _kind(name: str, annotation: Any, said: Option) -> tuple[str, dict[str, Any]]:
     bare = _bare(annotation)
     if said.read:
-        return said.read, {"repeated": True} if get_origin(bare) in (list, dict) else {}
+        return said.read, {"repeated": True} if get_origin(bare) in (list, dict) or said.read == "files" else {}
+    if members := _members(annotation):
+        return "choice", {"choices": members}
     if get_origin(bare) is list:
         kind, extra = _kind("", get_args(bare)[0], said)
         return ("list" if kind in ("text", "choice") else kind), {**extra, "repeated": True}

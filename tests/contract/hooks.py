@@ -10,7 +10,7 @@ _KEY = "idempotency-key"
 
 
 @schemathesis.hook
-def map_headers(context: Any, headers: Any) -> Any:
-    if headers and isinstance(headers.get(_KEY), str) and headers[_KEY].isascii() and headers[_KEY]:
-        headers[_KEY] = f"{headers[_KEY][:-8]}{next(_NUMBERS):08}"  # a long one stays as long as it was
-    return headers
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    given = (case.headers or {}).get(_KEY)
+    if isinstance(given, str) and given.isascii() and given.isprintable() and 0 < len(given) < 256:
+        case.headers[_KEY] = f"{given[:-8]}{next(_NUMBERS):08}"  # a long one stays as long as it was

@@ -184,7 +184,7 @@ async def test_a_second_person_is_asked(db: Database, tmp_path: Path) -> None:
         own = await shell("approvals", "approve", waiting["id"])
         assert own.code == 4
         assert "another person" in own.err
-        await shell.ok("approvals", "reject", waiting["id"], "--note", "not yet")
+        await shell.ok("approvals", "reject", waiting["id"], "--note", "not yet", "--yes")
         assert "Nothing waits" in (await shell.ok("approvals", "ls")).err
         assert "APPROVAL_REJECTED" in (await shell.ok("status", NAME)).out
 

@@ -498,8 +498,8 @@ async def test_what_a_person_decides_can_be_tried_first(db: Database, tmp_path: 
         await typed.ok("approvals", "reject", approval[:-2], "--dry-run")
         assert (await typed("approvals", "reject", "other.example.com", "--dry-run")).code == 6
         for _ in range(2):
-            await typed.ok("approvals", "reject", approval, "--idempotency-key", "once")
-        assert (await typed("approvals", "reject", approval)).code == 5
+            await typed.ok("approvals", "reject", approval, "--idempotency-key", "once", "--yes")
+        assert (await typed("approvals", "reject", approval, "--yes")).code == 5
 
 
 async def test_jobs_are_listed_shown_and_given_back(db: Database, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from holdfast.core.certificate import CertificateSpec
+from holdfast.core.inventory import InventoryFilter
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.revocation_reason import RevocationReason
@@ -47,7 +48,7 @@ from holdfast.operations.issuance import approvals
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.ports import Points, no_points
 from holdfast.secret import Secret
-from holdfast.store import access
+from holdfast.store import inventory
 from holdfast.store.access import Approval
 from holdfast.store.database import Database
 from holdfast.store.sqlite import SqliteEngine
@@ -395,7 +396,7 @@ class House:
 
     async def pending(self) -> list[Approval]:
         """Approvals that wait for a second person."""
-        return await self.db.read(access.pending_approvals)
+        return await self.db.read(lambda tx: inventory.approval_page(tx, InventoryFilter(), state="pending", limit=100))
 
     async def approve(self, approval: str, *, actor: str, note: str = "") -> None:
         await self.do(approvals.approve, actor=actor, approval=approval, note=note)

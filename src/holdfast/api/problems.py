@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Match
+from starlette.routing import Match, Route
 
 from holdfast.api.codes import doc
 from holdfast.errors import OutcomeUnknown, StoreError, TryLater, UserError
@@ -173,12 +173,9 @@ def _words(error: Mapping[str, Any]) -> str:
 
 
 def _methods(app: Starlette, request: Request) -> set[str]:
-    """Of all routes with this path: the router names only those of the first."""
-    return {method for method in METHODS if _would_answer(app, {**request.scope, "method": method})}
-
-
-def _would_answer(app: Starlette, scope: JsonObject) -> bool:
-    return any(route.matches(scope)[0] is Match.FULL for route in app.routes)
+    """Of all routes with the first path that fits, which is the most exact: the router names only those of one route."""
+    fit = [each for each in app.routes if isinstance(each, Route) and each.matches(request.scope)[0] is not Match.NONE]
+    return {name for each in fit if each.path == fit[0].path for name in each.methods or ()} & {*METHODS}
 
 
 def _pointer(place: Any) -> str:

@@ -34,6 +34,7 @@ class Client(Protocol):
 TABLE: Final = Path(__file__).with_name("commands.json")
 # Where results are shown by hand, by the first part of an operation's name.
 DISPLAYS: Final = {
+    "approvals": "holdfast.cli.installation.display",
     "audit": "holdfast.cli.installation.display",
     "channels": "holdfast.cli.notifications",
     "endpoints": "holdfast.cli.endpoints",
@@ -133,7 +134,7 @@ def _both(flag: str) -> str:
 
 _METAVARS: Final = {
     "duration": "SPAN", "instant": "TIME", "past": "TIME", "pairs": "NAME=VALUE", "setting": "NAME=VALUE",
-    "credential": "NAME=FILE", "secret": "FILE", "file": "FILE", "rate": "N/SPAN",
+    "credential": "NAME=FILE", "secret": "FILE", "file": "FILE", "files": "FILE", "profile": "FILE", "rate": "N/SPAN",
 }  # fmt: skip
 
 
@@ -143,16 +144,21 @@ _METAVARS: Final = {
 def carry_out(row: Row, given: Mapping[str, Any]) -> None:
     """One request, asked back about where it can hurt; then its result."""
     from holdfast.cli.calling import connected
+    from holdfast.cli.terminal import say
 
     said = {each["field"]: _read(each, given[each["field"]]) for each in _given(row, given)}
     with connected(offline=bool(row.get("offline"))) as client:
         if row["shows"] == "lines":
             _print_lines(client, row, said)
             return
-        if row.get("destructive") and not chosen().dry_run:
+        if row.get("destructive") and not (chosen().dry_run or chosen().yes):
             _ask_back(row, said, client)
         result = request(client, row, said, dry_run=chosen().dry_run, most=given.get("limit"))
-    show(row, said, result)
+    show(row, result)
+    if chosen().dry_run:
+        say(f"{_asks(row, said, result)} Nothing was changed: this is how it would be.".lstrip())
+    elif row.get("done"):
+        say(_filled(row["done"], said, result))
 
 
 def _given(row: Row, given: Mapping[str, Any]) -> list[Row]:
@@ -203,22 +209,38 @@ def _ask_back(row: Row, said: Mapping[str, Any], client: Client) -> None:
     """Ask the user to type the name. The operation is tried first, so that mistakes are told before the question."""
     from holdfast.cli.terminal import asked_for
 
-    if row.get("dry_runs"):
-        request(client, row, said, dry_run=True)
+    tried = request(client, row, said, dry_run=True) if row.get("dry_runs") else None
     names = [
         str(said[each["field"]]) for each in row.get("params", ()) if each.get("argument") and each["field"] in said
     ]
     question = f"{row['summary']} ({', '.join(names)})" if names else row["summary"]
-    if not asked_for(question, word=names[0] if names else "yes"):
+    if not asked_for(_asks(row, said, tried) or question, word=names[0] if names else "yes"):
         raise typer.Exit(FAILED)
+
+
+def _asks(row: Row, said: Mapping[str, Any], tried: Any) -> str:
+    return _filled(row["asks"], said, tried) if row.get("asks") else ""
+
+
+def _filled(sentence: str, said: Mapping[str, Any], result: Any) -> str:
+    facts = {**(result if isinstance(result, Mapping) else {}), **said}
+    return sentence.format(**{name: _in_words(each) for name, each in facts.items()})
+
+
+def _in_words(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name.replace('_', ' ')} {_in_words(each)}" for name, each in value.items())
+    return "; ".join(map(str, map(_in_words, value))) or "none" if isinstance(value, list) else value
 
 
 def _read(param: Row, value: Any) -> Any:
     reader = READERS.get(param["kind"])
     if reader is None:
-        return list(value) if param.get("repeated") else _or_null(param, value)
+        return _listed(param, value) if param.get("repeated") else _or_null(param, value)
     if param["kind"] in ("pairs", "setting", "credential"):
         return dict(reader(param, each) for each in value)
+    if param["kind"] == "files":
+        return "".join(reader(param, each) for each in value)
     return [reader(param, each) for each in value] if param.get("repeated") else _or_null(param, value, reader)
 
 
@@ -227,6 +249,11 @@ def _or_null(param: Row, value: Any, reader: Callable[[Row, str], Any] | None = 
     if param.get("nullable") and param["in"] == "body" and value in ("none", ""):
         return None
     return value if reader is None else reader(param, value)
+
+
+def _listed(param: Row, values: Sequence[str]) -> list[str]:
+    """'none' and '' empty a list that a change would leave alone otherwise."""
+    return [each for each in values if not param.get("nullable") or each not in ("none", "")]
 
 
 def _pair(param: Row, text: str) -> tuple[str, str]:
@@ -297,7 +324,20 @@ def _made() -> str:
 def _file(param: Row, text: str) -> str:
     from holdfast.cli import input_files
 
-    return input_files.content(Path(text), 1 << 20).decode("utf-8", "replace")
+    found = input_files.content(Path(text), 1 << 20).decode("utf-8", "replace")
+    if not found:
+        raise input_files.NotGiven(f"There is nothing in {text}.")
+    return found
+
+
+def _profile(param: Row, text: str) -> Any:
+    import tomllib
+
+    found = _file(param, text)
+    try:
+        return json.loads(found) if found.lstrip().startswith("{") else tomllib.loads(found)
+    except ValueError as error:
+        raise NotAPair(f"{text} is neither JSON nor TOML: {error}.") from None
 
 
 def _duration(param: Row, text: str) -> float | None:
@@ -305,7 +345,8 @@ def _duration(param: Row, text: str) -> float | None:
 
     if text == "never" and param.get("nullable"):
         return None
-    return span(text).total_seconds()
+    seconds = span(text).total_seconds()
+    return int(seconds) if seconds.is_integer() else seconds
 
 
 def _instant(param: Row, text: str) -> str:
@@ -356,16 +397,16 @@ def _json(param: Row, text: str) -> Any:
 READERS: Final[Mapping[str, Callable[[Row, str], Any]]] = {
     "pairs": _pair, "setting": _setting, "credential": _credential, "secret": _secret, "file": _file,
     "duration": _duration, "instant": _instant, "past": _past, "rate": _rate, "window": _window, "json": _json,
-    "key": _key,
+    "key": _key, "files": _file, "profile": _profile,
 }  # fmt: skip
 
 
 # ── The result ──
 
 
-def show(row: Row, said: Mapping[str, Any], result: Any) -> None:
-    """As it is shown by hand, or plainly; then the sentence of the declaration."""
-    from holdfast.cli.terminal import say, tame
+def show(row: Row, result: Any) -> None:
+    """As it is shown by hand, or plainly."""
+    from holdfast.cli.terminal import tame
 
     shown = _by_hand(row["operation"])
     if shown is not None:
@@ -376,11 +417,6 @@ def show(row: Row, said: Mapping[str, Any], result: Any) -> None:
             raise typer.Exit(FAILED)
     else:
         _plainly(row, result)
-    if chosen().dry_run:
-        say("Nothing was changed: this is how it would be.")
-    elif row.get("done"):
-        facts = {**(result if isinstance(result, Mapping) else {}), **said}
-        say(str(row["done"]).format(**facts))
 
 
 def _by_hand(operation: str) -> Callable[[Any], None] | None:

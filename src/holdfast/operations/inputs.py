@@ -17,7 +17,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetPydanticSchema,
     Strict,
     StringConstraints,
 )
@@ -62,20 +61,20 @@ Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=32, json_schema
 Instant = Annotated[datetime, BeforeValidator(_instant), AfterValidator(_aware)]  # as it is given, never as it is shown
 
 
-def one_of(kind: type[StrEnum]) -> GetPydanticSchema:
+@dataclass(frozen=True, slots=True)
+class OneOf:
     """A closed list of core, written out in OpenAPI where it is used: several of them are called State."""
-    written = {"type": "string", "enum": [each.value for each in kind]}
 
-    def schema(_source: Any, _handler: Any) -> CoreSchema:
-        return core_schema.enum_schema(
-            kind, list(kind), sub_type="str", metadata={"pydantic_js_functions": [lambda _core, _inner: dict(written)]}
-        )
+    kind: type[StrEnum]
 
-    return GetPydanticSchema(schema)
+    def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
+        written = {"type": "string", "enum": [each.value for each in self.kind]}
+        inner = {"pydantic_js_functions": [lambda _core, _inner: dict(written)]}
+        return core_schema.enum_schema(self.kind, list(self.kind), sub_type="str", metadata=inner)
 
 
-ReasonName = Annotated[str, one_of(RevocationReason)]
-KeyKindName = Annotated[str, one_of(KeyKind)]
+ReasonName = Annotated[str, OneOf(RevocationReason)]
+KeyKindName = Annotated[str, OneOf(KeyKind)]
 
 
 class Input(BaseModel):
@@ -97,7 +96,7 @@ class Option:
     flag: str = ""
     short: str = ""
     metavar: str = ""
-    read: str = ""  # duration, instant, pairs, setting, credential, secret, file, rate, window, json
+    read: str = ""  # duration, instant, pairs, setting, credential, secret, file, files, rate, window, json, profile
     argument: bool = False  # stands without a flag
     hidden: bool = False  # no command offers it
     help: str = ""
@@ -127,6 +126,7 @@ class Rate(Input):
 
 R = TypeVar("R")
 M = TypeVar("M")
+V = TypeVar("V", bound=BaseModel)
 PageLimit = Annotated[int, Field(ge=1, le=500, description="How many at most.")]
 
 
@@ -183,6 +183,12 @@ def paged(
     rows = found[: asked.limit]
     end = [key(rows[-1])] if len(found) > asked.limit else None
     return Page(items=[show(each) for each in rows], next=cursor(end))
+
+
+def shown(view: type[V], row: object, **others: Any) -> V:
+    """A view of a row: fields of the same name are taken over, the others are given."""
+    same = {name: getattr(row, name) for name in view.model_fields.keys() - others.keys() if hasattr(row, name)}
+    return view(**same, **others)
 
 
 def page_of(items: Sequence[M], limit: int, where: Callable[[Any], Sequence[Any]], rows: Sequence[Any]) -> Page[M]:

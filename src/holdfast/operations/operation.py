@@ -68,6 +68,7 @@ class Operation:
     form: OperationForm
     status: int  # of an answer that is not waited for
     destructive: bool  # assistants plan first and confirm second; commands and pages ask
+    asks: str  # what they ask then: a sentence with fields of the input and of a dry run's result in {braces}
     waits: AfterWait | None  # the result names an issuance that may be waited for; how the result is shown then
     follows: bool  # the result is an issuance: it answers when that is over, or when the asker's patience is
     creates: bool  # answers 201 when the object was made
@@ -111,6 +112,7 @@ def operation(
     done: str = "",
     status: int = 200,
     destructive: bool = False,
+    asks: str = "",
     waits: AfterWait | None = None,
     follows: bool = False,
     creates: bool = False,
@@ -146,6 +148,7 @@ def operation(
             form=form,
             status=status,
             destructive=destructive,
+            asks=asks,
             waits=waits,
             follows=follows,
             creates=creates,

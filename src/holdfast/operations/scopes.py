@@ -71,7 +71,7 @@ def owner_in_input(owned: Callable[[Principal, Any], Owned]) -> Scope:
 
 
 def _approval(tx: Tx, who: Principal, action: Action, asked: Any) -> None:
-    found = access.get_approval(tx, asked.approval)
+    found = access.find_approval(tx, asked.approval)
     about = None if found is None else certificates.get(tx, found.certificate)
     _demand(who, action, Owned("", {}) if about is None else Owned.of(about), asked.approval)
 

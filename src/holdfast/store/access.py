@@ -106,6 +106,21 @@ def get_approval(tx: Tx, approval: str) -> Approval | None:
     return None if row is None else APPROVALS.read(row)
 
 
+def find_approval(tx: Tx, ref: str) -> Approval | None:
+    """By its id; else the only pending one whose id begins so, or whose certificate is meant."""
+    if (exact := get_approval(tx, ref)) is not None:
+        return exact
+    rows = tx.rows(
+        f"""SELECT {APPROVALS.of("approvals")} FROM approvals
+              JOIN certificates ON certificates.id = approvals.certificate
+             WHERE approvals.state = 'pending'
+               AND (substr(approvals.id, 1, length(:ref)) = :ref OR :ref IN (certificates.id, certificates.name))
+             LIMIT 2""",
+        ref=ref,
+    )
+    return APPROVALS.read(rows[0]) if len(rows) == 1 and ref else None
+
+
 def approval_of(tx: Tx, issuance: str) -> Approval | None:
     row = tx.row(f"SELECT {APPROVALS.columns} FROM approvals WHERE issuance = :issuance", issuance=issuance)
     return None if row is None else APPROVALS.read(row)
@@ -133,15 +148,6 @@ def approval_expiries(tx: Tx, issuances: Sequence[str]) -> dict[str, datetime]:
         f"SELECT issuance, expires_at FROM approvals WHERE state = 'pending' AND issuance IN ({text})", **values
     )
     return {row["issuance"]: from_micros(row["expires_at"]) for row in rows}
-
-
-def pending_approvals(tx: Tx, limit: int = PAGE) -> list[Approval]:
-    """The most pressing first."""
-    rows = tx.rows(
-        f"SELECT {APPROVALS.columns} FROM approvals WHERE state = 'pending' ORDER BY expires_at, id LIMIT :limit",
-        limit=limit,
-    )
-    return [APPROVALS.read(row) for row in rows]
 
 
 def overdue_approvals(tx: Tx, now: datetime, limit: int = PAGE) -> list[Approval]:

@@ -11,6 +11,18 @@ from holdfast.cli.everywhere import chosen
 from holdfast.cli.terminal import Column, emit, emit_one, exact, pairs, say, when
 
 
+def approvals(rows: Any) -> None:
+    now = clock().now()
+    columns = [
+        Column("ID", lambda row: str(row["id"])),
+        Column("CERTIFICATE", lambda row: str(row["name"])),
+        Column("ASKED BY", lambda row: str(row["requested_by"])),
+        Column("EXPIRES", lambda row: when(row["expires_at"], now)),
+        Column("ISSUANCE", lambda row: str(row["issuance"]), wide=True),
+    ]
+    emit(rows, columns, name="id", empty="Nothing waits for approval.")
+
+
 def jobs(rows: Any) -> None:
     now = clock().now()
     columns = [
@@ -114,6 +126,7 @@ def _origin(row: Any) -> str:
 
 
 SHOWN: Final[Mapping[str, Callable[[Any], None]]] = {
+    "approvals.list": approvals,
     "jobs.list": jobs,
     "jobs.get": job,
     "jobs.retry": job,

@@ -18,7 +18,7 @@ from holdfast.core.access import Role, TokenKind, TokenRow
 from holdfast.errors import UserError
 from holdfast.operations.access import RIGHTS, Action, Principal
 from holdfast.operations.context import Context
-from holdfast.operations.inputs import Input, Labels, Nothing, Option, OwnerName, Page, Paged, paged
+from holdfast.operations.inputs import Input, Labels, Nothing, OneOf, Option, OwnerName, Page, Paged, paged
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.scopes import INSTALLATION
 from holdfast.ports import Files, Random
@@ -256,7 +256,7 @@ class NewToken(Input):
         str, StringConstraints(pattern=r"^[A-Za-z0-9_.@+-]{1,80}$"), Option(argument=True, metavar="NAME")
     ] = Field(description="Who will use it.")
     role: RoleName = Field(default="viewer", description="What it may do.")
-    kind: Literal["human", "robot", "agent"] | None = Field(
+    kind: Annotated[str, OneOf(TokenKind)] | None = Field(
         default=None, description="Who will use it; left out: an agent for the role agent, else a human."
     )
     rights: list[Literal["export"]] = Field(default=[], max_length=1, description="export: it may export private keys.")

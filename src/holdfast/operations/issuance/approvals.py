@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
@@ -17,7 +17,7 @@ from holdfast.errors import UserError
 from holdfast.operations.access import Action
 from holdfast.operations.certificates import refs
 from holdfast.operations.context import Context
-from holdfast.operations.inputs import Input, NoteText, Page, Paged, cursor, place
+from holdfast.operations.inputs import Input, NoteText, OneOf, Page, Paged, cursor, place, shown
 from holdfast.operations.issuance import attempts
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.operations.operation import Face, operation
@@ -52,15 +52,15 @@ class Decided(UserError):
 
 # ── Looking ──
 
-ApprovalStateName = Literal["pending", "approved", "rejected", "timed_out", "withdrawn"]
-
 
 class ApprovalQuery(Paged):
-    state: ApprovalStateName = "pending"
+    state: Annotated[str, OneOf(ApprovalState)] = Field(default="pending", description="In this state.")
 
 
 class ApprovalRef(Input):
-    approval: str = Field(max_length=100, description="The approval's id.")
+    approval: str = Field(
+        max_length=300, description="Its id, a prefix of it, or the certificate that waits: if just one is meant."
+    )
 
 
 class ApprovalDecision(ApprovalRef):
@@ -70,6 +70,7 @@ class ApprovalDecision(ApprovalRef):
 class ApprovalView(BaseModel):
     id: str
     certificate: str
+    name: str = Field(description="That of the certificate.")
     issuance: str
     state: str
     requested_by: str
@@ -80,19 +81,9 @@ class ApprovalView(BaseModel):
     note: str
 
 
-def _shown(row: Row) -> ApprovalView:
-    return ApprovalView(
-        id=row.id,
-        certificate=row.certificate,
-        issuance=row.issuance,
-        state=row.state,
-        requested_by=row.requested_by,
-        asked_at=row.asked_at,
-        expires_at=row.expires_at,
-        decided_by=row.decided_by,
-        decided_at=row.decided_at,
-        note=row.note,
-    )
+def _shown(tx: Tx, row: Row) -> ApprovalView:
+    about = certificates.get(tx, row.certificate)
+    return shown(ApprovalView, row, name="" if about is None else about.name)
 
 
 @operation(
@@ -108,7 +99,7 @@ def list_approvals(tx: Tx, ctx: Context, asked: ApprovalQuery) -> Page[ApprovalV
     seen, after = refs.all_visible(ctx.principal), place(asked.cursor, int, str)
     found = inventory.approval_page(tx, seen, state=asked.state, after=after, limit=asked.limit)
     end = inventory.place_of_approval(found[-1]) if len(found) == asked.limit else None
-    return Page[ApprovalView](items=[_shown(each) for each in found], next=cursor(end))
+    return Page[ApprovalView](items=[_shown(tx, each) for each in found], next=cursor(end))
 
 
 @operation(
@@ -121,10 +112,10 @@ def list_approvals(tx: Tx, ctx: Context, asked: ApprovalQuery) -> Page[ApprovalV
 )
 def get(tx: Tx, ctx: Context, asked: ApprovalRef) -> ApprovalView:
     """Show one approval: who asked, when it expires, and who decided what."""
-    found = access.get_approval(tx, asked.approval)
+    found = access.find_approval(tx, asked.approval)
     if found is None or not refs.sees_certificate(tx, ctx.principal, found.certificate):
         raise NoSuchApproval(asked.approval)
-    return _shown(found)
+    return _shown(tx, found)
 
 
 # ── Deciding ──
@@ -137,6 +128,7 @@ def get(tx: Tx, ctx: Context, asked: ApprovalRef) -> ApprovalView:
     action=Action.APPROVE,
     scope=APPROVAL,
     not_on={Face.MCP: "A second person decides, and an assistant is none."},
+    done="Approved: the issuance is under way now.",
     example="holdfast approvals approve approval_01j9 --note 'as agreed'",
 )
 def approve(tx: Tx, ctx: Context, asked: ApprovalDecision) -> None:
@@ -175,6 +167,7 @@ def _asked_by(tx: Tx, approval: Row, found: Certificate, current: Version | None
     scope=APPROVAL,
     destructive=True,
     not_on={Face.MCP: "A second person decides, and an assistant is none."},
+    done="Rejected.",
     example="holdfast approvals reject approval_01j9 --note 'wrong owner'",
 )
 def reject(tx: Tx, ctx: Context, asked: ApprovalDecision) -> None:
@@ -206,7 +199,7 @@ async def time_out(context: CertificateContext) -> int:
 
 
 def _open(tx: Tx, approval: str) -> tuple[Row, Issuance]:
-    found = access.get_approval(tx, approval)
+    found = access.find_approval(tx, approval)
     if found is None:
         raise NoSuchApproval(approval)
     issuance = issuances.get(tx, found.issuance, lock=True)

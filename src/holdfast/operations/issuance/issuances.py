@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
@@ -16,7 +16,7 @@ from holdfast.operations.access import Action, Principal
 from holdfast.operations.certificates import refs
 from holdfast.operations.certificates.refs import found_by
 from holdfast.operations.context import Context, Services
-from holdfast.operations.inputs import Input, Option, Page, Paged, cursor, place
+from holdfast.operations.inputs import Input, OneOf, Page, Paged, cursor, place
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import VISIBLE, demand_on_certificate
 from holdfast.store import inventory, issuances
@@ -43,12 +43,6 @@ def watching(db: Store) -> Iterator[Callable[[], Awaitable[None]]]:
         db.wake.unsubscribe(hint)
 
 
-IssuanceStateName = Literal[
-    "awaiting_approval", "requested", "key_stored", "ordered", "proving", "finalizing", "waiting", "issued", "failed",
-    "cancelled",
-]  # fmt: skip
-
-
 class NoSuchIssuance(UserError):
     status, code = 404, "no-such-issuance"
 
@@ -59,7 +53,7 @@ class NoSuchIssuance(UserError):
 
 class IssuanceQuery(Paged):
     certificate: str | None = Field(default=None, max_length=300, description="Only of this certificate.")
-    state: Annotated[IssuanceStateName | None, Option(help="Only issuances in this state.")] = None
+    state: Annotated[str, OneOf(core.IssuanceState)] | None = Field(default=None, description="Only in this state.")
 
 
 class IssuanceRef(Input):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 from pydantic import BaseModel, Field, StrictBool
 
@@ -24,6 +24,7 @@ from holdfast.operations.inputs import (
     Input,
     NoteText,
     Nothing,
+    OneOf,
     Option,
     Page,
     Paged,
@@ -45,8 +46,8 @@ R = TypeVar("R")
 PAGE: Final = 200
 DEAD: Final = Filter(state=NotificationState.DEAD)
 _LONGEST_NOTE: Final = 500
-StateName = Literal["pending", "sent", "failed", "dead", "resolved"]
-SeverityName = Literal["info", "warning", "critical"]
+StateName = Annotated[str, OneOf(NotificationState)]
+SeverityName = Annotated[str, OneOf(Severity)]
 
 
 class NotificationNotIn(UserError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -19,7 +19,18 @@ from holdfast.errors import UserError
 from holdfast.operations import kinds
 from holdfast.operations.access import Action
 from holdfast.operations.context import Context, OwnCaServices, Transaction
-from holdfast.operations.inputs import Input, KeyKindName, Page, Paged, ReasonName, Short, StrictFlag, one_of, paged
+from holdfast.operations.inputs import (
+    Input,
+    KeyKindName,
+    OneOf,
+    Option,
+    Page,
+    Paged,
+    ReasonName,
+    Short,
+    StrictFlag,
+    paged,
+)
 from holdfast.operations.issuance.attempts import APPROVAL_SETTING
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.own_ca import manage as making
@@ -36,7 +47,7 @@ from holdfast.store.own_ca import certificates
 from holdfast.store.tx import Tx
 
 Whole = Annotated[int, Strict()]
-ModeName = Literal["validate", "trust"]
+ModeName = Annotated[str, OneOf(CaMode)]
 Pattern = Annotated[str, Field(max_length=300)]
 
 
@@ -62,12 +73,17 @@ class CaSettings(Input):
     mode: ModeName | None = Field(default=None, description="Prove names by challenges, or trust EAB keys.")
     eab_required: StrictFlag | None = Field(default=None, description="Let only accounts with an EAB key in.")
     challenges: list[Short] | None = Field(default=None, max_length=10, description="The challenges to offer.")
-    permitted: list[Pattern] | None = Field(
-        default=None, max_length=1000, description="Patterns of names to issue for; empty: every name."
-    )
+    permitted: Annotated[
+        list[Pattern] | None,
+        Option(flag="--permit", help="A pattern of names to issue for; may be repeated. none: every name."),
+    ] = Field(default=None, max_length=1000, description="Patterns of names to issue for; empty: every name.")
     shards: Whole | None = Field(default=None, description="Parts of the CRL; may only grow.")
-    crl_lifetime_s: Whole | None = Field(default=None, description="How long a CRL is good for.")
-    profiles: list[ProfileSettings] | None = Field(default=None, max_length=100)
+    crl_lifetime_s: Annotated[Whole | None, Option(flag="--crl-lifetime", read="duration")] = Field(
+        default=None, description="How long a CRL is good for, such as 7d."
+    )
+    profiles: Annotated[list[ProfileSettings] | None, Option(flag="--profile", read="profile")] = Field(
+        default=None, max_length=100, description="A file (JSON or TOML) with the fields of a profile; may be repeated."
+    )
 
 
 class CaProfile(BaseModel):
@@ -150,11 +166,13 @@ class ChainOf(CaRef):
 
 
 class NewCa(CaSettings):
-    ca: str = Field(max_length=100, description="The name of the CA: a-z, 0-9 and -.")
+    ca: Annotated[str, Option(argument=True)] = Field(max_length=100, description="The name of the CA: a-z, 0-9 and -.")
     name: Short | None = Field(
         default=None, description="Its name in certificates; without it, Holdfast and the name of the CA."
     )
-    key_kind: KeyKindName = Field(default="ec-p256", description="The kind of both keys.")
+    key_kind: Annotated[KeyKindName, Option(flag="--key")] = Field(
+        default="ec-p256", description="The kind of both keys."
+    )
     confine: list[Short] = Field(
         default=[], max_length=100, description="Domains and networks that its certificate is confined to."
     )
@@ -164,10 +182,16 @@ class NewCa(CaSettings):
 
 class AdoptCa(CaSettings):
     ca: str = Field(max_length=100, description="The name of the CA: a-z, 0-9 and -.")
-    chain: Pem = Field(description="PEM: the signing certificate, its intermediates, the root.")
-    alternates: list[Pem] = Field(default=[], max_length=10, description="PEM: chains to other roots.")
+    chain: Annotated[Pem, Option(read="files")] = Field(
+        description="PEM: the signing certificate, its intermediates, the root; may be repeated."
+    )
+    alternates: Annotated[list[Pem], Option(flag="--alternate", read="file")] = Field(
+        default=[], max_length=10, description="PEM: a chain to another root; may be repeated."
+    )
     key: SecretStr | None = Field(default=None, max_length=20_000, description="PEM: the key of the CA.")
-    passphrase: SecretStr | None = Field(default=None, max_length=1000, description="Opens the key.")
+    passphrase: Annotated[SecretStr | None, Option(flag="--passphrase-file")] = Field(
+        default=None, max_length=1000, description="Opens the key."
+    )
     device: Annotated[str, Field(max_length=1000)] | None = Field(
         default=None, description="Instead of a key: its PKCS#11 address."
     )
@@ -182,8 +206,8 @@ class CaChange(CaSettings, CaRef):
 
 class CaRenewal(CaRef):
     years: int = Field(default=making.YEARS, ge=1, le=100, description="It expires with the root, if not before.")
-    chain: Pem | None = Field(
-        default=None, description="PEM, signed elsewhere: signing certificate, intermediates, root."
+    chain: Annotated[Pem | None, Option(read="files")] = Field(
+        default=None, description="PEM, signed elsewhere: signing certificate, intermediates, root; may be repeated."
     )
 
 
@@ -191,7 +215,7 @@ class RootCrlWish(CaRef):
     revoke: str | None = Field(
         default=None, max_length=200, description="The serial of an intermediate to revoke, in hex."
     )
-    reason: ReasonName = "unspecified"
+    reason: ReasonName = Field(default="unspecified", description="Why.")
     days: int | None = Field(
         default=None, ge=1, le=3650, description="How long the CRL is good for; as before, or 180 days."
     )
@@ -204,7 +228,7 @@ class Ca(BaseModel):
     """One of our CAs in brief."""
 
     ca: str
-    state: Annotated[str, one_of(CaState)]
+    state: Annotated[str, OneOf(CaState)]
     mode: ModeName
     eab_required: bool
     subject: str = Field(description="Of its signing certificate.")
@@ -448,6 +472,7 @@ def change(tx: Tx, ctx: Context, asked: CaChange) -> CaDetails:
     action=Action.CHANGE_CAS,
     scope=INSTALLATION,
     destructive=True,
+    asks="CA {ca} will take no new accounts and orders: its {good_certificates} good certificates cannot be renewed.",
     offline=True,
     example="holdfast ca close internal",
 )
@@ -484,6 +509,7 @@ def reopen(tx: Tx, ctx: Context, asked: CaRef) -> Ca:
     action=Action.CHANGE_CAS,
     scope=INSTALLATION,
     destructive=True,
+    asks="The signing certificate of CA {ca} will expire at {expires_at} instead of {expired_before}.",
     offline=True,
     example="holdfast ca renew internal --years 5",
 )
@@ -518,6 +544,7 @@ async def renew(ctx: Context, asked: CaRenewal) -> Transaction[RenewedCa]:
     action=Action.CHANGE_CAS,
     scope=INSTALLATION,
     destructive=True,
+    asks="CRL {number} of the root of CA {ca} names intermediates: {revoked}. CAs that clients reject then: {cut_off}.",
     offline=True,
     example="holdfast ca root-crl internal --revoke 5f2c --reason key-compromise",
 )

@@ -38,7 +38,7 @@ from holdfast.operations.installation.secret_store import eab_mac
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.own_ca import manage as making
 from holdfast.operations.own_ca import revocation
-from holdfast.operations.own_ca.cas import CaRef, reason_of
+from holdfast.operations.own_ca.cas import reason_of
 from holdfast.operations.own_ca.manage import CaRefused, check_pattern, serial_of
 from holdfast.operations.scopes import INSTALLATION
 from holdfast.pki import names
@@ -295,6 +295,7 @@ def list_accounts(tx: Tx, ctx: Context, asked: ListAccounts) -> Page[AcmeAccount
     action=Action.CHANGE_ACME_CLIENTS,
     scope=INSTALLATION,
     destructive=True,
+    asks="Account {account} of CA {ca} is revoked for good: it can renew none of its {good_certificates} certificates.",
     offline=True,
     example="holdfast ca revoke-account acct_01",
 )
@@ -474,9 +475,10 @@ class ListIssued(Paged):
     ca: str = Field(max_length=100, description="The name of the CA.")
 
 
-class RevokeIssued(CaRef):
+class RevokeIssued(Input):
+    ca: Annotated[str, Option(flag="--ca")] = Field(max_length=100, description="The CA that issued it.")
     serial: str = Field(max_length=200, description="The serial number, in hex.")
-    reason: ReasonName
+    reason: ReasonName = Field(description="Why.")
 
 
 class IssuedCertificateView(BaseModel):
@@ -531,6 +533,7 @@ def list_issued(tx: Tx, ctx: Context, asked: ListIssued) -> Page[IssuedCertifica
     action=Action.REVOKE_ISSUED,
     scope=INSTALLATION,
     destructive=True,
+    asks="The certificate {serial} of {names} is revoked for good, and others of the same key: {also}.",
     offline=True,
     example="holdfast ca revoke 5f2c --ca internal --reason superseded",
 )
