@@ -173,7 +173,7 @@ def _words(error: Mapping[str, Any]) -> str:
 
 
 def _methods(app: Starlette, request: Request) -> set[str]:
-    """Of all routes with the first path that fits, which is the most exact: the router names only those of one route."""
+    """Of all routes with the most exact path that fits, the first one: the router names only those of one route."""
     fit = [each for each in app.routes if isinstance(each, Route) and each.matches(request.scope)[0] is not Match.NONE]
     return {name for each in fit if each.path == fit[0].path for name in each.methods or ()} & {*METHODS}
 
