@@ -8,12 +8,15 @@ import pytest
 from tests.support.later import Days, LaterCa, a_still_house
 from tests.support.later_office import HOUR, Office, an_office
 from tests.support.lifecycle import DAY, House, TruthfulCa, a_house
+from tests.support.running import set_credentials
 
 from holdfast.core import backoff
 from holdfast.core.issuance import IssuanceState
 from holdfast.engine.notifications import duties
 from holdfast.errors import Refused, TryLater
+from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.operations.own_ca import revocation
+from holdfast.secret import Secret
 from holdfast.store import issuances, versions
 from holdfast.store.database import Database
 from holdfast.store.work import jobs
@@ -78,6 +81,55 @@ async def test_a_ca_that_is_away_for_hours_hears_of_a_revocation_when_it_is_back
         assert not await revoked(office.house, version)
         office.ca.calm()
         await office.pass_by(HOUR)
+        assert await revoked(office.house, version)
+
+
+PROXY = "<html>404 Not Found</html>"
+
+
+@pytest.mark.parametrize(("status", "body"), [(401, ""), (404, PROXY)])
+async def test_a_revocation_outlives_a_refused_account_and_a_proxy_and_mended_credentials_resume_it(
+    tmp_path: Path, status: int, body: str
+) -> None:
+    async with an_office(tmp_path, "digicert") as office:
+        version = await held(office)
+        office.ca.fail(status=status, body=body, times=FOR_EVER)
+        await office.house.revoke(NAME, reason=1, actor="local:alice")
+        await office.pass_by(3 * HOUR)
+        [job] = await office.house.db.read(lambda tx: tx.rows("SELECT * FROM jobs WHERE kind = 'revoke'"))
+        assert (job["state"], job["attempts"]) == ("ready", 0)
+        assert [event for event, _ in await told(office.house) if "revocation" in event] == ["revocation.waits"]
+        assert "revocation.waits" in await office.events(NAME)
+        [owed] = (await office.house.view(NAME)).status.owed
+        assert (owed.kind, owed.of, owed.issuer, owed.given_up) == ("revocation", version, "later", False)
+        assert str(status) in (owed.error or "")
+        office.ca.calm()
+        await mended(office)
+        await office.pass_by(timedelta(seconds=2))
+        assert await revoked(office.house, version)
+        assert (await office.house.view(NAME)).status.owed == ()
+
+
+async def mended(office: Office) -> None:
+    given = {name: Secret(value.encode()) for name, value in office.ca.credentials.items()}
+    await set_credentials(office.house.certificate_context, "later", given, actor="local:op")
+
+
+async def test_a_revocation_that_the_ca_refuses_is_in_the_events_of_its_certificate_and_new_credentials_ask_again(
+    tmp_path: Path,
+) -> None:
+    async with an_office(tmp_path, "digicert") as office:
+        version = await held(office)
+        refusal = '{"errors": [{"code": "invalid_status", "message": "not this one"}]}'
+        office.ca.fail(status=400, body=refusal, times=FOR_EVER, only="PUT /certificate")
+        await office.house.revoke(NAME, reason=1, actor="local:alice")
+        await office.pass_by(HOUR)
+        assert "revocation.given_up" in await office.events(NAME)
+        [owed] = (await office.house.view(NAME)).status.owed
+        assert owed.given_up
+        office.ca.calm()
+        await mended(office)
+        await office.pass_by(timedelta(seconds=2))
         assert await revoked(office.house, version)
 
 
@@ -173,6 +225,47 @@ async def test_a_ca_that_is_away_for_hours_hears_of_an_order_that_was_given_up(t
         office.ca.calm()
         await office.pass_by(2 * HOUR)
         assert [each.status for each in office.ca.orders] == ["rejected"]
+
+
+@pytest.mark.parametrize(("status", "body"), [(401, ""), (404, PROXY)])
+async def test_a_withdrawal_outlives_a_refused_account_and_a_proxy_and_mended_credentials_resume_it(
+    tmp_path: Path, status: int, body: str
+) -> None:
+    async with an_office(tmp_path, "digicert") as office:
+        office.ca.approval = True
+        await office.house.ask(NAME, issuers=["later"])
+        await office.pass_by(HOUR)
+        office.ca.fail(status=status, body=body, times=FOR_EVER)
+        await office.house.cancel(NAME, actor="local:alice", why="a mistake")
+        await office.house.set_state(NAME, "paused", actor="local:alice")
+        await office.pass_by(3 * HOUR)
+        assert [event for event, _ in await told(office.house)].count("withdrawal.waits") == 1
+        [owed] = (await office.house.view(NAME)).status.owed
+        assert (owed.kind, owed.issuer, owed.given_up) == ("withdrawal", "later", False)
+        office.ca.calm()
+        await mended(office)
+        await office.pass_by(timedelta(seconds=2))
+        assert [each.status for each in office.ca.orders] == ["rejected"]
+        await duties.watch(office.house.db, HOUR)
+        assert ("withdrawal.settled", f"The order of {NAME} is settled") in await told(office.house)
+
+
+async def test_orders_that_wait_are_looked_at_at_once_when_credentials_or_settings_are_mended(tmp_path: Path) -> None:
+    async with an_office(tmp_path, "sectigo") as office:
+        office.ca.approval = True
+        await office.house.ask(NAME, issuers=["later"])
+        await office.pass_by(3 * HOUR)
+        looked = len(office.ca.requests)
+        await mended(office)
+        await office.pass_by(timedelta(seconds=2))
+        assert len(office.ca.requests) > looked
+        await office.pass_by(timedelta(seconds=2))
+        looked = len(office.ca.requests)
+        row = await office.house.read(manage_issuers.found, "later")
+        settings = {**row.settings, "request_timeout_seconds": 20}
+        await office.house.write(manage_issuers.change, "later", settings, actor="local:op")
+        await office.pass_by(timedelta(seconds=2))
+        assert len(office.ca.requests) > looked
 
 
 async def test_an_order_that_cannot_be_withdrawn_for_a_month_is_told_by_the_name_of_its_certificate(

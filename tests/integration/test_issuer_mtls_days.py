@@ -151,7 +151,7 @@ async def test_an_order_rests_while_people_take_days_and_is_collected_when_they_
     office.ca.approval = True
     await office.ask()
     view = await office.pass_by(2 * DAY)
-    assert view.status.reason_code == "CA_STILL_PENDING"
+    assert view.status.reason_code == "AWAITING_APPROVAL_AT_CA"
     assert "days" in (view.status.last_error or "")
     assert len(office.ca.lines("GET /v1/certificate-authorities/partition~ca-1/enrollments")) < 100
     office.ca.approve()
@@ -278,7 +278,7 @@ async def test_an_account_without_quota_is_asked_seldom_until_it_has_some(office
     office.ca.quota_left, office.ca.token_for = 0, DAY  # its tokens live by a clock that is moved, ours do not
     await office.ask()
     view = await office.pass_by(6 * HOUR)
-    assert view.status.reason_code == "CA_RATE_LIMITED"
+    assert view.status.reason_code == "CA_QUOTA_USED_UP"
     assert "quota" in (view.status.last_error or "")
     assert len(office.ca.lines("POST /certificates")) <= 6 + 1
     down = await office.house.db.read(lambda tx: tx.rows("SELECT id FROM events WHERE name = 'issuer.down'"))

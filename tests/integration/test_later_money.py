@@ -1,5 +1,6 @@
 """What orders cost when something is wrong with them: one for a wish, until a person says otherwise."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -266,6 +267,61 @@ async def test_what_was_in_doubt_and_is_not_found_is_told_when_it_is_cancelled(t
         assert [(each.details["how"], each.details["alert"]) for each in told] == [("refused", True)]
 
 
+# ── Accepted late ──
+
+ORDERING = r"POST (/order/certificate/|/ssl/v1/enroll)"
+
+
+async def unanswered(office: Office) -> Any:
+    """An order whose answer does not come, and that the CA has not taken yet; the request, for it to take."""
+    office.ca.fail(kind="reset", only=ORDERING)
+    await office.house.ask(NAME, issuers=["later"])
+    await office.pass_by(2 * MINUTE)
+    assert office.ca.orders == []
+    [request] = [each for each in office.ca.requests if re.match(ORDERING, each.line)]
+    return request
+
+
+@pytest.mark.parametrize("kind", ["digicert", "sectigo"])
+async def test_an_order_that_the_ca_takes_minutes_later_is_not_bought_twice(tmp_path: Path, kind: str) -> None:
+    async with an_office(tmp_path, kind) as office:
+        late = await unanswered(office)
+        view = await office.house.view(NAME)
+        assert (view.status.reason_code, view.status.acts_next) == ("ORDER_UNANSWERED", "holdfast")
+        office.ca.answer(late)
+        await office.pass_by(HOUR)
+        assert (await office.house.view(NAME)).current is not None
+        assert len(office.ca.orders) == 1
+        assert await office.notifications() == []
+
+
+@pytest.mark.parametrize("kind", ["digicert", "sectigo"])
+async def test_a_second_order_after_a_doubt_is_flagged_and_told(tmp_path: Path, kind: str) -> None:
+    async with an_office(tmp_path, kind) as office:
+        await unanswered(office)
+        await office.pass_by(HOUR)
+        view = await office.house.view(NAME)
+        assert view.current is not None
+        [attempt] = await office.house.db.read(lambda tx: issuances.of(tx, view.certificate.id))
+        assert attempt.maybe_twice
+        assert await office.notifications() == ["issuance.ordered_again"]
+
+
+@pytest.mark.parametrize("kind", ["digicert", "sectigo"])
+async def test_an_order_that_the_ca_takes_late_is_withdrawn_if_nobody_wants_it_any_more(
+    tmp_path: Path, kind: str
+) -> None:
+    async with an_office(tmp_path, kind) as office:
+        office.ca.approval = True
+        late = await unanswered(office)
+        await office.house.cancel(NAME, actor="local:alice", why="a mistake")
+        await office.pass_by(MINUTE)
+        office.ca.answer(late)
+        await office.pass_by(HOUR)
+        told = [each for each in await office.house.timeline(NAME) if each.name == "order.withdrawn"]
+        assert [each.details["how"] for each in told] == ["done"]
+
+
 # ── Waiting for a person ──
 
 
@@ -278,7 +334,15 @@ async def test_people_hear_once_that_the_ca_waits_for_one_and_that_it_goes_on(tm
         assert await office.notifications() == [], "many an order is approved in moments"
         await office.pass_by(2 * HOUR)
         assert await office.notifications() == ["issuance.needs_approval"]
-        assert (await office.house.view(NAME)).status.reason_code == "CA_STILL_PENDING"
+        view = await office.house.view(NAME)
+        assert (view.status.reason_code, view.status.acts_next) == ("AWAITING_APPROVAL_AT_CA", "approver")
+        assert view.explain().would_change_it == "A person approves it in the CA's portal; Holdfast polls it."
+        number = view.issuance.order_number if view.issuance else None
+        assert number in {str(each.id) for each in office.ca.orders}
+        waits = [each.details for each in await office.house.timeline(NAME) if each.name == "issuance.waits"]
+        assert waits[0]["order"] == number
+        [told] = await office.house.db.read(lambda tx: tx.rows("SELECT facts FROM notifications"))
+        assert f'"{number}"' in told["facts"]
         office.ca.approve()
         await office.pass_by(HOUR / 2)
         told = [each for each in await office.events(NAME) if each in ("issuance.needs_approval", "issuance.goes_on")]

@@ -196,8 +196,8 @@ class Later:
         fake.pending_looks = LOOKS
         self._hosting.do(fake.__aenter__())
         try:
-            limits = {"limits": {"requests": None, "orders": None}}
-            described = {"kind": self.name, "settings": fake.settings(**limits), "credentials": fake.credentials}
+            given = {"limits": {"requests": None, "orders": None}, "order_lookup_seconds": 3}
+            described = {"kind": self.name, "settings": fake.settings(**given), "credentials": fake.credentials}
             yield _Fake(described, fake, more_orders=int(self.name in WITHOUT_TRACE), doubtful=self.name in DOUBTFUL)
         finally:
             self._hosting.do(fake.__aexit__(None, None, None))

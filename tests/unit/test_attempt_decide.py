@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.backoff import BREAKER_BARRED, PASSING, PASSING_TRIES, POLL, POLL_WINDOW, REST_CAP, FailureClass
 from holdfast.core.certificate import Certificate, CertificateSpec, CertificateState, Version, VersionState
-from holdfast.core.issuance import Candidate, Issuance, IssuanceState
+from holdfast.core.issuance import LOOKUP_FOR, Candidate, Issuance, IssuanceState
 from holdfast.core.issuance_decision import (
     DOUBT_FOR,
     LATEST,
@@ -224,6 +224,11 @@ CALLS: dict[str, tuple[Facts, RemoteAnswer, IssuanceStep]] = {
     ),
     "a placed order is looked at": (facts(**PLACED), CallDone("open"), MakeCall("look")),
     "no order was found": (facts(), CallDone("find"), PlaceOrder()),
+    "no order that binds was found, long after it was sent": (
+        facts(binding=True, asked_at=NOW - LOOKUP_FOR),
+        CallDone("find"),
+        PlaceOrder(NOW - LOOKUP_FOR),
+    ),
     "a new order is looked at": (facts(**PLACED), CallDone("place"), MakeCall("look")),
     "unless it waits for the CSR only": (facts(**PLACED, proved=True), CallDone("place"), MakeCall("finalize")),
     "a proved order gets its CSR": (facts(**PLACED), OrderReady(), MoveOn("proved", "finalize")),

@@ -52,7 +52,8 @@ STATUSES = {
     **dict.fromkeys((408, 425, 500, 502, 503, 504, 507, 599), (AnswerVerdict.TRANSIENT, Reason.CA_DOWN)),
     429: (AnswerVerdict.TRANSIENT, Reason.CA_RATE_LIMITED),
     **dict.fromkeys((401, 403), (AnswerVerdict.FAILED, Reason.ACCOUNT_REFUSED)),
-    **dict.fromkeys((400, 405, 409, 410, 411, 413, 415, 418, 422, 451), (AnswerVerdict.FAILED, Reason.CA_REFUSED)),
+    **dict.fromkeys((400, 409, 411, 413, 415, 418, 422, 451), (AnswerVerdict.FAILED, Reason.CA_REFUSED)),
+    **dict.fromkeys((404, 405, 410), (AnswerVerdict.FAILED, Reason.NOT_THE_CA)),
     **dict.fromkeys((301, 302, 303, 307, 308), (AnswerVerdict.FAILED, Reason.DIRECTORY_UNSAFE)),
     **dict.fromkeys((100, 0, 199), (AnswerVerdict.BROKEN, Reason.ANSWER_MALFORMED)),
 }
@@ -70,7 +71,7 @@ def test_a_status_means_the_same_at_every_ca_whatever_the_body(dialect: Dialect,
 OWN = {
     ("DigiCert", 406): (AnswerVerdict.TRANSIENT, Reason.CA_DOWN),
     ("Entrust", 501): (AnswerVerdict.FAILED, Reason.CA_REFUSED),
-    ("GlobalSign", 402): (AnswerVerdict.TRANSIENT, Reason.CA_RATE_LIMITED),
+    ("GlobalSign", 402): (AnswerVerdict.TRANSIENT, Reason.CA_QUOTA_USED_UP),
     ("Vault", 403): (AnswerVerdict.FAILED, Reason.ACCOUNT_REFUSED),
     ("Vault", 404): (AnswerVerdict.FAILED, Reason.PROFILE_UNKNOWN),
     ("Vault", 412): (AnswerVerdict.TRANSIENT, Reason.CA_DOWN),

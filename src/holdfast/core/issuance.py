@@ -13,6 +13,8 @@ from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.renewal import PATIENT_SHARE, good_until
 from holdfast.errors import IllegalMove
 
+LOOKUP_FOR: Final = timedelta(minutes=10)
+ORDER_NUMBERS: Final = ("order", "ssl", "enrollment", "serial")  # keys of `ref`; the first that is there has the number
 FALLBACK_AFTER: Final = 3  # failures in a row at one CA, before the next one is asked
 
 
@@ -105,6 +107,12 @@ class Issuance:
     ended_at: datetime | None = None
     error: str | None = None
     reason: str | None = None
+
+    @property
+    def order_number(self) -> str | None:
+        """The CA's own name for the order, by which its people find it; None while there is none."""
+        known = [value for key in ORDER_NUMBERS if (value := (self.ref or {}).get(key)) is not None]
+        return str(known[0]) if known else None
 
 
 # ── Which CA is asked ──

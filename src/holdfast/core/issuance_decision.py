@@ -108,6 +108,7 @@ VALIDATION: Final = frozenset(
     {Reason.VALIDATION_FAILED, Reason.CAA_FORBIDS, Reason.DNS_TXT_NOT_VISIBLE, Reason.PROOF_NOT_VISIBLE}
 )
 DOWN: Final = frozenset({Reason.CA_DOWN, Reason.CA_TLS_FAILED, Reason.ANSWER_MALFORMED})  # what a breaker counts
+LIMITS: Final = frozenset({Reason.CA_RATE_LIMITED, Reason.CA_QUOTA_USED_UP})
 BARRED: Final = frozenset({Reason.ACCOUNT_REFUSED, Reason.EAB_REQUIRED})  # what is wrong is wrong for all certificates
 
 
@@ -158,7 +159,7 @@ def _next(facts: Facts, made: At) -> IssuanceStep:
         case "open" if facts.issuance.state is IssuanceState.KEY_STORED:
             return _look_before_placing(facts)
         case "find":
-            return PlaceOrder()
+            return _nothing_found(facts)
         case "place" if facts.proved:
             return MakeCall("finalize")
         case _:
@@ -186,6 +187,21 @@ def _look_before_placing(facts: Facts) -> IssuanceStep:
     return MakeCall("find") if pays_for_lookup(facts) else _wait(facts, SOONEST, Reason.UNDER_WAY)
 
 
+def _nothing_found(facts: Facts) -> IssuanceStep:
+    """A CA may take an order long after we stopped waiting for its answer: it is looked for a while longer.
+
+    A second order is flagged and told: the CA may still finish the first.
+    """
+    since = facts.issuance.asked_at
+    if not facts.binding or since is None:
+        return PlaceOrder()
+    end = since + facts.issuer.lookup_for
+    if facts.now < end:
+        why = f"The CA did not answer our order and does not show it. After {end:%F %T}Z it is placed again."
+        return _poll(facts, None, Reason.ORDER_UNANSWERED, why)
+    return PlaceOrder(facts.issuance.uncertain_since or since)
+
+
 def used_by_placing(answer: RemoteAnswer) -> Used:
     """How much of what the claim paid for the CA may have counted, by its answer to a new order."""
     match answer:
@@ -204,7 +220,7 @@ def takes_back(facts: Facts, answer: RemoteAnswer) -> bool:
 
 
 def _unheard(answer: RemoteUnavailable) -> bool:
-    return not answer.sent or answer.reason == Reason.CA_RATE_LIMITED
+    return not answer.sent or answer.reason in LIMITS
 
 
 def left_out(facts: Facts, answer: RemoteAnswer) -> Literal["replaces", "lifetime"] | None:
@@ -268,7 +284,8 @@ def _pending(facts: Facts, look: issuance_steps.OrderPending) -> IssuanceStep:
     if others and current is not None and facts.waited > renewal.patience_at_the_end(current, facts.now):
         why = f"{look.why} There is no time left to wait for it, and there are other CAs."
         return GiveUp(FailureClass.TRANSIENT, Reason.CA_STILL_PENDING, why, withdraw=True)
-    again = _poll(facts, look.after_s, Reason.UNDER_WAY, look.why if facts.binding else None)
+    reason = Reason.AWAITING_APPROVAL_AT_CA if look.person else Reason.UNDER_WAY
+    again = _poll(facts, look.after_s, reason, look.why if facts.binding else None)
     return replace(
         again, also=(*_approval(facts, look), *([issuance_steps.ReportUnknownWord(look.word)] if look.unknown else []))
     )
@@ -338,7 +355,7 @@ def _kept(facts: Facts, reason: Reason, why: str, event: str, *, by: datetime | 
 
 def _later(facts: Facts, why: RemoteUnavailable) -> IssuanceStep:
     """A rate limit is the budget's; anything else is tried again a few times, then the attempt failed."""
-    if why.reason == Reason.CA_RATE_LIMITED:
+    if why.reason in LIMITS:
         return _limited(facts, why)
     if why.reason == Reason.UNDER_WAY:  # as a look-up that is more than one claim pays for
         return _wait(facts, why.after or POLL.first, Reason.UNDER_WAY)
@@ -388,7 +405,7 @@ def _is_the_last(facts: Facts) -> bool:
 
 def _limited(facts: Facts, why: RemoteUnavailable) -> IssuanceStep:
     """Hold the budget that the CA speaks of; wait, unless another issuer is sooner, or this wait is too long."""
-    reason, error, issuance = Reason.CA_RATE_LIMITED, why.why, facts.issuance
+    reason, error, issuance = Reason(why.reason), why.why, facts.issuance
     wait = min(max(why.after or LIMITED_FOR, timedelta(seconds=5)), LATEST)
     key = ca_limits.refused_key(facts.issuer.limits, issuance.issuer, issuance.identifiers, error, facts.claim.budgets)
     hold = issuance_steps.HoldBudget(key, facts.now + wait, error)

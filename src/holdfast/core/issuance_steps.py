@@ -15,7 +15,7 @@ from typing import Any, Literal
 from holdfast.core import renewal
 from holdfast.core.backoff import FailureClass
 from holdfast.core.certificate import Certificate, Version
-from holdfast.core.issuance import Candidate, Issuance, IssuanceEvent
+from holdfast.core.issuance import LOOKUP_FOR, Candidate, Issuance, IssuanceEvent
 from holdfast.core.issuers.breaker import Breaker
 from holdfast.core.issuers.ca_limits import UNKNOWN, CaLimits, Reckoned, Used
 from holdfast.core.reasons import Reason
@@ -33,6 +33,7 @@ class IssuerFacts:
     limits: CaLimits = UNKNOWN
     reckoned: Reckoned = field(default_factory=Reckoned)  # requests of a claim with this many names
     poll_window: timedelta = timedelta(0)  # zero: the default
+    lookup_for: timedelta = LOOKUP_FOR  # an order whose answer was lost is looked for so long before it is placed again
     breaker: Breaker = field(default_factory=Breaker)
 
 

@@ -34,7 +34,10 @@ class Reason(StrEnum):
     AWAITING_APPROVAL = "AWAITING_APPROVAL"
     ISSUER_PAUSED = "ISSUER_PAUSED"
     CA_STILL_PENDING = "CA_STILL_PENDING"
+    AWAITING_APPROVAL_AT_CA = "AWAITING_APPROVAL_AT_CA"
+    ORDER_UNANSWERED = "ORDER_UNANSWERED"
     CA_RATE_LIMITED = "CA_RATE_LIMITED"
+    CA_QUOTA_USED_UP = "CA_QUOTA_USED_UP"
     CA_DOWN = "CA_DOWN"
     CA_TLS_FAILED = "CA_TLS_FAILED"
     NAME_PAUSED_AT_CA = "NAME_PAUSED_AT_CA"
@@ -54,6 +57,7 @@ class Reason(StrEnum):
     ACCOUNT_REFUSED = "ACCOUNT_REFUSED"
     EAB_REQUIRED = "EAB_REQUIRED"
     DIRECTORY_UNSAFE = "DIRECTORY_UNSAFE"
+    NOT_THE_CA = "NOT_THE_CA"
     ANSWER_MALFORMED = "ANSWER_MALFORMED"
     NONCES_REFUSED = "NONCES_REFUSED"
     PROFILE_UNKNOWN = "PROFILE_UNKNOWN"
@@ -129,7 +133,10 @@ MEANINGS: Final = {
     Reason.AWAITING_APPROVAL: Meaning("A second person must approve this issuance.", "approver"),
     Reason.ISSUER_PAUSED: Meaning("Every issuer of this certificate is paused.", "operator"),
     Reason.CA_STILL_PENDING: Meaning("The CA has the order and has not decided yet; its answer is polled.", "ca"),
+    Reason.AWAITING_APPROVAL_AT_CA: Meaning("A person must approve the order in the CA's own portal.", "approver"),
+    Reason.ORDER_UNANSWERED: Meaning("The CA did not answer the order: it is searched, then placed anew.", "holdfast"),
     Reason.CA_RATE_LIMITED: Meaning("The CA's rate limit is reached; the request is repeated later.", "holdfast"),
+    Reason.CA_QUOTA_USED_UP: Meaning("The quota at the CA is used up: have the CA raise it.", "operator", alert=True),
     Reason.CA_DOWN: Meaning("The CA cannot be reached, or answers with server errors.", "ca"),
     Reason.CA_TLS_FAILED: Meaning("TLS with the CA fails: check its roots, or our client certificate.", "operator"),
     Reason.NAME_PAUSED_AT_CA: Meaning("The CA paused issuance for a name: unpause it there.", "operator", alert=True),
@@ -148,6 +155,7 @@ MEANINGS: Final = {
     Reason.ACCOUNT_REFUSED: Meaning("The CA refused our account.", "operator", alert=True),
     Reason.EAB_REQUIRED: Meaning("The CA requires an external account binding (EAB).", "operator", alert=True),
     Reason.DIRECTORY_UNSAFE: Meaning("The CA's directory points to hosts of others.", "operator", alert=True),
+    Reason.NOT_THE_CA: Meaning("Not the CA but something else answers at its address.", "operator", alert=True),
     Reason.ANSWER_MALFORMED: Meaning("The CA's answer cannot be understood.", "ca"),
     Reason.NONCES_REFUSED: Meaning("The CA refused several nonces; the request is repeated with new ones.", "holdfast"),
     Reason.PROFILE_UNKNOWN: Meaning("The CA does not offer this profile.", "you", alert=True),
@@ -158,7 +166,7 @@ MEANINGS: Final = {
     Reason.KEY_MISSING: Meaning("A secret cannot be decrypted: its key is missing here.", "operator", alert=True),
     Reason.APPROVAL_REJECTED: Meaning("The approver rejected this issuance.", "approver", alert=True),
     Reason.APPROVAL_TIMED_OUT: Meaning("The approval expired before an approver decided.", "approver", alert=True),
-    Reason.CANCELLED: Meaning("A person cancelled this issuance.", "you"),
+    Reason.CANCELLED: Meaning("A person cancelled this issuance; another one begins at its time.", "holdfast"),
     Reason.ENDPOINT_OLD: Meaning("The endpoint still shows an earlier version.", "holdfast"),
     Reason.ENDPOINT_LAGS: Meaning("Some addresses or machines of the endpoint show an earlier version.", "holdfast"),
     Reason.ENDPOINT_DRIFT: Meaning("The endpoint shows a certificate that is not expected there.", "you", alert=True),

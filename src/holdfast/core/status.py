@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from shlex import quote
-from typing import Final
+from typing import Final, Literal
 
 from holdfast.core import reasons, renewal
 from holdfast.core.certificate import Certificate, CertificateState, Failing, Version, VersionState, failed
@@ -48,6 +48,21 @@ class IssuanceJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwedToCa:
+    """A revocation or a withdrawal that an issuer has not confirmed; certificates that were replaced have such, too."""
+
+    kind: Literal["revocation", "withdrawal"]
+    of: str  # the version, or the issuance
+    issuer: str
+    since: datetime | None
+    job: str | None = None
+    given_up: bool = False  # the job is dead: a person must act
+    reason: str | None = None
+    error: str | None = None
+    next_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     phase: Phase
     since: datetime | None  # it is in this phase; None: that is not recorded
@@ -65,6 +80,7 @@ class Status:
     safe_until: datetime | None
     expires_at: datetime | None
     blocked_by: tuple[str, ...]
+    owed: tuple[OwedToCa, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         plain = {name: getattr(self, name) for name in self.__slots__}
@@ -322,10 +338,11 @@ _CHANGES = {
 
 _UNPAUSE: Final = "Remove the cause of the failures, then unpause the name at the CA by the link that the CA gave."
 
-_WHO = {  # whose turn it is while an attempt is under way
+_WHO = {  # whose turn it is
     "ca": "The CA acts next; Holdfast polls it.",
-    "you": "Correct the cause above; Holdfast retries.",
-    "operator": "An operator of Holdfast corrects the cause above; Holdfast retries.",
+    "approver": "A person approves it in the CA's portal; Holdfast polls it.",
+    "you": "You correct the cause above; Holdfast retries by itself.",
+    "operator": "An operator of Holdfast corrects the cause above; Holdfast retries by itself.",
 }
 
 
@@ -352,6 +369,7 @@ def _explanation(
     if issuance is not None:
         code, words = _of_issuance(issuance, job, now)
         saw = f"{issuance.id}, {issuance.state.value}, at {issuance.issuer}, because of {issuance.cause}"
+        saw += "" if issuance.order_number is None else f", order {issuance.order_number}"
         saw += f"; last error: {issuance.error}" if issuance.error and not words else ""
         blocking = None if code is Reason.UNDER_WAY else code
         verdict = words or reasons.MEANINGS[code].sentence
@@ -377,7 +395,22 @@ def _explanation(
         verdict = f"{reasons.MEANINGS[Reason.NAME_PAUSED_AT_CA].sentence} {failing.error}{_next_words(decision.at)}"
         found = _explained(certificate, now, verdict, decision.checks, waits, "")
         return replace(found, would_change_it=f"{_UNPAUSE} Then: holdfast renew {quote(certificate.name)}")
+    if waits is Reason.BACKOFF and failing is not None and failing.reason:
+        return _after_failure(certificate, failing, decision, now)
     return _explained(certificate, now, verdict, decision.checks, waits, "Nothing.")
+
+
+def _after_failure(
+    certificate: Certificate, failing: Failing, decision: RenewalDecision, now: datetime
+) -> StatusExplanation:
+    """What went wrong, in the CA's words, and who must act before the next attempt."""
+    meaning = reasons.MEANINGS[reasons.of(failing.reason)]
+    verdict = " ".join(each for each in (meaning.sentence, failing.error) if each) + _next_words(decision.at)
+    found = _explained(certificate, now, verdict, decision.checks, Reason.BACKOFF, "")
+    who = _WHO.get(meaning.acts_next) if meaning.acts_next in ("you", "operator") else None
+    if who is None:
+        return found
+    return replace(found, would_change_it=f"{who} To retry now: holdfast renew {quote(certificate.name)}")
 
 
 def _next_words(at: datetime | None) -> str:

@@ -22,7 +22,9 @@ Pending: TypeAlias = OrderPending
 Failed: TypeAlias = OrderFailed
 Uncertain: TypeAlias = OrderUncertain
 
-OrderRef: TypeAlias = Mapping[str, Any]  # all that an issuer needs to find its order again, as JSON
+# All that an issuer needs to find its order again, as JSON. The CA's own number for the order, which people see, is
+# under one of the keys `ORDER_NUMBERS` of core/issuance.py.
+OrderRef: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

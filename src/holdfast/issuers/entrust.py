@@ -239,7 +239,6 @@ async def _read(
 # ── The issuer ──
 
 
-SHOWN_AFTER: Final = timedelta(minutes=3)  # what a profile issues at once is among the events by then
 _PAGES_LOOKED_UP, _PAGES_LOOKED_AT = 8, 2  # in one claim, for an order that may be there and for one that is
 _KEPT_FOR: Final = 3600.0  # seconds, of what its CA and its profile say of themselves
 _NOT_OFFERED: Final = (404, 405, 501)
@@ -281,21 +280,13 @@ class EntrustIssuer:
         if (issued := await self._among_events(request, request.asked_at, _PAGES_LOOKED_UP)) is not None:
             return Placed(ref={"certificate": chains.text(issued), "serial": serial_of(issued)})
         if not self._terms.approval:
-            self._none_yet(request.asked_at)
-            return None
+            return None  # it shows within moments, and the engine looks for a while
         return Uncertain(
             why=f"{self._rest.name} may have our order and cannot be asked while it waits for approval. Look for the "
             f"reference {request.issuance} in its list of enrollments. A profile that issues at once has "
             f"approval=false.",
             for_a_person=True,
         )
-
-    def _none_yet(self, asked_at: datetime | None) -> None:
-        """Without approval an enrollment shows within moments; until then it may be on its way."""
-        now = self._rest.clock.now()
-        if asked_at is not None and now < asked_at + SHOWN_AFTER:
-            why = f"{self._rest.name} may still be at work on what was asked for; it is looked for again."
-            raise TryLater(why, after=asked_at + SHOWN_AFTER - now, reason=Reason.CA_STILL_PENDING)
 
     async def place_order(self, request: OrderRequest) -> Placed:
         with beforehand():

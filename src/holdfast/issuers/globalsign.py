@@ -61,7 +61,7 @@ DIALECT: Final = Dialect(
         402: AnswerMeaning(
             AnswerVerdict.TRANSIENT,
             "The account has used up its quota: nothing can be ordered before GlobalSign raises it.",
-            Reason.CA_RATE_LIMITED,
+            Reason.CA_QUOTA_USED_UP,
         )
     },
     problem=_problem,
@@ -98,7 +98,6 @@ def description(reply: Reply) -> str:
 
 PRODUCTION: Final = "https://emea.api.hvca.globalsign.com:8443/v2"
 TOKEN_FOR: Final = 540.0  # seconds, of the ten minutes that one lasts
-SHOWN_AFTER: Final = timedelta(minutes=3)  # issuance takes seconds; a certificate not listed by then was not ordered
 KNOWN_AFTER: Final = timedelta(minutes=10)  # until then an order of ours may be unknown to one of its servers
 QUOTA_AFTER: Final = timedelta(hours=1)  # a person must buy more first
 _KEPT_FOR: Final = 3600.0
@@ -196,9 +195,9 @@ class GlobalSignIssuer:
                 hidden = True
             else:
                 search.ruled_out.update(names)
-        if hidden or now < since + SHOWN_AFTER:
-            why = f"{self._rest.name} may still be making the certificate that was asked for; it is looked for again."
-            raise TryLater(why, after=max(since + SHOWN_AFTER - now, _SOON), reason=Reason.CA_STILL_PENDING)
+        if hidden:
+            why = f"{self._rest.name} lists a certificate that may be ours, and does not show it yet."
+            raise TryLater(why, after=_SOON, reason=Reason.ORDER_UNANSWERED)
         return None
 
     async def _first_shown(self, names: list[str], search: Search) -> tuple[str, x509.Certificate | None]:
@@ -239,7 +238,7 @@ class GlobalSignIssuer:
         if reply.status == 422:
             raise await self._explained(reply, request)
         if reply.status == 402 and reply.finding is not None:
-            raise TryLater(reply.finding.why, after=QUOTA_AFTER, reason=Reason.CA_RATE_LIMITED, sent=False)
+            raise TryLater(reply.finding.why, after=QUOTA_AFTER, reason=Reason.CA_QUOTA_USED_UP, sent=False)
         serial = reply.good().response.headers.get("location", "").rstrip("/").rpartition("/")[2]
         if not SERIAL.fullmatch(serial):
             raise reply.broken()
@@ -357,7 +356,8 @@ class GlobalSignIssuer:
         policy = await self._policy()
         reply = await self._ask("GET", "/quotas/issuance", "its quota")
         left = reply.json_object().get("value") if reply.finding is None else None
-        quota = f"{left} certificates are left in its quota" if isinstance(left, int) else "its quota is not shown"
+        shown = isinstance(left, int) and left >= 0  # below zero: there is no limit
+        quota = f"{left} certificates are left in its quota" if shown else "its quota is not shown"
         kind = words(policy.part("public_key").get("key_type") or "any", 20)
         names = policy.number("san", "dns_names", "maxcount")
         ends = client_certificate.until(self._rest.site.identity)

@@ -172,7 +172,7 @@ def _key(request: OrderRequest, policy: GlobalSignPolicy) -> PublicKey:
         shown = " or ".join(map(str, lengths)) or "any"
         raise _refused(
             f"The account takes {words(rule.get('key_type'), 20)} keys of {shown} bits only; "
-            "ask for the certificate with such a key (key_kind)."
+            "ask for the certificate with such a key (--key)."
         )
     return key  # type: ignore[return-value]  # a key of ours
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
 from pydantic import BeforeValidator, Field
 
+from holdfast.core.issuance import LOOKUP_FOR
 from holdfast.core.issuers import ca_limits
 from holdfast.core.issuers.ca_limits import CaLimits
 from holdfast.core.kind import Kind, S
@@ -89,6 +90,12 @@ class RestSettings(IssuerSettings):
     """Settings of an issuer that speaks JSON over HTTPS."""
 
     base_url: BaseUrl = Field(description="The https address that all requests go below.")
+    order_lookup_seconds: Seconds = Field(
+        default=LOOKUP_FOR.total_seconds(),
+        ge=0,
+        le=86_400,
+        description="Seconds for which an order that the CA did not answer is looked for, before it is placed again.",
+    )
 
     def site(
         self,

@@ -11,6 +11,7 @@ A CA's own file maps its words and error codes (a Dialect), and nothing else:
     408, 425, 5xx                              transient   TryLater CA_DOWN
     429                                        transient   TryLater CA_RATE_LIMITED
     401, 403                                   failed      Refused ACCOUNT_REFUSED, with the setting to look at
+    404, 405, 410 in no words of this CA's     failed      Refused NOT_THE_CA: a proxy, or a wrong address
     other 4xx                                  failed      Refused CA_REFUSED, in the CA's words
     no answer: network, TLS, time              transient   TryLater CA_DOWN (from the transport)
 
@@ -34,6 +35,7 @@ from holdfast.issuers.reading import words
 from holdfast.ports import Response
 
 _PASSING: Final = frozenset({408, 425, 429})
+_NOT_HERE: Final = frozenset({404, 405, 410})
 _POLL_LOW: Final = timedelta(seconds=1)  # of a wait that a CA asks for between two looks
 
 
@@ -96,7 +98,7 @@ class AnswerFinding:
         if self.verdict is AnswerVerdict.FAILED:
             return Refused(self.why, reason=self.reason)
         # "Too many requests" is about one that was not looked at.
-        looked_at = self.reason is not Reason.CA_RATE_LIMITED
+        looked_at = self.reason not in (Reason.CA_RATE_LIMITED, Reason.CA_QUOTA_USED_UP)
         return TryLater(self.why, after=self.after, reason=self.reason, sent=looked_at)
 
     def look(self) -> Pending | Failed:
@@ -176,6 +178,8 @@ def _meaning(dialect: Dialect, status: int, problem: CaProblem | None) -> Answer
     usual = dialect.statuses.get(status) or by_status(status)
     if by_code is not None or usual is None or usual.reason or usual.verdict is not AnswerVerdict.FAILED:
         return by_code or usual
+    if status in _NOT_HERE and problem is None:
+        return replace(usual, reason=Reason.NOT_THE_CA)
     return _by_topic(dialect, problem) or usual
 
 
@@ -210,7 +214,7 @@ def _advice(dialect: Dialect, response: Response, meaning: AnswerMeaning) -> str
         target = words(response.headers.get("location", "nowhere"), 200)
         return f"It redirects to {target}, which is not followed; correct the setting {dialect.base_setting}."
     setting = dialect.blame.get(response.status) if meaning.verdict is AnswerVerdict.FAILED else None
-    if response.status in (404, 405, 410) and read_problem(dialect, response) is None:
+    if response.status in _NOT_HERE and read_problem(dialect, response) is None:
         setting = dialect.base_setting  # it does not speak like this CA at all
     return f"Check the setting {setting}." if setting else ""
 

@@ -247,12 +247,17 @@ def forget_failures(tx: Tx, planned: Sequence[tuple[str, datetime]]) -> None:
 
 
 def jobs_waiting_for(tx: Tx, kind: str, issuer: str, now: datetime) -> list[str]:
-    """Jobs of attempts that wait until this CA is there again, or lets us in."""
+    """Jobs of attempts with an order at this CA, or that wait until it is there again, or lets us in.
+
+    Not those that are to begin later, nor those that wait for a limit.
+    """
     rows = tx.rows(
         """SELECT jobs.id FROM jobs JOIN issuances ON issuances.id = jobs.subject
             WHERE jobs.kind = :kind AND jobs.state = 'ready' AND jobs.due_at > :now
-              AND jobs.reason IN ('CA_DOWN', 'CA_TLS_FAILED', 'ACCOUNT_REFUSED', 'EAB_REQUIRED')
-              AND issuances.issuer = :issuer
+              AND issuances.issuer = :issuer AND issuances.state NOT IN ('issued', 'failed', 'cancelled')
+              AND COALESCE(jobs.reason, '') NOT IN ('BUDGET', 'NOT_BEFORE', 'CA_RATE_LIMITED')
+              AND (issuances.state <> 'requested'
+                   OR jobs.reason IN ('CA_DOWN', 'CA_TLS_FAILED', 'ACCOUNT_REFUSED', 'EAB_REQUIRED'))
             ORDER BY jobs.id""",
         kind=kind,
         issuer=issuer,

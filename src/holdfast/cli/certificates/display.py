@@ -49,6 +49,7 @@ def block(row: Certificate, now: datetime, budget: Sequence[Mapping[str, Any]] =
         ("reason", f"{status['reason_code']}  {_why(status)}{_times(row, now)}  ({_acts(status)} next)"),
         ("next", f"{_next(row, now)}{_budget(budget)}"),
         *(("seen at", _seen_at(each, now)) for each in row.get("endpoints") or ()),
+        *(("owed", _owed(each, now)) for each in status.get("owed", ())),  # an older server does not say
         ("now", f"{_look(row)}   |   {_do(row)}"),
     ]
     return f"{head}\n{pairs(facts)}"
@@ -58,6 +59,14 @@ def _seen_at(endpoint: Mapping[str, Any], now: datetime) -> str:
     if endpoint["reason_code"] is None:
         return f"{endpoint['name']}  not checked yet"
     return f"{endpoint['name']}  {endpoint['reason_code']}  {endpoint['reason']}  ({when(endpoint['checked_at'], now)})"
+
+
+def _owed(owed: Mapping[str, Any], now: datetime) -> str:
+    """A revocation or withdrawal that the issuer has not confirmed, with what it said last."""
+    what = f"{owed['kind']} of {owed['of']}: {owed['issuer']} has not confirmed it"
+    said = f"; {owed['reason']}  {owed['error']}" if owed["error"] else ""
+    then = f"given up: holdfast retry {owed['job']}" if owed["given_up"] else f"next {when(owed['next_at'], now)}"
+    return f"{what}{said}; {then}"
 
 
 def _expires(row: Certificate, now: datetime) -> str:
@@ -83,6 +92,8 @@ def _phase(row: Certificate) -> str:
     status, attempt = row["status"], row["operation"]
     step = f", {attempt['state'].replace('_', ' ')}" if attempt and attempt["state"] != status["phase"] else ""
     number = status["attempt"]
+    if attempt and attempt.get("order_number"):  # an older server does not say
+        step += f", order {attempt['order_number']} at {attempt['issuer']}"
     failed = f", {number} failed attempt{'' if number == 1 else 's'} in a row" if number else ""
     return f"{status['phase'].replace('_', ' ')}{step}{failed}"
 

@@ -132,5 +132,9 @@ def revocation_key(version: str) -> str:
     return f"revocation/{version}"
 
 
+def withdrawal_key(issuance: str) -> str:
+    return f"withdrawal/{issuance}"
+
+
 def signing_certificate_key(ca: str) -> str:
     return f"ca-issuer/{ca}"

@@ -27,6 +27,7 @@ from holdfast.core.notifications.alert import (
     said,
     signing_certificate_key,
     windows_key,
+    withdrawal_key,
 )
 from holdfast.core.notifications.notification import Severity, doubling, severity_of_crossing
 from holdfast.core.own_ca.ca import expiry_remedy, expiry_severity
@@ -202,6 +203,7 @@ def _barred(details: Details, about: About) -> Alert:
         key=order_key(about.subject),
         next=f"holdfast explain {about.typed}",
         reason=str(details.get("why") or ""),
+        facts=_order_fact(details),
     )
 
 
@@ -274,6 +276,11 @@ def _endpoint_well(details: Details, about: About) -> Alert:
 _STILL_OPEN: Final = "The order is still open at the issuer and may cost money: cancel it there."
 
 
+def _order_fact(details: Details) -> dict[str, str]:
+    """The issuer's own number of the order, by which its people find it."""
+    return {"order": str(details["order"])} if details.get("order") else {}
+
+
 def _order_uncertain(details: Details, about: About) -> Alert:
     return Alert(
         severity=Severity.WARNING,
@@ -298,6 +305,7 @@ def _ordered_again(details: Details, about: About) -> Alert:
         text=f"Look for a second order at the issuer, and withdraw it there. {said(details)}",
         mode="plain",
         next=f"holdfast explain {about.typed}",
+        facts=_order_fact(details),
     )
 
 
@@ -311,6 +319,7 @@ def _not_as_asked(details: Details, about: About) -> Alert:
         key=order_key(about.subject),
         next=f"holdfast explain {about.typed}",
         reason=str(details.get("why") or ""),
+        facts=_order_fact(details),
     )
 
 
@@ -322,8 +331,8 @@ def _needs_approval_at_ca(details: Details, about: About) -> Alert:
         mode="opens",
         key=ca_approval_key(str(details["issuance"])),
         next=f"holdfast explain {about.typed}",
-        reason="CA_STILL_PENDING",
-        facts={"ca": str(details.get("issuer") or ""), "word": str(details.get("word") or "")},
+        reason="AWAITING_APPROVAL_AT_CA",
+        facts={"ca": str(details.get("issuer") or ""), "word": str(details.get("word") or ""), **_order_fact(details)},
     )
 
 
@@ -349,7 +358,7 @@ def _withdrawal_failed(details: Details, about: About) -> Alert | None:
         text=f"{_STILL_OPEN} {str(details.get('why') or '')[:SHOWN]}",
         mode="plain",
         next=f"holdfast explain {about.typed}",
-        facts={"ca": str(details.get("issuer") or "")},
+        facts={"ca": str(details.get("issuer") or ""), **_order_fact(details)},
     )
 
 
@@ -363,14 +372,36 @@ def _revocation_waits(details: Details, about: About) -> Alert:
     return Alert(
         severity=Severity.WARNING,
         title=f"{about.name} is not revoked yet at its issuer",
-        text="For an hour or more the issuer has not confirmed the revocation, which is retried until it does. "
-        f"{said(details)}",
+        text=f"{_not_told(details)} The revocation is retried until the issuer confirms it. {said(details)}",
         mode="opens",
         key=revocation_key(str(details["version"])),
         next=f"holdfast explain {about.typed}",
         reason=str(details.get("reason") or ""),
         facts={"ca": str(details.get("issuer") or ""), "serial": str(details.get("serial") or "")},
     )
+
+
+def _not_told(details: Details) -> str:
+    if reasons.of(str(details.get("reason"))) in reasons.FOR_A_PERSON:
+        return "The issuer does not listen to us: mend its credentials or settings, and it is told at once."
+    return "The issuer has not confirmed it for an hour or more."
+
+
+def _withdrawal_waits(details: Details, about: About) -> Alert:
+    return Alert(
+        severity=Severity.WARNING,
+        title=f"An order of {about.name} is not withdrawn yet at its issuer",
+        text=f"{_not_told(details)} Until then the order may be issued, and cost money. {said(details)}",
+        mode="opens",
+        key=withdrawal_key(str(details["issuance"])),
+        next=f"holdfast explain {about.typed}",
+        reason=str(details.get("reason") or ""),
+        facts={"ca": str(details.get("issuer") or "")},
+    )
+
+
+def _withdrawal_settled(details: Details, about: About) -> Alert:
+    return clear(f"The order of {about.name} is settled", "The issuer was told, or is not told.", str(details["key"]))
 
 
 def _revocation_settled(details: Details, about: About) -> Alert:
@@ -597,6 +628,8 @@ TOLD: Final[Mapping[str, AlertRule]] = {
     "order.withdrawn": _withdrawal_failed,
     "revocation.waits": _revocation_waits,
     "revocation.settled": _revocation_settled,
+    "withdrawal.waits": _withdrawal_waits,
+    "withdrawal.settled": _withdrawal_settled,
     "approval.asked": _approval,
     "approval.settled": _approval_settled,
     "ari.moved": _ari_moved,
@@ -638,6 +671,7 @@ OF_CERTIFICATE: Final = frozenset(
         "ari.moved", "deployment.failed", "deployment.served", "issuance.uncertain", "issuance.ordered_again",
         "issuance.barred", "issuance.not_as_asked", "issuance.needs_approval", "issuance.goes_on", "order.withdrawn",
         "order.goes_on", "approval.settled", "revocation.waits", "revocation.settled",
+        "withdrawal.waits", "withdrawal.settled",
     }
 )  # fmt: skip
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from holdfast.core.certificate import Version
-from holdfast.core.issuance import Issuance, IssuanceState
+from holdfast.core.issuance import LOOKUP_FOR, Issuance, IssuanceState
 from holdfast.core.issuance_steps import Beside, Facts, IssuerFacts, Previous
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.key_kind import KeyKind
@@ -82,8 +82,14 @@ def _issuer_of(issuance: Issuance, row: IssuerRow | None, poll_windows: Mapping[
         limits=kinds.limits_of(row),
         reckoned=kinds.requests_of(row, len(issuance.identifiers)),
         poll_window=own or poll_windows.get(row.kind, timedelta(0)),
+        lookup_for=lookup_for(row),
         breaker=row.breaker,
     )
+
+
+def lookup_for(row: IssuerRow) -> timedelta:
+    """How long an order whose answer was lost is looked for."""
+    return timedelta(seconds=float(row.settings.get("order_lookup_seconds", LOOKUP_FOR.total_seconds())))
 
 
 def previous_of(tx: Tx, issuance: Issuance, last: Version | None) -> Previous:

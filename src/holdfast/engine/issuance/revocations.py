@@ -35,12 +35,25 @@ from holdfast.store.work import jobs
 PASSING: Final = frozenset(
     {
         Reason.CA_DOWN, Reason.CA_TLS_FAILED, Reason.CA_RATE_LIMITED, Reason.CA_STILL_PENDING, Reason.ANSWER_MALFORMED,
+        Reason.ORDER_UNANSWERED, Reason.CA_QUOTA_USED_UP,
     }
 )  # fmt: skip
 
 
-def is_passing(why: TryLater) -> bool:
-    return why.reason in PASSING
+# What mended credentials, rights or settings cure: it is told, and goes on; a CA that says no in its own words ends it.
+MENDED: Final = frozenset(
+    {
+        Reason.ACCOUNT_REFUSED, Reason.EAB_REQUIRED, Reason.DIRECTORY_UNSAFE, Reason.NOT_THE_CA,
+        Reason.PROFILE_UNKNOWN,
+    }
+)  # fmt: skip
+
+
+def later(why: TryLater | Refused) -> TryLater | None:
+    """The same as a wait, if the job goes on until the CA confirms; None: the answer is for good, or our own fault."""
+    if isinstance(why, TryLater):
+        return why if why.reason in PASSING else None
+    return TryLater(str(why), reason=why.reason) if why.reason in MENDED else None
 
 
 def retry_until_confirmed(why: TryLater, claim: Claim, *, since: datetime, now: datetime) -> Again:
@@ -92,10 +105,13 @@ def kind(services: IssuanceServices) -> JobKind:
             raise Refused(f"There is no CA named {facts.version.issuer!r} any more.", reason="UNKNOWN_ISSUER")
         try:
             await _tell(services, facts.version, facts.issuer, work)
-        except TryLater as why:
-            if not is_passing(why):
+        except (TryLater, Refused) as why:
+            waits = later(why)
+            if waits is not None:
+                return _not_yet(waits, facts, work.claim)
+            if isinstance(why, TryLater):
                 raise
-            return _not_yet(why, facts, work.claim)
+            return _given_up(why, facts.version)
         return Done(write=lambda tx: _revoked(tx, facts.version))
 
     return JobKind(name=REVOKE, handler=handler, slots=4, timeout=timedelta(minutes=2))
@@ -116,9 +132,19 @@ def _not_yet(why: TryLater, facts: _Facts, claim: Claim) -> Outcome:
     if facts.now >= version.not_after:
         return JobFailed(error=f"It has ended before its CA revoked it: {why}", reason=Reason.EXPIRED, final=True)
     outcome = retry_until_confirmed(why, claim, since=since, now=facts.now)
-    if facts.now - since < TOLD_AFTER:
+    if facts.now - since < TOLD_AFTER and why.reason not in MENDED:
         return outcome
     return also(outcome, partial(_waits, version=version, why=why))
+
+
+def _given_up(why: Refused, version: Version) -> JobFailed:
+    """The timeline of the certificate has it, too: the alert of a dead job is about the job."""
+
+    def write(tx: Tx) -> None:
+        told = {"version": version.id, "serial": version.serial, "issuer": version.issuer, "reason": why.reason}
+        journal.event(tx, "revocation.given_up", version.certificate, **told, error=str(why))
+
+    return JobFailed(error=str(why), reason=why.reason, final=True, write=write)
 
 
 def _waits(tx: Tx, *, version: Version, why: TryLater) -> None:

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from holdfast.core.certificate import Version
 from holdfast.core.issuance import Issuance, Withdrawal
 from holdfast.core.issuance_steps import Previous
 from holdfast.core.issuers.issuer import IssuerRow
+from holdfast.core.notifications.alert import withdrawal_key
 from holdfast.core.reasons import Reason
-from holdfast.core.work.job import Again, Claim, Done, Outcome, Spec
+from holdfast.core.work.job import Again, Claim, Done, Outcome, Spec, also
 from holdfast.engine.issuance import revocations
-from holdfast.engine.issuance.claim import IssuanceServices, previous_of
+from holdfast.engine.issuance.claim import IssuanceServices, lookup_for, previous_of
 from holdfast.engine.kind import JobKind, Work
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Cancels, Issuer, OrderRequest, Uncertain
 from holdfast.operations.issuance import order_budgets
 from holdfast.operations.issuance.attempts import WITHDRAW, WITHDRAW_TRIES, CertificateContext
 from holdfast.store import issuances, issuers, journal, versions
+from holdfast.store.notifications import outages
 from holdfast.store.tx import Tx
 
 TOLD_FOR: Final = timedelta(days=30)  # the cancellation is retried for so long: then a person must see to it
@@ -48,23 +51,33 @@ def kind(services: IssuanceServices) -> JobKind:
             return _ended(facts, "refused", why=f"There is no CA named {facts.issuance.issuer!r} any more.")
         try:
             return _ended(facts, await _withdraw(await services.make_issuer(facts.issuer), facts, work))
-        except Refused as why:
-            return _ended(facts, "refused", why=str(why))
-        except TryLater as why:
+        except (TryLater, Refused) as why:
             return _not_yet(why, facts, work.claim)
 
     return JobKind(name=WITHDRAW, handler=handler, slots=4, timeout=timedelta(minutes=2))
 
 
-def _not_yet(why: TryLater, facts: _Facts, claim: Claim) -> Outcome:
-    if why.reason == Reason.UNDER_WAY:
+def _not_yet(why: TryLater | Refused, facts: _Facts, claim: Claim) -> Outcome:
+    if isinstance(why, TryLater) and why.reason == Reason.UNDER_WAY:
         return Again(after=why.after, reason=Reason.UNDER_WAY.value)  # there is more to look through
-    if not revocations.is_passing(why):
+    waits = revocations.later(why)
+    if waits is None and isinstance(why, TryLater):
         raise why
+    if waits is None:
+        return _ended(facts, "refused", why=str(why))
     since = facts.issuance.ended_at or facts.now
     if facts.now - since >= TOLD_FOR:
         return _ended(facts, "refused", why=f"It could not be told for {TOLD_FOR.days} days: {why}")
-    return revocations.retry_until_confirmed(why, claim, since=since, now=facts.now)
+    outcome = revocations.retry_until_confirmed(waits, claim, since=since, now=facts.now)
+    return also(outcome, partial(_waits, facts=facts, why=why)) if why.reason in revocations.MENDED else outcome
+
+
+def _waits(tx: Tx, *, facts: _Facts, why: TryLater | Refused) -> None:
+    """An alert says once that the order is not withdrawn yet, and what must be mended."""
+    issuance = facts.issuance
+    if not outages.is_open(tx, withdrawal_key(issuance.id)):
+        told = {"issuance": issuance.id, "issuer": issuance.issuer, "reason": why.reason, "error": str(why)}
+        journal.event(tx, "withdrawal.waits", issuance.certificate, **told)
 
 
 async def _withdraw(issuer: Issuer, facts: _Facts, work: Work) -> Withdrawal:
@@ -75,7 +88,7 @@ async def _withdraw(issuer: Issuer, facts: _Facts, work: Work) -> Withdrawal:
             raise Refused(found.why, reason=Reason.ORDER_UNCERTAIN)
         ref = None if found is None else found.ref
     if ref is None:
-        return _there_is_none(facts.issuance)
+        return _there_is_none(facts)
     work.check()
     if isinstance(issuer, Cancels):
         await issuer.cancel(ref)
@@ -83,8 +96,12 @@ async def _withdraw(issuer: Issuer, facts: _Facts, work: Work) -> Withdrawal:
     return "done"
 
 
-def _there_is_none(issuance: Issuance) -> Withdrawal:
+def _there_is_none(facts: _Facts) -> Withdrawal:
     """An order that was uncertain is not settled by a lookup that finds nothing: an alert tells a person."""
+    issuance, row = facts.issuance, facts.issuer
+    if row is not None and issuance.asked_at is not None and facts.now < issuance.asked_at + lookup_for(row):
+        why = "The CA did not answer the order and may still take it; it is looked for again."
+        raise TryLater(why, reason=Reason.ORDER_UNANSWERED)
     if issuance.uncertain_since is None:
         return "none"
     why = f"It was in doubt whether it was placed, and it cannot be found now. Look for {issuance.id} at the CA."
@@ -128,6 +145,7 @@ def _ended(facts: _Facts, how: Withdrawal, *, why: str = "") -> Done:
             return
         issuances.save(tx, found, withdrawal=how)
         told: dict[str, Any] = {"issuance": found.id, "issuer": found.issuer, "how": how, "why": why}
+        told |= {} if found.order_number is None else {"order": found.order_number}
         journal.audit(tx, "order_withdrawn", found.certificate, **told)
         journal.event(tx, "order.withdrawn", found.certificate, alert=how == "refused", **told)
 

@@ -193,7 +193,8 @@ def _effect(tx: Tx, facts: Facts, effect: Effect) -> None:
 
 def tell(tx: Tx, facts: Facts, name: str, **told: Any) -> None:
     issuance = facts.issuance
-    journal.event(tx, name, issuance.certificate, job=facts.claim.id, issuance=issuance.id, **told)
+    order = {} if issuance.order_number is None else {"order": issuance.order_number}
+    journal.event(tx, name, issuance.certificate, job=facts.claim.id, issuance=issuance.id, **{**order, **told})
 
 
 def still(tx: Tx, facts: Facts) -> Issuance | None:

@@ -196,6 +196,11 @@ def _revocation(tx: Tx, outage: Outage, rest: str) -> Level:
     return "on" if job_rows.live(tx, REVOKE, rest) is not None else "forgotten"  # a dead job has an alert of its own
 
 
+def _withdrawal(tx: Tx, outage: Outage, rest: str) -> Level:
+    found = issuances.get(tx, rest)
+    return "on" if found is not None and found.withdrawal == "owed" else "over"
+
+
 def _letters(tx: Tx, outage: Outage, rest: str) -> Level:
     return "on" if notifications.any_dead(tx, rest) else "over"
 
@@ -239,6 +244,7 @@ FAMILIES: Final[Mapping[str, tuple[Callable[[Tx, Outage, str], Level], str]]] = 
     "approval": (_approval, "approval.settled"),
     "jobs": (_jobs, "jobs.well"),
     "revocation": (_revocation, "revocation.settled"),
+    "withdrawal": (_withdrawal, "withdrawal.settled"),
     "dead-letters": (_letters, "channel.letters_gone"),
     "channel": (_channel, "channel.up"),
     "fallback": (_fallback, "channel.fallback_well"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
@@ -26,13 +26,13 @@ from holdfast.core.certificate import (
 )
 from holdfast.core.endpoint_watch import WatchedEndpoint
 from holdfast.core.issuance import Issuance, IssuanceState
-from holdfast.core.status import IssuanceJob, Status, StatusExplanation
+from holdfast.core.status import IssuanceJob, OwedToCa, Status, StatusExplanation
 from holdfast.core.work.job import Job, JobState
 from holdfast.operations.access import Owned, Principal
 from holdfast.operations.certificates.checks import SpecificationRefused, identifiers_of
 from holdfast.operations.inputs import HostName, Input, Labels, Option, Short, StrictFlag, _absent
 from holdfast.operations.issuance.attempts import ISSUE
-from holdfast.store import access, endpoints, inventory, issuances, versions
+from holdfast.store import access, endpoints, inventory, issuances, owed_to_cas, versions
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
 
@@ -45,10 +45,12 @@ class View:
     job: IssuanceJob | None
     now: datetime
     endpoints: tuple[WatchedEndpoint, ...] = ()
+    owed: tuple[OwedToCa, ...] = ()
 
     @property
     def status(self) -> Status:
-        return block.status(self.certificate, self.current, self.issuance, self.job, self.now)
+        found = block.status(self.certificate, self.current, self.issuance, self.job, self.now)
+        return replace(found, owed=self.owed) if self.owed else found
 
     def explain(self, at: datetime | None = None) -> StatusExplanation:
         return block.explain(self.certificate, self.current, self.issuance, self.job, at or self.now)
@@ -63,6 +65,7 @@ def view_of(tx: Tx, found: Certificate) -> View:
         job=None if issuance is None else _waits(tx, issuance),
         now=tx.now(),
         endpoints=tuple(endpoints.of_certificates(tx, [found.id])),
+        owed=tuple(owed_to_cas.of(tx, [found.id]).get(found.id, ())),
     )
 
 
@@ -75,6 +78,7 @@ def views_of(tx: Tx, found: Sequence[Certificate]) -> list[View]:
     undecided = [each.id for each in under_way.values() if each.state is IssuanceState.AWAITING_APPROVAL]
     waits |= {each: IssuanceJob(due_at=at) for each, at in access.approval_expiries(tx, undecided).items()}
     now, seen = tx.now(), endpoints.of_certificates(tx, [each.id for each in found])
+    owed = owed_to_cas.of(tx, [each.id for each in found])
     return [
         View(
             certificate=each,
@@ -83,6 +87,7 @@ def views_of(tx: Tx, found: Sequence[Certificate]) -> list[View]:
             job=waits.get(under_way[each.id].id) if each.id in under_way else None,
             now=now,
             endpoints=tuple(one for one in seen if each.id in one.certificates),
+            owed=tuple(owed.get(each.id, ())),
         )
         for each in found
     ]
@@ -244,6 +249,20 @@ class CertificateChange(_ChangedFields):
 # ── Results ──
 
 
+class OwedView(BaseModel):
+    """A revocation or withdrawal that an issuer has not confirmed."""
+
+    kind: Literal["revocation", "withdrawal"]
+    of: str = Field(description="The version to revoke, or the issuance whose order is withdrawn.")
+    issuer: str
+    since: datetime | None
+    job: str | None
+    given_up: bool = Field(description="It is not tried any more: holdfast retry JOB")
+    reason: str | None
+    error: str | None = Field(description="What the issuer said last.")
+    next_at: datetime | None
+
+
 class StatusBlock(BaseModel):
     """How a certificate stands: the same block in every face."""
 
@@ -267,6 +286,7 @@ class StatusBlock(BaseModel):
     safe_until: datetime | None
     expires_at: datetime | None
     blocked_by: list[str]
+    owed: list[OwedView] = Field(default=[], description="What an issuer has not confirmed yet; mostly empty.")
 
 
 class IssuanceUnderWay(BaseModel):
@@ -278,6 +298,8 @@ class IssuanceUnderWay(BaseModel):
     done: bool
     error: str | None = None
     reason_code: str | None = None
+    issuer: str | None = None
+    order_number: str | None = Field(default=None, description="The issuer's own number of the order.")
 
 
 class SeenServed(BaseModel):
@@ -383,7 +405,8 @@ def _failing(failing: Failing | None) -> dict[str, Any]:
 def _status(view: View) -> dict[str, Any]:
     block = view.status
     found = {name: getattr(block, name) for name in block.__slots__}
-    return found | {"phase": block.phase.value, "reason_code": block.reason_code.value}
+    owed = [asdict(each) for each in block.owed]
+    return found | {"phase": block.phase.value, "reason_code": block.reason_code.value, "owed": owed}
 
 
 def _seen_served(endpoint: WatchedEndpoint) -> dict[str, Any]:
@@ -406,6 +429,8 @@ def _operation(issuance: Issuance) -> dict[str, Any]:
         "done": issuance.state.over,
         "error": issuance.error,
         "reason_code": issuance.reason,
+        "issuer": issuance.issuer,
+        "order_number": issuance.order_number,
     }
 
 

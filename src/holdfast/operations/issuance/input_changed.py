@@ -11,9 +11,9 @@ from holdfast.core.issuers import breaker
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.reasons import Reason
 from holdfast.operations.issuance.attempts import ISSUE, CertificateContext
-from holdfast.store import certificates, issuers, journal
+from holdfast.store import certificates, issuers, journal, owed_to_cas
 from holdfast.store.tx import Tx
-from holdfast.store.work import cluster
+from holdfast.store.work import cluster, jobs
 
 EACH: Final = timedelta(seconds=1)  # of those that begin anew together, about one in so long
 LONGEST: Final = timedelta(minutes=15)  # and all of them within this
@@ -29,12 +29,16 @@ OF_SOLVERS: Final = frozenset(
 def of_issuer(tx: Tx, row: IssuerRow) -> int:
     """A CA's settings or credentials are others now: how many certificates failed there, and begin anew.
 
-    If its breaker was open, one attempt finds out for all whether that has helped.
+    Orders that wait there are looked at, and revocations and withdrawals that it refused are told it again. If its
+    breaker was open, one attempt finds out for all whether that has helped.
     """
     now = tx.now()
     if row.breaker.until is not None:
         issuers.save_breaker(tx, row.name, breaker.another_chance(row.breaker, now))
-        certificates.bring_jobs_forward(tx, _spread(certificates.jobs_waiting_for(tx, ISSUE, row.name, now), now))
+    waiting = [*certificates.jobs_waiting_for(tx, ISSUE, row.name, now), *owed_to_cas.jobs_at(tx, row.name, now)]
+    certificates.bring_jobs_forward(tx, _spread(waiting, now))
+    for job in owed_to_cas.given_up_at(tx, row.name):
+        jobs.requeue(tx, job)
     failed = certificates.failed_at(tx, row.name)
     certificates.forget_failures(tx, _spread(failed, now))
     return len(failed)

@@ -74,6 +74,7 @@ class IssuanceView(BaseModel):
     ended_at: datetime | None
     polls: int
     failures: int
+    order_number: str | None = Field(description="The issuer's own number of the order; null while there is none.")
     uncertain_since: datetime | None = Field(
         description="Since when it is not known whether the issuer has the order: a person should look there."
     )
@@ -100,6 +101,7 @@ def shown(found: core.Issuance) -> IssuanceView:
         ended_at=found.ended_at,
         polls=found.polls,
         failures=found.failures,
+        order_number=found.order_number,
         uncertain_since=found.uncertain_since,
         maybe_twice=found.maybe_twice,
         withdrawal=found.withdrawal,
