@@ -116,7 +116,7 @@ def test_whoever_is_active_is_fine_or_has_exactly_one_next_step_with_a_time_and_
     assert len(found.blocked_by) <= 1
 
 
-@given(lives, st.floats(0, 0.999), st.floats(0, 1), st.OneOf(st.none(), st.integers(1, 12)))
+@given(lives, st.floats(0, 0.999), st.floats(0, 1), st.one_of(st.none(), st.integers(1, 12)))
 def test_as_many_attempts_fit_as_the_rules_will_make(
     life: Any, last: float, first: float, attempts: int | None
 ) -> None:
