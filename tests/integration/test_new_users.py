@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,3 +167,29 @@ def test_doctor_finds_nothing_wrong_where_nothing_is(site: Site, tmp_path: Path)
     wrong = {row["check"] for row in rows if row["level"] == "bad"} - {"DNS", "dead letters", "key file"}
     assert wrong == set()
     assert "server" in {row["check"] for row in rows if row["level"] == "ok"}
+
+
+# ── Output ──
+
+
+def test_help_has_an_example_and_no_types_of_the_program(site: Site) -> None:
+    shown = site.ok("issue", "--help")
+    assert "Example: holdfast issue www.example.com --wait" in shown
+    assert "list[str]" not in shown
+    assert "<str>" not in shown
+
+
+def test_lists_come_as_csv_with_exact_times(site: Site) -> None:
+    site.ok("issue", "csv.internal", "--wait")
+    head, *rows = csv.reader(site.ok("ls", "csv.internal", "-o", "csv").splitlines())
+    [row] = [dict(zip(head, each, strict=True)) for each in rows]
+    assert (row["name"], row["phase"], row["owner"]) == ("csv.internal", "OK", "")
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\dZ", row["expires"])
+
+
+def test_events_and_audit_entries_name_certificates(site: Site) -> None:
+    site.ok("issue", "named.internal", "--wait")
+    assert "certificate.activated" in next(
+        line for line in site.ok("events").splitlines()[::-1] if "named.internal" in line
+    )
+    assert "named.internal" in site.ok("audit", "ls", "--limit", "20")

@@ -88,12 +88,13 @@ def command_of(row: Row) -> Callable[..., None]:
     required = [each for each in parameters if each.default is inspect.Parameter.empty]
     rest = [each for each in parameters if each.default is not inspect.Parameter.empty]
     run.__signature__ = inspect.Signature([*required, *rest])  # type: ignore[attr-defined]
-    run.__doc__ = "\n\n".join(each for each in (row["summary"], row.get("details", ""), _example(row)) if each)
+    run.__doc__ = "\n\n".join(each for each in (row["summary"], row.get("details", "")) if each)
     return run
 
 
-def _example(row: Row) -> str:
-    return f"Example:\n\n    {row['example']}" if row.get("example") else ""
+def example_of(path: Sequence[str]) -> str:
+    """A command line that a person can paste; empty if no operation of this command has one."""
+    return next((str(row["example"]) for row in commands().get(tuple(path), ()) if row.get("example")), "")
 
 
 _LIMIT: Final = inspect.Parameter(

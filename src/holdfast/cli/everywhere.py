@@ -17,7 +17,7 @@ from holdfast.errors import Usage
 if TYPE_CHECKING:
     from typer._click import Command
 
-Format = Literal["table", "wide", "json", "yaml", "jsonl", "name"]
+Format = Literal["table", "wide", "csv", "json", "yaml", "jsonl", "name"]
 CONFIG_VARIABLE: Final = "HOLDFAST_CONFIG"
 SERVER_VARIABLE: Final = "HOLDFAST_SERVER_URL"
 _HERE: Final = "holdfast.everywhere"
@@ -122,6 +122,22 @@ def _refuse_others(names: Collection[str]) -> None:
     for name, flag in PROMISES.items():
         if name not in names and getattr(chosen(), name):
             raise NotForThis(flag, get_current_context().command_path)
+
+
+def in_plain_words(command: Command, example: str) -> None:
+    """On the help page: names of values instead of types of the program, and an example."""
+    for each in [param for param in command.params if param.name != "help"]:
+        if each.param_type_name == "argument":
+            each.display_type_rich = lambda ctx: None  # type: ignore[attr-defined]
+            each.metavar = None if each.metavar is None else each.metavar.strip("[]")
+        elif each.metavar is None and not _has_choices(each):
+            each.metavar = str(each.name).rpartition("_")[2].upper()
+    if example:
+        command.epilog = f"Example: {example}\n\n{command.epilog or ''}"
+
+
+def _has_choices(param: Any) -> bool:
+    return "|" in (param.display_type(get_current_context(silent=True)) or "")
 
 
 def with_options(command: Command, names: Iterable[str]) -> Command:

@@ -141,6 +141,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {  # of the help page
         "version",
     ),
 }
+ABOUT: Final = "Obtain, renew and deploy TLS certificates, and say for each what happens next, when and why."
 HIDDEN: Final = {"__complete": ("holdfast.cli.completion", "What shells ask.")}
 # 0 done or nothing to do; 1 failed; 2 usage; 3 still in progress at timeout; 4 authentication; 5 conflict or
 # stale; 6 not found; 10 findings or changes; 130 interrupted.
@@ -194,12 +195,13 @@ def _complete(command: Command, path: tuple[str, ...]) -> None:
         _complete(each, (*path, name))
     if not inner or getattr(command, "invoke_without_command", False):
         everywhere.with_options(command, derived.options_of(path))
+        everywhere.in_plain_words(command, derived.example_of(path))
 
 
 # Rich help and rich tracebacks would cost more than everything else at start; the latter also print locals.
 app = typer.Typer(
     cls=LazyGroup,
-    help="Keep every certificate issued, renewed, deployed and watched.",
+    help=ABOUT,
     context_settings={**QUICK},
     no_args_is_help=True,
     add_completion=False,
@@ -230,7 +232,6 @@ def whole(
     ] = False,
     **shared: Any,
 ) -> None:
-    """Keep every certificate issued, renewed, deployed and watched."""
     everywhere.remember(shared)
 
 

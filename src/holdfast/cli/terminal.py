@@ -53,6 +53,8 @@ def emit(rows: Sequence[Row], columns: Sequence[Column], *, name: str = "name", 
     elif output == "name":
         for row in rows:
             print(tame(row[name]))
+    elif output == "csv":
+        as_csv([column.title for column in shown], ([column.cell(row) for column in shown] for row in rows))
     elif not as_data(list(rows)):
         print(as_table(tame(list(rows)), shown)) if rows else say(empty or "There is nothing.")
 
@@ -71,10 +73,25 @@ def as_data(value: Any) -> bool:
     return True
 
 
+def as_csv(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """RFC 4180, for spreadsheets: a text that one would take for a formula gets a quote in front."""
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    for line in ([each.lower().replace(" ", "_") for each in titles], *rows):
+        writer.writerow([_csv_cell(tame(text)) for text in line])
+
+
+def _csv_cell(text: str) -> str:
+    if text == "-":  # how tables show that there is nothing
+        return ""
+    return f"'{text}" if text.startswith(("=", "+", "@", "-")) else text
+
+
 def _shown(columns: Sequence[Column]) -> list[Column]:
     only = chosen().columns
     if only is None:
-        return [column for column in columns if chosen().output == "wide" or not column.wide]
+        return [column for column in columns if chosen().output in ("wide", "csv") or not column.wide]
     known = {column.title.lower().replace(" ", "_"): column for column in columns}
     try:
         return [known[each.strip().lower().replace(" ", "_")] for each in only.split(",")]
@@ -262,6 +279,8 @@ def when(text: str | None, now: datetime) -> str:
     """Relative and exact, never one alone."""
     if text is None:
         return "-"
+    if chosen().output == "csv":
+        return exact(text)
     span = instant(text) - now
     around = f"in {duration(span)}" if span > timedelta(0) else f"{duration(-span)} ago"
     return f"{around} ({exact(text)})"
@@ -291,6 +310,8 @@ def show_rows(rows: Sequence[Mapping[str, Any]], *, empty: str) -> None:
     elif output == "name":
         for row in rows:
             print(tame(next(iter(row.values()))))
+    elif output == "csv":
+        as_csv(list(rows[0]) if rows else [], ([cell(value) for value in row.values()] for row in rows))
     elif not as_data(list(rows)):
         print(table(rows)) if rows else say(empty)
 

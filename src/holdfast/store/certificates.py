@@ -89,6 +89,17 @@ def archived(tx: Tx, name: str) -> list[Certificate]:
     return [TABLE.read(row) for row in rows]
 
 
+def names_of(tx: Tx, ids: Iterable[str]) -> dict[str, str]:
+    """The names of those that are certificates, by id."""
+    wanted = sorted({each for each in ids if each.startswith("certificate_")})
+    if not wanted:
+        return {}
+    text, values = value_list([(each,) for each in wanted])
+    return {
+        row["id"]: row["name"] for row in tx.rows(f"SELECT id, name FROM certificates WHERE id IN ({text})", **values)
+    }
+
+
 def by_prefix(tx: Tx, prefix: str, limit: int = 2) -> list[Certificate]:
     rows = tx.rows(
         f"SELECT {TABLE.columns} FROM certificates WHERE id >= :low AND id < :high ORDER BY id LIMIT :limit",

@@ -143,6 +143,17 @@ def events_after(tx: Tx, last: int, *, subject: str | None = None, limit: int = 
     return [EVENTS.read(row) for row in rows]
 
 
+def newest_events(tx: Tx, *, subject: str | None = None, limit: int) -> list[Event]:
+    """The last events, the oldest of them first."""
+    rows = tx.rows(
+        f"""SELECT {EVENTS.columns} FROM events {"WHERE subject = :subject" if subject is not None else ""}
+             ORDER BY id DESC LIMIT :limit""",
+        limit=limit,
+        **({} if subject is None else {"subject": subject}),
+    )
+    return [EVENTS.read(row) for row in reversed(rows)]
+
+
 def forget_events(tx: Tx, before: datetime, limit: int = 5000) -> int:
     """Delete the oldest events, a page at a time. Audit rows are never deleted.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -115,7 +116,9 @@ def audit(rows: Any) -> None:
         Column("ACTOR", lambda row: str(row["actor"])),
         Column("FROM", _origin),
         Column("ACTION", lambda row: str(row["action"])),
-        Column("SUBJECT", lambda row: str(row["subject"])),
+        Column("ABOUT", lambda row: str(row["about"])),
+        Column("SUBJECT", lambda row: str(row["subject"]), wide=True),
+        Column("DETAILS", lambda row: json.dumps(row["details"], ensure_ascii=False, default=str), wide=True),
     ]
     emit(rows, columns, name="seq", empty="There is no such audit entry.")
 

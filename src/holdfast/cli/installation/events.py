@@ -16,7 +16,7 @@ _COLUMNS = [
     Column("ID", lambda row: str(row["id"])),
     Column("AT", lambda row: when(row["at"], clock().now())),
     Column("EVENT", lambda row: str(row["name"])),
-    Column("ABOUT", lambda row: str(row["subject"])),
+    Column("ABOUT", lambda row: str(row.get("about") or row["subject"])),
     Column("DETAILS", lambda row: _details(row)),
 ]
 
@@ -28,12 +28,15 @@ def events(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new events.")] = False,
     after: Annotated[int | None, typer.Option("--after", min=0, help="Those after this id.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=500, help="At most so many.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=500, help="At most so many: the newest, or the next.")
+    ] = 100,
 ) -> None:
     """Show past events; with -f, follow new ones, from now on or from --after on."""
     with connected() as client:
         if not follow:
-            page = client.get("/events", after=after or 0, subject=certificate, limit=limit)
+            newest = {"newest": True} if after is None else {"after": after}
+            page = client.get("/events", **newest, subject=certificate, limit=limit)
             emit(page["items"], _COLUMNS, name="id", empty="Nothing happened.")
             return
         last = after

@@ -249,7 +249,8 @@ class CertificateEvents(CertificateRef):
 def list_events(tx: Tx, ctx: Context, asked: CertificateEvents) -> EventPage:
     """List the events of one certificate, the oldest first."""
     found = journal.events_after(tx, asked.after, subject=found_by(tx, asked.ref).id, limit=asked.limit)
-    return EventPage(items=[events.shown(each) for each in found], next=found[-1].id if found else asked.after)
+    names = certificates.names_of(tx, [each.subject for each in found])
+    return EventPage(items=[events.shown(each, names) for each in found], next=found[-1].id if found else asked.after)
 
 
 # ── Asking for one ──

@@ -17,7 +17,7 @@ from holdfast.operations.inputs import Input, Instant, Nothing, Option, Page, Pa
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.scopes import INSTALLATION
 from holdfast.ports import AuditLine, Sink
-from holdfast.store import inventory, journal
+from holdfast.store import certificates, inventory, journal
 from holdfast.store.database import Store
 from holdfast.store.tx import Tx, from_micros
 
@@ -128,6 +128,7 @@ class AuditEntry(BaseModel):
     actor_kind: str = Field(description="human, robot, agent, local, acme or system.")
     action: str
     subject: str
+    about: str = Field(default="", description="The name of the certificate, or else the subject.")
     origin: AuditOrigin | None = Field(description="null for what the system does by itself.")
     before: str | None = Field(description="SHA-256 of the object before the change.")
     after: str | None = Field(description="And as it is since.")
@@ -173,7 +174,9 @@ def search(tx: Tx, ctx: Context, asked: AuditSearch) -> Page[AuditEntry]:
     """List audit entries: every change and who made it, the newest first."""
     before = place(asked.cursor, int)
     rows = inventory.audit_page(tx, _filter(asked), before=None if before is None else before[0], limit=asked.limit)
-    return page_of([shown(each) for each in rows], asked.limit, lambda row: (row.seq,), rows)
+    names = certificates.names_of(tx, [each.subject for each in rows])
+    items = [shown(each).model_copy(update={"about": names.get(each.subject, each.subject)}) for each in rows]
+    return page_of(items, asked.limit, lambda row: (row.seq,), rows)
 
 
 @operation(

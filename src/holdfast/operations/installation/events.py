@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from holdfast.operations.issuance.issuances import watching
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.people import sessions
 from holdfast.operations.scopes import VISIBLE
-from holdfast.store import inventory, journal
+from holdfast.store import certificates, inventory, journal
 from holdfast.store.tx import Tx
 
 STREAMS: Final = 20  # of one token at once: each reads the store several times a second
@@ -54,6 +54,7 @@ class _About(Input):
 
 class EventQuery(_About):
     after: int = Field(default=0, ge=0, lt=2**63, description="The id of the last event that is known.")
+    newest: bool = Field(default=False, description="The newest ones instead of those after an id.")
     limit: PageLimit = 100
 
 
@@ -74,6 +75,7 @@ class EventView(BaseModel):
     at: datetime
     name: str
     subject: str
+    about: str = Field(default="", description="The name of the certificate, or else the subject.")
     job: str
     details: dict[str, Any]
 
@@ -83,8 +85,12 @@ class EventPage(BaseModel):
     next: int = Field(description="Go on with after=this.")
 
 
-def shown(row: Happened) -> EventView:
-    return EventView(id=row.id, at=row.at, name=row.name, subject=row.subject, job=row.job, details=dict(row.details))
+def shown(row: Happened, names: Mapping[str, str]) -> EventView:
+    """`names`: of certificates, by id."""
+    about = names.get(row.subject, row.subject)
+    return EventView(
+        id=row.id, at=row.at, name=row.name, subject=row.subject, about=about, job=row.job, details=dict(row.details)
+    )
 
 
 @operation(
@@ -96,12 +102,12 @@ def shown(row: Happened) -> EventView:
     example="holdfast events www.example.com",
 )
 def list_events(tx: Tx, ctx: Context, asked: EventQuery) -> EventPage:
-    """List events, the oldest first."""
-    found, end = _page(tx, ctx, after=asked.after, subject=asked.subject, limit=asked.limit)
-    return EventPage(items=[shown(each) for each in found], next=end)
+    """List events after an id, or the newest; the oldest of them first."""
+    found, end = _page(tx, ctx, after=None if asked.newest else asked.after, subject=asked.subject, limit=asked.limit)
+    return EventPage(items=found, next=end)
 
 
-def _page(tx: Tx, ctx: Context, *, after: int, subject: str | None, limit: int) -> tuple[list[Happened], int]:
+def _page(tx: Tx, ctx: Context, *, after: int | None, subject: str | None, limit: int) -> tuple[list[EventView], int]:
     """The next events that the asker may see, and the id to go on from, which may be later than the last one shown.
 
     A stream asks again and again, with a token or a session that may have been ended meanwhile.
@@ -110,10 +116,14 @@ def _page(tx: Tx, ctx: Context, *, after: int, subject: str | None, limit: int) 
     sessions.check_still_good(tx, principal, ctx.services.people)
     about = None if subject is None else _subject(tx, principal, subject)
     if about == _HIDDEN:
-        return [], after
-    found = journal.events_after(tx, after, subject=about, limit=limit)
+        return [], after or 0
+    if after is None:
+        found = journal.newest_events(tx, subject=about, limit=limit)
+    else:
+        found = journal.events_after(tx, after, subject=about, limit=limit)
     seen = refs.visible(tx, principal, found, [each.subject for each in found])
-    return seen, found[-1].id if found else after
+    names = certificates.names_of(tx, [each.subject for each in seen])
+    return [shown(each, names) for each in seen], found[-1].id if found else after or 0
 
 
 _HIDDEN: Final = ""  # no event is about it
@@ -205,5 +215,5 @@ async def _lines(ctx: Context, after: int, subject: str | None) -> AsyncGenerato
             await worth_a_look()
 
 
-def _json(event: Happened) -> str:
-    return json.dumps(shown(event).model_dump(mode="json"))
+def _json(event: EventView) -> str:
+    return json.dumps(event.model_dump(mode="json"))
