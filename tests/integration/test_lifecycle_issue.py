@@ -26,7 +26,7 @@ from holdfast.operations.acme.certificates import tell_uncollected
 from holdfast.operations.certificates import lifecycle
 from holdfast.operations.certificates.checks import SpecificationRefused, UnknownIssuer, identifiers_of
 from holdfast.operations.issuers import manage as manage_issuers
-from holdfast.operations.own_ca import clients
+from holdfast.operations.own_ca import issued
 from holdfast.operations.own_ca.internal_orders import OwnCas
 from holdfast.pki import keys
 from holdfast.pki.chain import parse_bundle
@@ -121,7 +121,7 @@ async def test_what_our_own_ca_revoked_is_replaced_at_once_and_by_another_key(db
             held = (await house.settled("app.internal")).current
             assert held is not None
             await run(
-                services_for(house.certificate_context), clients.revoke, actor="local:alice",
+                services_for(house.certificate_context), issued.revoke, actor="local:alice",
                 ca=office.ca.id, serial=held.serial, reason="key-compromise",
             )  # fmt: skip
             view = await house.view("app.internal")

@@ -8,7 +8,7 @@ from holdfast.operations.issuers import account_keys
 from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.operations.notifications import channels, notifications
 from holdfast.operations.operation import declared, named
-from holdfast.operations.own_ca import cas, clients
+from holdfast.operations.own_ca import cas, clients, eab_keys, issued
 from holdfast.operations.people import accounts
 
 __all__ = [
@@ -23,10 +23,12 @@ __all__ = [
     "cluster",
     "declared",
     "documents",
+    "eab_keys",
     "events",
     "explain",
     "imports",
     "issuances",
+    "issued",
     "jobs",
     "key_export",
     "key_list",

@@ -185,7 +185,7 @@ def paged(
     return Page(items=[show(each) for each in rows], next=cursor(end))
 
 
-def shown(view: type[V], row: object, **others: Any) -> V:
+def from_row(view: type[V], row: object, **others: Any) -> V:
     """A view of a row: fields of the same name are taken over, the others are given."""
     same = {name: getattr(row, name) for name in view.model_fields.keys() - others.keys() if hasattr(row, name)}
     return view(**same, **others)

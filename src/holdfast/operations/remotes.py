@@ -20,7 +20,7 @@ from holdfast.core.notifications.notification import Message, Missed
 from holdfast.errors import Refused, TryLater, UserError
 from holdfast.keyring import SecretOwner
 from holdfast.operations import kinds
-from holdfast.operations.inputs import CLOSED, Probed, Short
+from holdfast.operations.inputs import CLOSED, Probed, Short, from_row
 from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.plugins import AnyKind
 from holdfast.secret import Secret
@@ -124,17 +124,8 @@ class RemoteView(BaseModel):
 
 
 def view_of(row: RemoteRow, now: datetime) -> RemoteView:
-    return RemoteView(
-        name=row.name,
-        kind=row.kind,
-        state=row.state,
-        settings=dict(row.settings),
-        credentials=sorted(row.credentials),
-        breaker_open=row.breaker.open_at(now),
-        breaker_error=row.breaker.error,
-        version=row.version,
-        created_at=row.created_at,
-    )
+    breaker = {"breaker_open": row.breaker.open_at(now), "breaker_error": row.breaker.error}
+    return from_row(RemoteView, row, credentials=sorted(row.credentials), **breaker)
 
 
 # ── Credentials ──

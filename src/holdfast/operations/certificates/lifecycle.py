@@ -48,6 +48,7 @@ from holdfast.operations.inputs import (
     ReasonName,
     Short,
     cursor,
+    from_row,
     label_pair,
     place,
 )
@@ -216,21 +217,8 @@ def list_versions(tx: Tx, ctx: Context, asked: CertificateRef) -> list[VersionVi
 
 
 def _version(held: HeldVersion) -> VersionView:
-    return VersionView(
-        id=held.id,
-        generation=held.generation,
-        state=held.state,
-        serial=held.serial,
-        not_before=held.not_before,
-        not_after=held.not_after,
-        issuer=held.issuer,
-        key_sha256=held.spki_sha256,
-        issued_at=held.issued_at,
-        revoked_at=held.revoked_at,
-        revocation_asked_at=held.revoke_asked_at,
-        revocation_reason=held.revoke_reason,
-        chain_pem=held.chain_pem,
-    )
+    revocation = {"revocation_asked_at": held.revoke_asked_at, "revocation_reason": held.revoke_reason}
+    return from_row(VersionView, held, key_sha256=held.spki_sha256, **revocation)
 
 
 class CertificateEvents(CertificateRef):

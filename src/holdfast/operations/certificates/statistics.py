@@ -28,7 +28,7 @@ from holdfast.operations import kinds
 from holdfast.operations.access import Action
 from holdfast.operations.certificates.refs import all_visible
 from holdfast.operations.context import Context
-from holdfast.operations.inputs import Input, Nothing
+from holdfast.operations.inputs import Input, Nothing, from_row
 from holdfast.operations.issuers.manage import NoSuchIssuer
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import INSTALLATION, VISIBLE
@@ -98,19 +98,7 @@ class IssuanceRate(BaseModel):
 def summary(tx: Tx, ctx: Context, asked: Nothing) -> SummaryView:
     """Count certificates: by state, failing, due, under way, expiring soon; with jobs and dead letters."""
     found = statistics.summary(tx, all_visible(ctx.principal))
-    return SummaryView(
-        at=found.at,
-        certificates=dict(found.states),
-        failing=found.failing,
-        due=found.due,
-        under_way=found.under_way,
-        awaiting_approval=found.awaiting_approval,
-        never_issued=found.never_issued,
-        expired=found.expired,
-        expiring=dict(found.expiring),
-        jobs=dict(found.jobs),
-        notifications_dead=found.notifications_dead,
-    )
+    return from_row(SummaryView, found, certificates=found.states)
 
 
 @operation(
@@ -330,20 +318,8 @@ def _what_if(asked: ForecastRequest) -> WhatIf:
 
 
 def _shown(month: Month) -> MonthToCome:
-    found = month.problem
-    return MonthToCome(
-        month=f"{month.starts:%Y-%m}",
-        issuer=month.issuer,
-        starts=month.starts,
-        orders=month.orders,
-        names=month.names,
-        busiest_day=month.busiest_day,
-        busiest_day_orders=month.busiest_day_orders,
-        busiest_hour_orders=month.busiest_hour_orders,
-        used_percent=month.used_percent,
-        fits=month.fits,
-        problem=None if found is None else LimitBroken.model_validate(found, from_attributes=True),
-    )
+    problem = None if month.problem is None else from_row(LimitBroken, month.problem)
+    return from_row(MonthToCome, month, month=f"{month.starts:%Y-%m}", problem=problem)
 
 
 async def _facts(ctx: Context) -> _Facts:

@@ -14,7 +14,7 @@ from holdfast.core.work.cluster import Replica
 from holdfast.errors import UserError
 from holdfast.operations.access import Action
 from holdfast.operations.context import Context
-from holdfast.operations.inputs import Input, NoteText, Nothing, Option, StrictFlag
+from holdfast.operations.inputs import Input, NoteText, Nothing, Option, StrictFlag, from_row
 from holdfast.operations.operation import operation
 from holdfast.operations.own_ca import authorities
 from holdfast.operations.scopes import INSTALLATION
@@ -163,19 +163,8 @@ def _loop(name: str, replica: Replica, told: Mapping[str, Any]) -> LoopSeen:
 
 
 def _shown(found: AtWork) -> ReplicaSeen:
-    seen = found.replica
-    return ReplicaSeen(
-        holder=seen.holder,
-        name=seen.name,
-        version=seen.version,
-        started_at=seen.started_at,
-        seen_at=seen.seen_at,
-        draining=seen.draining,
-        drained=found.drained,
-        running=found.running,
-        clock_ahead_s=seen.clock_ahead_s,
-        loops=len(seen.loops),
-    )
+    work = {"drained": found.drained, "running": found.running, "loops": len(found.replica.loops)}
+    return from_row(ReplicaSeen, found.replica, **work)
 
 
 @operation(

@@ -12,7 +12,7 @@ from holdfast.core.work.job import JobState
 from holdfast.errors import Duplicate, UserError
 from holdfast.operations.access import Action
 from holdfast.operations.context import Context
-from holdfast.operations.inputs import Input, NoteText, Option, Page, Paged, paged
+from holdfast.operations.inputs import Input, NoteText, Option, Page, Paged, from_row, paged
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import INSTALLATION
 from holdfast.store import inventory, journal
@@ -91,23 +91,14 @@ class JobView(BaseModel):
 
 
 def shown(row: JobRow) -> JobView:
-    return JobView(
-        id=row.id,
-        kind=row.kind,
-        subject=row.subject,
-        state=row.state,
+    return from_row(
+        JobView,
+        row,
         priority=int(row.priority),
-        due_at=row.due_at,
         attempt=row.attempts,
-        max_attempts=row.max_attempts,
-        crashes=row.crashes,
-        holder=row.holder,
-        lease_until=row.lease_until,
         reason_code=row.reason,
-        last_error=row.last_error,
         last_attempt_at=row.started_at,
         next_attempt_at=row.due_at if row.state in ("ready", "failed") else None,
-        finished_at=row.finished_at,
     )
 
 

@@ -18,7 +18,7 @@ from holdfast.core.access import Role, TokenKind, TokenRow
 from holdfast.errors import UserError
 from holdfast.operations.access import RIGHTS, Action, Principal
 from holdfast.operations.context import Context
-from holdfast.operations.inputs import Input, Labels, Nothing, OneOf, Option, OwnerName, Page, Paged, paged
+from holdfast.operations.inputs import Input, Labels, Nothing, OneOf, Option, OwnerName, Page, Paged, from_row, paged
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.scopes import INSTALLATION
 from holdfast.ports import Files, Random
@@ -282,24 +282,11 @@ class Self(BaseModel):
 
 
 def shown(row: TokenRow) -> Token:
-    return Token(**_fields(row))
+    return from_row(Token, row, **_lists(row))
 
 
-def _fields(row: TokenRow) -> dict[str, Any]:
-    return {
-        "id": row.id,
-        "name": row.name,
-        "kind": row.kind,
-        "role": row.role,
-        "rights": sorted(row.rights),
-        "owners": list(row.owners),
-        "labels": dict(row.labels),
-        "created_by": row.created_by,
-        "created_at": row.created_at,
-        "expires_at": row.expires_at,
-        "last_used_at": row.last_used_at,
-        "revoked_at": row.revoked_at,
-    }
+def _lists(row: TokenRow) -> dict[str, Any]:
+    return {"rights": sorted(row.rights), "owners": list(row.owners)}
 
 
 @operation("tokens.self", "GET /self", command="token whoami", action=Action.SEE_SELF, scope=INSTALLATION)
@@ -343,7 +330,7 @@ async def create_token(ctx: Context, asked: NewToken) -> MadeToken:
     )
     new = drawn(ctx.certificate_context.random)
     row = await ctx.write(lambda tx: create(tx, new, grant, by=ctx.principal))
-    return MadeToken(**_fields(row), token="" if ctx.dry_run else new.token.reveal())
+    return from_row(MadeToken, row, **_lists(row), token="" if ctx.dry_run else new.token.reveal())
 
 
 @operation(

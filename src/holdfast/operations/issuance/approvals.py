@@ -17,7 +17,7 @@ from holdfast.errors import UserError
 from holdfast.operations.access import Action
 from holdfast.operations.certificates import refs
 from holdfast.operations.context import Context
-from holdfast.operations.inputs import Input, NoteText, OneOf, Page, Paged, cursor, place, shown
+from holdfast.operations.inputs import Input, NoteText, OneOf, Page, Paged, cursor, from_row, place
 from holdfast.operations.issuance import attempts
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.operations.operation import Face, operation
@@ -83,7 +83,7 @@ class ApprovalView(BaseModel):
 
 def _shown(tx: Tx, row: Row) -> ApprovalView:
     about = certificates.get(tx, row.certificate)
-    return shown(ApprovalView, row, name="" if about is None else about.name)
+    return from_row(ApprovalView, row, name="" if about is None else about.name)
 
 
 @operation(

@@ -16,7 +16,7 @@ from holdfast.operations.access import Action, Principal
 from holdfast.operations.certificates import refs
 from holdfast.operations.certificates.refs import found_by
 from holdfast.operations.context import Context, Services
-from holdfast.operations.inputs import Input, OneOf, Page, Paged, cursor, place
+from holdfast.operations.inputs import Input, OneOf, Page, Paged, cursor, from_row, place
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import VISIBLE, demand_on_certificate
 from holdfast.store import inventory, issuances
@@ -87,27 +87,8 @@ class IssuanceView(BaseModel):
 
 
 def shown(found: core.Issuance) -> IssuanceView:
-    return IssuanceView(
-        id=found.id,
-        certificate=found.certificate,
-        generation=found.generation,
-        state=found.state,
-        issuer=found.issuer,
-        cause=found.cause,
-        urgent=found.urgent,
-        names=[each.value for each in found.identifiers],
-        requested_by=found.requested_by,
-        started_at=found.started_at,
-        ended_at=found.ended_at,
-        polls=found.polls,
-        failures=found.failures,
-        order_number=found.order_number,
-        uncertain_since=found.uncertain_since,
-        maybe_twice=found.maybe_twice,
-        withdrawal=found.withdrawal,
-        error=found.error,
-        reason_code=found.reason,
-    )
+    names = [each.value for each in found.identifiers]
+    return from_row(IssuanceView, found, names=names, reason_code=found.reason)
 
 
 @operation(

@@ -29,6 +29,7 @@ from holdfast.operations.inputs import (
     Page,
     Paged,
     Short,
+    from_row,
     page_of,
     place,
 )
@@ -161,43 +162,25 @@ class NotificationSummary(BaseModel):
 
 
 def notification(row: CoreNotification) -> Notification:
-    return Notification(**_fields(row))
+    return from_row(Notification, row, **_renamed(row))
 
 
 def in_full(row: CoreNotification, history: list[EventView]) -> NotificationInFull:
-    return NotificationInFull(**_fields(row), history=history)
+    return from_row(NotificationInFull, row, **_renamed(row), history=history)
 
 
-def _fields(row: CoreNotification) -> dict[str, Any]:
+def _renamed(row: CoreNotification) -> dict[str, Any]:
     """A pending notification is sent as soon as its channel can, and has no time of its next attempt."""
     return {
-        "id": row.id,
-        "state": row.state.value,
-        "channel": row.channel,
-        "event": row.event,
-        "severity": row.severity.value,
-        "title": row.title,
-        "text": row.text,
-        "subject": row.subject,
-        "name": row.name,
-        "owner": row.owner,
-        "facts": dict(row.facts),
-        "next": row.next,
         "outage": row.key,
         "all_clear": row.clears,
         "reason_code": row.reason,
         "attempt": row.retry_count,
         "max_attempts": NOTIFICATION_MAX_ATTEMPTS,
-        "last_error": row.last_error,
         "last_attempt_at": row.tried_at,
         "next_attempt_at": row.next_retry_at or row.digest_at,
         "dead_because": row.why,
         "delivered_on_attempt": row.retry_count + 1 if row.state is NotificationState.SENT else None,
-        "sent_at": row.sent_at,
-        "digest": row.digest,
-        "note": row.note,
-        "settled_by": row.settled_by,
-        "created_at": row.created_at,
     }
 
 
