@@ -18,7 +18,7 @@ def map_headers(context: Any, headers: Any) -> Any:
 
 @schemathesis.check
 def what_is_valid_is_not_called_invalid(ctx: Any, response: Any, case: Any) -> None:
-    """422 is for requests that the document forbids. The phase of coverage has no hooks, and repeats its keys: 422 too."""
+    """422 is for requests that the document forbids; and for repeated keys, which the phase of coverage sends."""
     if response.status_code != 422 or case.meta is None or not case.meta.generation.mode.is_positive:
         return
     if (code := response.json().get("code")) != "idempotency-key-reused":
