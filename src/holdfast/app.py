@@ -45,6 +45,7 @@ from holdfast.pages import site as pages_site
 from holdfast.ports import Points, Sink, no_points
 from holdfast.store import migrate
 from holdfast.store.database import Database
+from holdfast.store.work import sweeps
 from holdfast.telemetry import Metrics, StartPhase, Telemetry, Traces, make_log
 from holdfast.web import face, sites
 from holdfast.web.serve import ListeningSocket, bind, bind_local, serving
@@ -284,6 +285,8 @@ class App:
         finally:
             if apart is not None:
                 await apart.close()
+        if not db.engine.shared:  # the instance lock proves that the process before us is gone
+            await db.write(sweeps.expire_all)
 
     async def _unlock(self, db: Database) -> None:
         keyring = await keys.unlock(db, self._settings, self._files, self._random)

@@ -84,8 +84,9 @@ class CaServer:
         self._tls = ListenerTls()
         first = self._settings.acme.first_ca
         self._listener = Listener(
-            acme_context=self.acme_context, telemetry=telemetry, load=self._tls.load, first_ca=first
-        )
+            acme_context=self.acme_context, telemetry=telemetry, load=self._tls.load, first_ca=first,
+            backdate=self._settings.acme.listener_backdate,
+        )  # fmt: skip
 
     async def prepare(self) -> None:
         """Make the first CA if there is none, and open those there are."""

@@ -223,6 +223,11 @@ class Acme:
         0, "Per cent of requests whose nonce is refused at first, to try clients out.", whole(0, 100)
     )
     repeat_finalize: bool = setting(False, "Answer a repeated finalize with the order, not an error.", YES_NO)
+    listener_backdate: timedelta = setting(
+        "5m",
+        "How long before now the listener's own certificate begins, for clocks that are late.",
+        duration("0s", "1h"),
+    )
     lint: str = setting("own", "Rules that certificates must pass before they are signed.", choice("own", "pkilint"))
 
     @property

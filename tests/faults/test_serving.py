@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from time import monotonic
 
 import pytest
 from tests.faults.conftest import Serve
@@ -58,6 +59,22 @@ def test_a_killed_process_leaves_no_lock_and_its_successor_serves(serve: Serve) 
     second.wait_until_ready()
     inventory = 'holdfast_ca_circuit_open{ca="own"} 0.0'
     until(lambda: inventory in second.get("/metrics")[1], "what comes from the whole inventory")
+    assert second.stop() == 0
+
+
+def test_a_successor_does_not_wait_for_the_leases_of_the_process_that_was_killed(serve: Serve, tmp_path: Path) -> None:
+    """Its instance lock proves that process dead; a lease lasts for 30 seconds."""
+    first = serve()
+    first.wait_until_ready()
+    leads = 'holdfast_lease_held{lease="scheduler"} 1.0'
+    until(lambda: leads in first.get("/metrics")[1], "the first to lead")
+    first.process.kill()
+    first.wait()
+    second = serve()
+    second.wait_until_ready()
+    ready_at = monotonic()
+    until(lambda: leads in second.get("/metrics")[1], "the second to lead")
+    assert monotonic() - ready_at <= 5
     assert second.stop() == 0
 
 

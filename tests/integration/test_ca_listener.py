@@ -115,7 +115,13 @@ class Held:
     watch: Watch
 
 
-def a_listener(db: Database, opened: Opened, base_url: str = "https://localhost:8631", first: str = "ca1") -> Held:
+def a_listener(
+    db: Database,
+    opened: Opened,
+    base_url: str = "https://localhost:8631",
+    first: str = "ca1",
+    backdate: timedelta = timedelta(minutes=5),
+) -> Held:
     acme_context = AcmeContext(
         db=db,
         random=SystemRandom(),
@@ -126,7 +132,9 @@ def a_listener(db: Database, opened: Opened, base_url: str = "https://localhost:
         handover=Handover(),
     )
     tls, watch = ListenerTls(), Watch()
-    listener = Listener(acme_context=acme_context, telemetry=watch.telemetry, load=tls.load, first_ca=first)
+    listener = Listener(
+        acme_context=acme_context, telemetry=watch.telemetry, load=tls.load, first_ca=first, backdate=backdate
+    )
     return Held(listener, tls, acme_context, opened, watch)
 
 
@@ -169,6 +177,22 @@ async def test_the_first_look_orders_a_certificate_and_the_next_handshake_shows_
     assert len(await orders(db)) == 1
     boxes = await db.read(lambda tx: tx.rows("SELECT box FROM secrets"))
     assert not any(b"PRIVATE KEY" in bytes(each["box"]) for each in boxes)
+
+
+@pytest.mark.anyio
+async def test_its_certificate_begins_as_long_ago_as_the_settings_say(db: Database, tmp_path: Path) -> None:
+    opened = await opened_ca(db, tmp_path)
+    for backdate in (timedelta(minutes=50), timedelta(0)):
+        await db.write(lambda tx: tx.run("DELETE FROM listener_certificates"))
+        held = a_listener(db, opened, backdate=backdate)
+        async with issuing(db, held):
+            before = datetime.now(UTC).replace(microsecond=0)
+            await held.listener.tend()
+        [made] = await orders(db)
+        assert made.not_before is not None
+        earliest = opened.ca.issuer.certificate.not_valid_before_utc
+        assert made.not_before - max(before - backdate, earliest) < timedelta(seconds=20), backdate
+        assert made.not_before >= max(before - backdate, earliest)
 
 
 async def certificates(db: Database) -> list[IssuedCertificate]:

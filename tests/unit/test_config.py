@@ -173,6 +173,7 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "acme.uncollected_after": ('"1h"', "1h", timedelta(hours=1)),
     "acme.chaos_nonces": ("100", "100", 100),
     "acme.repeat_finalize": ("true", "true", True),
+    "acme.listener_backdate": ('"10m"', "10m", timedelta(minutes=10)),
     "acme.lint": ('"pkilint"', "pkilint", "pkilint"),
     "keeping.solvers_file": ('"solvers.toml"', "solvers.toml", Path("solvers.toml")),
     "keeping.tls_alpn_listen": ('"[::]:443"', "[::]:443", "[::]:443"),

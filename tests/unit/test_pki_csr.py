@@ -140,6 +140,15 @@ def test_other_attributes_and_parts_of_the_subject_are_not_read():
     assert csr.parse(crafted(attributes=[asked(san(NAME)), challenge], subject=[organization])) == csr.parse(GOOD)
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_version_of_a_certificate_is_read_as_that_of_a_request(version: int):
+    """Ruby's acme-client writes version 3; Boulder and Pebble do not look at it. The signature covers it."""
+    assert csr.parse(crafted(san(NAME), version=version)) == csr.parse(GOOD)
+    signature = x509.load_der_x509_csr(GOOD).signature
+    with pytest.raises(CsrRefused, match="signature"):
+        csr.parse(crafted(san(NAME), version=version, signature=signature))
+
+
 def test_a_hundred_names_are_granted():
     request = csr.parse(crafted(san(*(dns(f"n{n}.example.com") for n in range(100)))))
     assert len(request.names) == csr.MAX_NAMES == 100
@@ -174,7 +183,7 @@ FORM = {
     "PEM without an end": (pem(GOOD)[:-40], "csr-malformed"),
     "one byte over the limit": (bytes(csr.MAX_CSR + 1), "csr-too-large"),
     "a gigantic PEM": (pem(bytes(csr.MAX_CSR)), "csr-too-large"),
-    "version 2": (crafted(san(NAME), version=1), "csr-version"),
+    "version 4": (crafted(san(NAME), version=3), "csr-version"),
 }
 
 SIGNATURE = {

@@ -336,9 +336,18 @@ def _profile(param: Row, text: str) -> Any:
 
     found = _file(param, text)
     try:
-        return json.loads(found) if found.lstrip().startswith("{") else tomllib.loads(found)
+        fields = json.loads(found) if found.lstrip().startswith("{") else tomllib.loads(found)
     except ValueError as error:
         raise NotAPair(f"{text} is neither JSON nor TOML: {error}.") from None
+    return dict(_field(*each) for each in fields.items()) if isinstance(fields, dict) else fields
+
+
+def _field(name: str, value: Any) -> tuple[str, Any]:
+    """A duration of a profile is written as everywhere, 90d; the API takes seconds."""
+    from holdfast.cli.durations import span
+
+    spans = name in ("lifetime", "max_lifetime", "backdate")
+    return (f"{name}_s", int(span(str(value)).total_seconds())) if spans else (name, value)
 
 
 def _duration(param: Row, text: str) -> float | None:

@@ -11,12 +11,12 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
@@ -44,6 +44,9 @@ _IGNORED: Final = frozenset(
 )
 _EXTENSION_REQUESTS: Final = frozenset({"1.2.840.113549.1.9.14", "1.3.6.1.4.1.311.2.1.14"})  # RFC 2985; Microsoft's own
 _USES: Final = frozenset({ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH})
+# The version of a request that says 2 or 3, as some clients write for want of a better number. Other CAs do not look.
+_HEAD: Final = rb"\x30(?:[\x00-\x7f]|\x81.|\x82..|\x83...)"
+_VERSION: Final = re.compile(rb"\A(" + _HEAD + _HEAD + rb"\x02\x01)[\x01\x02]", re.DOTALL)
 _WEAK: Final = (hashes.MD5, hashes.SHA1)
 
 
@@ -67,7 +70,7 @@ def parse(content: bytes, *, ed25519_allowed: bool = False, must_staple_allowed:
     csr = _read(content)
     try:
         key = _key(csr, ed25519_allowed=ed25519_allowed)  # before the signature: a giant key would make that slow
-        _check_signature(csr)
+        _check_signature(csr, _der(content))
         extensions = _extensions(csr)
         must_staple = _check_extensions(extensions, must_staple_allowed=must_staple_allowed)
         dns, ips = _alternative_names(extensions)
@@ -94,9 +97,8 @@ def key_of(content: bytes) -> PublicKey:
 def _read(content: bytes) -> x509.CertificateSigningRequest:
     if len(content) > MAX_CSR:
         raise CsrRefused("csr-too-large", f"A request has at most {MAX_CSR} bytes; this one has {len(content)}.")
-    der = _der_of_pem(content) if content.lstrip()[:5] == b"-----" else content
     try:
-        csr = x509.load_der_x509_csr(der)
+        csr = x509.load_der_x509_csr(_VERSION.sub(rb"\1\0", _der(content)))
         csr.subject  # noqa: B018  (each of these is read only now)
         csr.attributes  # noqa: B018
     except (ValueError, TypeError, UnsupportedAlgorithm):
@@ -104,6 +106,10 @@ def _read(content: bytes) -> x509.CertificateSigningRequest:
     except x509.InvalidVersion:
         raise CsrRefused("csr-version", "The request has a version other than 1 (RFC 2986 §4.1).") from None
     return csr
+
+
+def _der(content: bytes) -> bytes:
+    return _der_of_pem(content) if content.lstrip()[:5] == b"-----" else content
 
 
 def _der_of_pem(content: bytes) -> bytes:
@@ -124,17 +130,33 @@ def _key(csr: x509.CertificateSigningRequest, *, ed25519_allowed: bool) -> Publi
     return key  # type: ignore[return-value]  # check_key let through only these
 
 
-def _check_signature(csr: x509.CertificateSigningRequest) -> None:
+def _check_signature(csr: x509.CertificateSigningRequest, sent: bytes) -> None:
     """The signature proves that the sender holds the private key; with a weak hash others could forge it."""
     try:
         if isinstance(csr.signature_hash_algorithm, _WEAK):
             raise CsrRefused("csr-signature-weak", "The request is signed with SHA-1 or MD5.", "Use SHA-256.")
         whole = csr.public_bytes(Encoding.DER).endswith(b"\0" + csr.signature)  # of octets: no bit of it is unused
-        good = whole and csr.is_signature_valid
+        good = whole and _is_signed(csr, sent)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         good = False
     if not good:
         raise CsrRefused("csr-signature", "The signature of the request does not match its key.")
+
+
+def _is_signed(csr: x509.CertificateSigningRequest, sent: bytes) -> bool:
+    """`sent` is the request with the version that it was signed with."""
+    read = csr.public_bytes(Encoding.DER)
+    if read == sent:
+        return csr.is_signature_valid
+    begin, size = read.index(csr.tbs_certrequest_bytes), len(csr.tbs_certrequest_bytes)
+    key: Any = csr.public_key()
+    how: list[Any] = [] if isinstance(key, ed25519.Ed25519PublicKey) else [csr.signature_algorithm_parameters]
+    how += [csr.signature_hash_algorithm] if isinstance(key, rsa.RSAPublicKey) else []
+    try:
+        key.verify(csr.signature, sent[begin : begin + size], *how)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _extensions(csr: x509.CertificateSigningRequest) -> x509.Extensions:

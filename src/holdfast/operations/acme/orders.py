@@ -413,6 +413,7 @@ async def place_internal(
     content: bytes,
     profile: str | None = None,
     not_after: datetime | None = None,
+    backdate: timedelta | None = None,  # None: the profile's
     order_id: str | None = None,
     also: Callable[[Tx, Order], None] | None = None,
 ) -> Order:
@@ -437,6 +438,7 @@ async def place_internal(
             state=OrderState.READY,
             profile=chosen.name,
             identifiers=identifiers,
+            not_before=None if backdate is None else max(now - backdate, ca.issuer.certificate.not_valid_before_utc),
             not_after=not_after,
             expires_at=now + acme_context.policy.order_for,
             created_at=now,

@@ -56,12 +56,15 @@ class ProfileSettings(Input):
 
     name: Short
     description: Annotated[str, Field(max_length=500)] | None = None
-    lifetime_s: Whole | None = Field(default=None, description="Of a certificate whose client asks for no other.")
-    max_lifetime_s: Whole | None = None
+    lifetime_s: Whole | None = Field(
+        default=None,
+        description="Of a certificate whose client asks for no other. Given without max_lifetime_s, it is the longest.",
+    )
+    max_lifetime_s: Whole | None = Field(default=None, description="The longest that a client may ask for (notAfter).")
     backdate_s: Whole | None = Field(default=None, description="For clients whose clocks are late.")
     client_auth: StrictFlag | None = Field(default=None, description="Certificates are for TLS clients, too.")
     common_name: StrictFlag | None = Field(default=None, description="The first name is the common name, too.")
-    must_staple: StrictFlag | None = None
+    must_staple: StrictFlag | None = Field(default=None, description="Clients may ask for must-staple (RFC 7633).")
     key_kinds: list[KeyKindName] | None = Field(
         default=None, max_length=10, description="Kinds of keys; empty: those that every client can use."
     )
@@ -134,7 +137,9 @@ def _profiles(options: CaOptions, asked: CaSettings, without: list[str]) -> tupl
 
 def _profile(given: ProfileSettings, known: Mapping[str, ProfileOptions]) -> ProfileOptions:
     before = asdict(known.get(given.name, ProfileOptions()))
-    merged = {**before, **given.model_dump(exclude_none=True)}
+    asked = given.model_dump(exclude_none=True)
+    longest = {"max_lifetime_s": given.lifetime_s} if given.lifetime_s is not None else {}
+    merged = {**before, **longest, **asked}
     return ProfileOptions(**{**merged, "key_kinds": tuple(merged["key_kinds"])})
 
 

@@ -89,12 +89,15 @@ def under_way(recent: Sequence[ListenerCertificate], now: datetime) -> str | Non
 class Listener:
     """Looks now and then; every replica loads, and whichever sees the need first orders for all."""
 
-    def __init__(self, *, acme_context: AcmeContext, telemetry: Telemetry, load: Load, first_ca: str) -> None:
+    def __init__(
+        self, *, acme_context: AcmeContext, telemetry: Telemetry, load: Load, first_ca: str, backdate: timedelta
+    ) -> None:
         self.loaded = asyncio.Event()
         self._acme_context = acme_context
         self._telemetry = telemetry
         self._load = load
         self._first_ca = first_ca
+        self._backdate = backdate
         self._host, self._identifiers = names_of(acme_context.policy.base_url)
         self._current = ""  # the order whose certificate is in use
         self._told_of_none = False  # that no CA may sign for us
@@ -185,6 +188,7 @@ class Listener:
             account=f"acct_listener_{ca.id}",
             identifiers=self._identifiers,
             content=content,
+            backdate=self._backdate,
             also=lambda tx, order: _note(tx, order.id, self._host, kept),
         )
         return order.id

@@ -63,6 +63,12 @@ def take_back_all(tx: Tx) -> int:
     )
 
 
+def expire_all(tx: Tx) -> None:
+    """At the start of the only process that may use this store: whoever holds a lease or a job is dead."""
+    tx.run("UPDATE jobs SET lease_until = 0 WHERE state = 'running'")
+    expire_leases(tx)
+
+
 def retry_failed(tx: Tx, limit: int = 500) -> int:
     """failed → ready for every job whose wait is over and that has attempts left."""
     rows = tx.rows(
