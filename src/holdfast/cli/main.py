@@ -50,6 +50,7 @@ COMMANDS: Final = {  # name: (module with its app; empty: derived alone, the lin
     "issuer": ("holdfast.cli.issuers", "Add, test and change issuers: where certificates come from."),
     "ca": ("", "Create and change our own CAs; manage their ACME clients."),
     "policy": ("", "Say who may have which names, and find what violates it."),
+    "trust": ("holdfast.cli.trust.commands", "Let this machine trust the root of a private CA; take that back."),
     "pki": ("holdfast.cli.own_ca.pki", "Make the root of a private CA offline, or read a certificate."),
     "challenge": ("holdfast.cli.installation.challenge", "Test from this machine what a CA would see of a name."),
     "simulate": (
@@ -106,6 +107,7 @@ SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {  # of the help page
     "Issuers and our own CAs": (
         "issuer",
         "ca",
+        "trust",
         "policy",
         "pki",
         "challenge",

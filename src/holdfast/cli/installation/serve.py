@@ -80,5 +80,6 @@ def _what_next(chosen: Settings, where: str) -> list[str]:
         "  holdfast issue www.internal --wait      get another certificate",
     ]
     if chosen.acme.first_ca:
+        lines.append(f"  holdfast trust install {chosen.acme.first_ca}          let this machine trust the CA")
         lines.append(f"ACME clients use this directory: {acme}/acme/{chosen.acme.first_ca}/directory")
     return [*lines, ""]

@@ -1,0 +1,1 @@
+"""Trust in the root of a private CA on this machine."""
