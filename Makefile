@@ -7,7 +7,7 @@ DATA   ?= data
 # The suite starts hundreds of processes: byte code that is kept saves each of them compiling the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notifications bench-api bench-faces contract interop shape docs lock clean
+.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notifications bench-api bench-faces contract interop shape docs release packages lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -100,6 +100,14 @@ docs: $(VENV)/.docs
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/docs.txt
 	@touch $@
+
+# Wheel, Debian package, chart, bill of materials and checksums, in dist/.
+release: $(VENV)/.dev
+	$(BIN)/python -m scripts.release
+
+# Installs the Debian package into a bare Debian, uses it there, and purges it; needs root and debootstrap.
+packages: release
+	$(BIN)/python -m scripts.try_package
 
 UVC = uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11
 lock:

@@ -50,7 +50,7 @@ from holdfast.telemetry import Metrics, StartPhase, Telemetry, Traces, make_log
 from holdfast.web import face, sites
 from holdfast.web.serve import ListeningSocket, bind, bind_local, serving
 from holdfast.web.sites import plain_site
-from holdfast.world import FileSink, LocalFiles, SyslogSink, SystemClock, SystemRandom
+from holdfast.world import FileSink, LocalFiles, ServiceManager, SyslogSink, SystemClock, SystemRandom
 
 CERTIFICATE_WITHIN: Final = 30.0  # seconds that the start waits for our own certificate; without a CA there is none
 TO_CLOSE: Final = 1.0  # second; the store is closed last, and must not find nothing left of the time for a stop
@@ -82,6 +82,7 @@ class App:
         self._ca: CaServer | None = None
         self._keeper: CertificateKeeper | None = None
         self._told_at: float | None = None  # when we were asked to stop
+        self._manager = ServiceManager()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until stop, then drain. Raises UserError when a person must act first."""
@@ -135,6 +136,7 @@ class App:
                 await self._show_first_token(db)
                 acme = self._policy.base_url
                 self._telemetry.log.info("holdfast.serving", url=where, acme=acme, store=db.engine.name)
+                self._manager.ready()
                 _settle_down()
                 showing = None if self._started is None else asyncio.ensure_future(self._started())
                 await engine
@@ -231,6 +233,7 @@ class App:
         await stop.wait()
         self._told_at = self._clock.monotonic()
         self._health.draining = True
+        self._manager.stopping()
         self._telemetry.log.info("holdfast.draining", at_most=str(self._settings.engine.drain))
 
     @contextlib.asynccontextmanager
@@ -268,6 +271,7 @@ class App:
                 except (StoreUnavailable, OutcomeUnknown) as error:
                     tries += 1
                     self._health.waiting_for = str(error)
+                    self._manager.waiting(f"{phase}: {error}")
                     self._telemetry.log.error("store.unreachable", phase=phase, error=str(error), tries=tries)
                     await wait_for(stop, STORE.wait(tries, self._identity.holder).total_seconds())
                 except StoreError as error:
@@ -323,13 +327,25 @@ class App:
             pace=_pace(settings),
             kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in kinds],
             families=[selfcheck.owed(self._random), *ca.families(), *keeper.families()],
-            duties=[*ca.duties(), *self._audit_duties(db), *keeper.duties(), self._first_token_duty(db)],
+            duties=[
+                *ca.duties(),
+                *self._audit_duties(db),
+                *keeper.duties(),
+                self._first_token_duty(db),
+                *self._alive(),
+            ],
             handover=ca.acme_context.handover,
             clock=self._clock,
             random=self._random,
             points=self._points,
             telemetry=self._telemetry,
         )
+
+    def _alive(self) -> list[PeriodicDuty]:
+        if self._manager.watchdog is None:
+            return []
+        every = self._manager.watchdog / 3
+        return [PeriodicDuty(name="watchdog", period=every, duty=self._manager.alive, everywhere=True)]
 
     def _first_token_duty(self, db: Database) -> PeriodicDuty:
         duty = partial(tokens.remove_first_token, db, self._files, self._settings.store.data_dir)

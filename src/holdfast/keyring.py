@@ -206,7 +206,8 @@ def read_key_file(files: Files, path: Path) -> list[Kek] | None:
             f"The key file {path} cannot be read: {error.strerror or error}.",
             "It must belong to the user that Holdfast runs as (keys.file says where it is looked for).",
         ) from error
-    if mode & 0o077:
+    projected = mode == 0o440  # as Kubernetes gives a Secret to the group of a pod: no user may write it
+    if mode & 0o077 and not projected:
         raise StoreRefused(
             f"The key file {path} is open to other users of this machine (mode {mode:04o}).",
             f"Run: chmod 600 {path}   If others may have read it, run 'holdfast key rotate' after that.",

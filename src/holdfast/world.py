@@ -14,6 +14,7 @@ import stat
 import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
 from hashlib import sha256
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from pathlib import Path
@@ -195,6 +196,37 @@ def room_on_disk(path: Path) -> tuple[int, int]:
     """Free bytes, as far as this user may fill them, and all there are."""
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+
+class ServiceManager:
+    """Tells systemd how this process is (sd_notify(3)); where no service manager asked for it, nothing is sent."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        where = environment.get("NOTIFY_SOCKET", "")
+        self._where = "\0" + where[1:] if where.startswith("@") else where
+        mine = environment.get("WATCHDOG_PID") in (None, str(os.getpid()))
+        micros = environment.get("WATCHDOG_USEC", "") if mine else ""
+        self.watchdog = timedelta(microseconds=int(micros)) if micros.isdigit() and int(micros) else None
+
+    def ready(self) -> None:
+        self._tell("READY=1\nSTATUS=Serving.")
+
+    def stopping(self) -> None:
+        self._tell("STOPPING=1\nSTATUS=Draining: work under way ends, or is handed on.")
+
+    def waiting(self, why: str) -> None:
+        self._tell(f"STATUS={' '.join(why.split())[:200]}")
+
+    async def alive(self) -> int:
+        """For a loop of the engine: if loops do not tick any more, systemd starts the process anew."""
+        self._tell("WATCHDOG=1")
+        return 0
+
+    def _tell(self, text: str) -> None:
+        if self._where:
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+                line.setblocking(False)  # it is only told: the engine never waits for it
+                line.sendto(text.encode(), self._where)
 
 
 class LocalFiles:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -65,6 +66,21 @@ def status(
 
 def _print(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
     print(json.dumps(rows, indent=2) if as_json else _table(rows))
+
+
+@app.command(cls=OnTheServer)
+def create(path: Annotated[Path, typer.Argument(metavar="FILE", help="The key file; it must not exist yet.")]) -> None:
+    """Make a key file for a new installation, as a first start would: for several replicas, or for a Secret."""
+    from holdfast.errors import UserError
+    from holdfast.keyring import new_kek, render_key_file
+    from holdfast.world import LocalFiles, SystemClock, SystemRandom
+
+    content = render_key_file([new_kek(SystemRandom(), SystemClock().now())])
+    try:
+        LocalFiles().write_private(path, content, replace=False)
+    except FileExistsError:
+        raise UserError(f"There is a file {path} already: it is left as it is.") from None
+    print(f"{path} is made. Keep a copy apart from the backups of the database, and name it: HOLDFAST_KEYS_FILE={path}")
 
 
 @app.command(cls=OnTheServer)
