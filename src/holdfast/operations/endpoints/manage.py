@@ -476,7 +476,8 @@ def _built(make: Callable[[], Any]) -> Any:
     try:
         return make()
     except ValueError as why:
-        raise EndpointRefused(f"{str(why).rstrip('.')}.") from None
+        said = str(why).rstrip(".")
+        raise EndpointRefused(f"{said[:1].upper()}{said[1:]}.") from None
 
 
 def _name_of(place: Endpoint) -> str:
