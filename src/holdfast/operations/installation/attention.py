@@ -9,6 +9,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, Field
 
 from holdfast.core import reasons
+from holdfast.core.endpoint_watch import TROUBLES
 from holdfast.core.inventory import InventoryFilter
 from holdfast.core.issuers.issuer import IssuerState
 from holdfast.core.status import Phase, Status
@@ -19,7 +20,7 @@ from holdfast.operations.context import Context
 from holdfast.operations.inputs import Nothing
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import VISIBLE
-from holdfast.store import certificates, inventory, issuers, standings
+from holdfast.store import certificates, endpoints, inventory, issuers, standings
 from holdfast.store.notifications import notifications
 from holdfast.store.tx import Tx
 
@@ -27,7 +28,7 @@ MOST: Final = 100  # certificates that are shown one by one
 SOON: Final = timedelta(days=30)  # a paused certificate that expires within this needs somebody
 _PEOPLE: Final = frozenset({"you", "operator", "approver"})
 _FAR: Final = timedelta(days=3650)
-What = Literal["certificate", "approvals", "dead-letters", "issuer", "paused"]
+What = Literal["certificate", "approvals", "dead-letters", "issuer", "paused", "endpoint"]
 
 
 class AttentionItem(BaseModel):
@@ -80,6 +81,7 @@ def attention(tx: Tx, ctx: Context, asked: Nothing) -> Attention:
         *(_unheard(tx, dead) if dead else ()),
         *(_paused_issuers(tx) if whole and _may(who, Action.SEE_ISSUERS) else ()),
         *_paused(tx, who, now),
+        *(_endpoints(tx, who) if _may(who, Action.SEE_ENDPOINTS) else ()),
     ]
     return Attention(
         at=now,
@@ -185,6 +187,27 @@ def _paused(tx: Tx, who: Principal, now: datetime) -> Iterator[AttentionItem]:
         reason_code=reasons.Reason.PAUSED.value,
         details="Nothing is renewed until they are resumed." if len(found) > 1 else "It is not renewed until resumed.",
     )
+
+
+# ── Endpoints ──
+
+
+def _endpoints(tx: Tx, who: Principal) -> Iterator[AttentionItem]:
+    for row in endpoints.page(tx, limit=MOST, owners=who.owners, labels=who.labels, reasons=TROUBLES):
+        if row.last is None:
+            continue
+        meaning = reasons.MEANINGS[row.last.reason]
+        yield AttentionItem(
+            what="endpoint",
+            name=row.name,
+            says=row.last.sentence,
+            standing="failing",
+            harm="expiry" if row.last.ends else "",
+            harm_at=row.last.ends,
+            reason_code=row.last.reason.value,
+            details=f"{meaning.sentence} See: holdfast endpoint show {row.name}",
+            acts_next=_actor(meaning.acts_next, row.owner),
+        )
 
 
 # ── Approvals, dead letters, issuers ──
