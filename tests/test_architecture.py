@@ -55,7 +55,7 @@ MAY_IMPORT: Final = {
     "from_settings": "config core listening operations ports store telemetry",
     "app": "api compose_ca compose_certificates config core engine from_settings listening operations pages plugins "
     "ports secret store telemetry tracing web world",
-    "cli": "api app config config_values core from_settings importing mcp network operations pki ports secret "
+    "cli": "api app config config_values core from_settings importing keyring mcp network operations pki ports secret "
     "solvers store system_clock telemetry validators web world",
 }
 
