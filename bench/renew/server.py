@@ -123,6 +123,12 @@ def _settings(folder: Path, dns: int, acme: int, http_port: int, store: Store) -
         "HOLDFAST_ACME_NETWORKS": "127.0.0.0/8",
         "HOLDFAST_ACME_AUTHZ_LIFETIME": "30m",
         "HOLDFAST_ACME_ORDERS_PER_ACCOUNT": ENOUGH,
+        "HOLDFAST_ACME_REQUESTS_PER_ADDRESS": ENOUGH,
+        "HOLDFAST_ACME_REQUESTS_PER_ACCOUNT": ENOUGH,
+        "HOLDFAST_ACME_PENDING_PER_ADDRESS": ENOUGH,
+        "HOLDFAST_ACME_PENDING_PER_ACCOUNT": ENOUGH,
+        "HOLDFAST_ACME_NAMES_PER_ADDRESS": ENOUGH,
+        "HOLDFAST_ACME_NAMES_PER_ACCOUNT": ENOUGH,
         "HOLDFAST_SCHEDULER_RENEWAL_INTERVAL": "1s",
         **({"HOLDFAST_STORE_URL": store.where} if store.where.startswith("postgresql:") else {}),
     }

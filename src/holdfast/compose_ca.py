@@ -187,7 +187,8 @@ class CaServer:
     async def _serve(self, line: ListeningSocket, bounds: Bounds) -> None:
         try:
             await self._listener.loaded.wait()
-            face = site(self.acme_context, self._nonces, self._clock, self._telemetry)
+            proxies = self._settings.server.trusted_proxies
+            face = site(self.acme_context, self._nonces, self._clock, self._telemetry, proxies=proxies)
             unprobed = replace(bounds, probes=0)  # probes ask server.listen
             async with serving(face, line, self._tls, bounds=unprobed, tally=ToldTally("acme", self._telemetry)):
                 self._telemetry.log.info("acme.serving", url=self.acme_context.policy.base_url)

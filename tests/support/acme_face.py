@@ -1,6 +1,6 @@
 """The ACME server in tests: a whole CA behind its ASGI application, without a socket."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,12 +96,18 @@ def csr_for(order: dict[str, Any], *, key: ec.EllipticCurvePrivateKey | None = N
 
 @asynccontextmanager
 async def open_front(
-    db: Database, folder: Path, *, options: CaOptions | None = None, policy: CaPolicy | None = None
+    db: Database,
+    folder: Path,
+    *,
+    options: CaOptions | None = None,
+    policy: CaPolicy | None = None,
+    proxies: Sequence[str] = (),
+    peer: str = "192.0.2.7",
 ) -> AsyncIterator[Front]:
     async with open_office(db, folder, options=options, policy=policy) as office:
         watch = Watch()
         nonces = nonces_for(office.acme_context, SystemClock(), shared=db.engine.shared)
-        app = site(office.acme_context, nonces, SystemClock(), watch.telemetry)
-        transport = httpx2.ASGITransport(app=app, client=("192.0.2.7", 4711))
+        app = site(office.acme_context, nonces, SystemClock(), watch.telemetry, proxies=proxies)
+        transport = httpx2.ASGITransport(app=app, client=(peer, 4711))
         async with httpx2.AsyncClient(transport=transport) as http:
             yield Front(office, app, nonces, http, watch)

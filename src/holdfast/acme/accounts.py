@@ -100,7 +100,8 @@ async def account(services: AcmeServices, request: AcmeRequest) -> AcmeAnswer:
         services.keys.forget(request.place.ca.id, request.who.account)
     else:
         given = content.get("contact")
-        found = await accounts.update(services.acme_context, request.who, None if given is None else contacts(given))
+        wanted = None if given is None else contacts(given)
+        found = await accounts.update(services.acme_context, request.who, wanted, address=request.address)
     return json_answer(resources.account(request.place, found), *_terms(services))
 
 
@@ -138,8 +139,12 @@ async def key_change(services: AcmeServices, request: AcmeRequest) -> AcmeAnswer
     await accounts.check_account_key(services.acme_context, key.public)
     try:
         found = await accounts.change_key(
-            services.acme_context, request.who, jwk=jwk.serialize(key), thumbprint=key.thumbprint
-        )  # fmt: skip
+            services.acme_context,
+            request.who,
+            jwk=jwk.serialize(key),
+            thumbprint=key.thumbprint,
+            address=request.address,
+        )
     except accounts.KeyInUse as taken:
         raise AcmeRefusal(taken.problem, location(request.place.account(taken.account))) from None
     services.keys.forget(request.place.ca.id, request.who.account)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -12,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.acme import accounts, certificates, orders
 from holdfast.acme.answer import AcmeAnswer, AcmeRefusal, Header, problem_answer
 from holdfast.acme.nonces import NonceChaos, Nonces
+from holdfast.acme.rates import RequestRates
 from holdfast.acme.request import (
     NAME,
     AccountKeys,
@@ -26,6 +27,7 @@ from holdfast.acme.request import (
     still_in,
 )
 from holdfast.acme.resources import CaUrls, place_of
+from holdfast.core.client import ProxyNetwork, client_address, networks
 from holdfast.core.own_ca.problem import AcmeError, Problem
 from holdfast.errors import KeyMissing, StoreError
 from holdfast.operations.acme.context import AcmeContext, coming_from
@@ -140,11 +142,20 @@ NO_STORE: Final[Header] = (b"cache-control", b"no-store")
 AWAY_RETRY_AFTER: Final = 5  # seconds
 
 
-def site(acme_context: AcmeContext, nonces: Nonces, clock: Clock, telemetry: Telemetry) -> AcmeSite:
-    keys, chaos = AccountKeys(acme_context), NonceChaos(acme_context.policy.chaos_nonces)
-    return AcmeSite(
-        AcmeServices(acme_context=acme_context, nonces=nonces, clock=clock, telemetry=telemetry, keys=keys, chaos=chaos)
+def site(
+    acme_context: AcmeContext, nonces: Nonces, clock: Clock, telemetry: Telemetry, *, proxies: Sequence[str] = ()
+) -> AcmeSite:
+    """`proxies`: networks whose X-Forwarded-For says who the client is."""
+    services = AcmeServices(
+        acme_context=acme_context,
+        nonces=nonces,
+        clock=clock,
+        telemetry=telemetry,
+        keys=AccountKeys(acme_context),
+        chaos=NonceChaos(acme_context.policy.chaos_nonces),
+        rates=RequestRates(acme_context.policy, clock),
     )
+    return AcmeSite(services, networks(proxies))
 
 
 class Target(NamedTuple):
@@ -159,8 +170,8 @@ class Target(NamedTuple):
 class AcmeSite:
     """URLs are compared as they were sent, undecoded: we never gave out one that needs decoding."""
 
-    def __init__(self, services: AcmeServices) -> None:
-        self._services = services
+    def __init__(self, services: AcmeServices, proxies: tuple[ProxyNetwork, ...] = ()) -> None:
+        self._services, self._proxies = services, proxies
         self._base = services.acme_context.policy.base_url
         self._below = urlsplit(self._base).path.rstrip("/")  # the base URL may have a path of its own
         self._prefix = f"{self._below}/acme/"
@@ -218,7 +229,9 @@ class AcmeSite:
         method, query = scope["method"], scope["query_string"].decode("latin-1")
         headers = _headers_of(scope)
         signed: Signed | None = None
+        address = self._address(scope)
         if method == "POST" and route.signer != "none":
+            self._services.rates.count_address(address)
             content = await read_body(receive, headers.get(b"content-length"))
             media, url = headers.get(b"content-type", b""), self._url(path, query, route)
             signed = await admit(self._services, place, route.signer, url, media, content)
@@ -233,7 +246,7 @@ class AcmeSite:
             args=args,
             query=query,
             accept=headers.get(b"accept", b"").decode("latin-1"),
-            address=scope["client"][0] if scope.get("client") else "",
+            address=address,
             signed=signed,
         )
         try:
@@ -242,6 +255,14 @@ class AcmeSite:
             if signed is not None:
                 await still_in(self._services, signed)
             raise
+
+    def _address(self, scope: Scope) -> str:
+        """Of the client; what a header says counts only from a proxy that the settings name."""
+        peer = scope["client"][0] if scope.get("client") else ""
+        if not self._proxies:
+            return str(peer)
+        forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        return client_address(peer, forwarded, self._proxies)
 
     def _told(self, request: AcmeRequest, headers: dict[bytes, bytes]) -> AcmeServices:
         """The services of one request: the audit log says where its changes came from."""

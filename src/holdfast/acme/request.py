@@ -16,6 +16,7 @@ from holdfast.acme.answer import CLOSE, AcmeAnswer, AcmeRefusal
 from holdfast.acme.jwk import AccountKey
 from holdfast.acme.jws import MAX_BODY, Unverified
 from holdfast.acme.nonces import NonceChaos, Nonces
+from holdfast.acme.rates import RequestRates
 from holdfast.acme.resources import CaUrls
 from holdfast.core.own_ca.acme import AccountState
 from holdfast.core.own_ca.problem import AcmeError
@@ -124,6 +125,7 @@ class AcmeServices:
     telemetry: Telemetry
     keys: AccountKeys
     chaos: NonceChaos
+    rates: RequestRates
 
 
 class Signed(NamedTuple):
@@ -141,7 +143,7 @@ class AcmeRequest:
     args: tuple[str, ...]  # the parts of the path after the kind of resource
     query: str
     accept: str
-    address: str  # of the peer: a header could say anything
+    address: str  # of the client: the peer, or whom a proxy of ours names
     signed: Signed | None  # None only where anyone may ask
 
     @property
@@ -206,6 +208,8 @@ async def admit(services: AcmeServices, place: CaUrls, signer: SignedBy, url: st
         await _void(services, claim.nonce)
         raise
     await _redeem(services, signed)
+    if signed.who is not None:
+        services.rates.count_account(signed.who.account)
     return signed
 
 

@@ -40,6 +40,17 @@ def _within(address: str, proxies: Sequence[ProxyNetwork]) -> bool:
     return any(known in network for network in proxies)
 
 
+def counted_as(address: str) -> str:
+    """Under which name an address is counted: of IPv6 the /64 that one customer has."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(found.ipv4_mapped or ipaddress.IPv6Network((found, 64), strict=False))
+    return str(found)
+
+
 def _read_address(text: str) -> str | None:
     bare = text.removeprefix("[").partition("]")[0] if text.startswith("[") else text
     host = bare.partition(":")[0] if bare.count(":") == 1 else bare  # 192.0.2.1:4711

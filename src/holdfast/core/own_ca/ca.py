@@ -96,6 +96,13 @@ class CaPolicy:
     pause_after: int = 30  # failures in a row for one name of one account; 0: never
     accounts_per_address: RateLimit = field(default=RateLimit(count=500, span=timedelta(hours=3)))
     orders_per_account: RateLimit = field(default=RateLimit(count=3000, span=timedelta(hours=3)))
+    names_per_account: RateLimit = field(default=RateLimit(count=10_000, span=timedelta(hours=3)))
+    names_per_address: RateLimit = field(default=RateLimit(count=20_000, span=timedelta(hours=3)))
+    pending_per_account: int = 5000  # authorizations that are not proved, at one time; 0: any number
+    pending_per_address: int = 10_000
+    changes_per_account: RateLimit = field(default=RateLimit(count=100, span=timedelta(hours=3)))
+    requests_per_account: RateLimit = field(default=RateLimit(count=12_000, span=timedelta(minutes=1)))
+    requests_per_address: RateLimit = field(default=RateLimit(count=24_000, span=timedelta(minutes=1)))
     orders_per_identifier: RateLimit = field(default=RateLimit(count=1000, span=timedelta(days=1)))
     failures_per_identifier: RateLimit = field(default=RateLimit(count=60, span=timedelta(hours=1)))
     terms_url: str = ""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from holdfast.errors import UserError
 
+LONGEST_TOLD: Final = 300
 PREFIX: Final = "urn:ietf:params:acme:error:"
 
 # Every type, and the HTTP status that goes with it unless the place where it is raised knows better.
@@ -73,6 +74,10 @@ class Problem:
     retry_after: int | None = None  # seconds, for the header; it speaks of one response, so it is not stored
     algorithms: tuple[str, ...] = ()  # what badSignatureAlgorithm must list (§6.2)
     instance: str = ""  # the URL that a person must visit; userActionRequired must have one (§7.3.3)
+
+    def brief(self) -> dict[str, str]:
+        """For the audit log, which keeps it for ever: of the names only that there were some."""
+        return {"type": self.type, "detail": self.detail[:LONGEST_TOLD]}
 
     def __post_init__(self) -> None:
         if self.type not in STATUS:

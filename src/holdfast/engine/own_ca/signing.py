@@ -162,7 +162,7 @@ def refuse(tx: Tx, order_id: str, problem: Problem, why: str) -> None:
         return
     if order.replaces is not None:
         certificates.replaced(tx, order.ca, parse_cert_id(order.replaces)[1], None)
-    journal.audit(tx, "order_invalid", order_id, problem=problem.to_json(), why=why)
+    journal.audit(tx, "order_invalid", order_id, problem=problem.brief(), why=why)
     journal.event(tx, "order.invalid", order_id, why=why)
 
 

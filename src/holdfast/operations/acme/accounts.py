@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.core.client import counted_as
 from holdfast.core.own_ca.acme import Account, AccountState
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.errors import Duplicate
@@ -66,8 +67,7 @@ async def register(
         if existing is not None:
             return existing, False
         now = tx.now()
-        rates = {f"account/{address}": acme_context.policy.accounts_per_address}
-        within(acme_limits.take(tx, rates, now), "accounts from this address")
+        _count_account(tx, acme_context, address)
         bound_by = None if eab_kid is None else accounts.get_eab_key(tx, eab_kid)
         account = Account(
             id=account_id,
@@ -99,17 +99,32 @@ async def register(
         return found, False
 
 
-async def update(acme_context: AcmeContext, who: Requester, contacts: tuple[str, ...] | None) -> Account:
-    """Change an account's contacts; without contacts, only read the account."""
+async def update(
+    acme_context: AcmeContext, who: Requester, contacts: tuple[str, ...] | None, *, address: str = ""
+) -> Account:
+    """Change an account's contacts; without contacts, only read the account. Contacts that it has change nothing."""
 
     def write(tx: Tx) -> Account:
         require(tx, who)
-        if contacts is not None:
+        if contacts is not None and contacts != _existing(tx, who).contacts:
+            _count_change(tx, acme_context, who, address)
             accounts.set_contacts(tx, who.account, contacts)
             journal.audit(tx, "account_updated", who.account, actor=f"acme:{who.account}", contacts=len(contacts))
         return _existing(tx, who)
 
     return await (acme_context.db.read(write) if contacts is None else acme_context.db.write(write))
+
+
+def _count_change(tx: Tx, acme_context: AcmeContext, who: Requester, address: str) -> None:
+    """Each change is an audit entry, which is kept for ever."""
+    rates = {f"change/{who.account}": acme_context.policy.changes_per_account}
+    within(acme_limits.take(tx, rates, tx.now()), "changes of this account")
+    _count_account(tx, acme_context, address)
+
+
+def _count_account(tx: Tx, acme_context: AcmeContext, address: str) -> None:
+    rates = {f"account/{counted_as(address)}": acme_context.policy.accounts_per_address} if address else {}
+    within(acme_limits.take(tx, rates, tx.now()), "accounts that are new or changed from this address")
 
 
 async def deactivate(acme_context: AcmeContext, who: Requester) -> Account:
@@ -126,11 +141,14 @@ async def deactivate(acme_context: AcmeContext, who: Requester) -> Account:
     return await acme_context.db.write(write)
 
 
-async def change_key(acme_context: AcmeContext, who: Requester, *, jwk: str, thumbprint: str) -> Account:
+async def change_key(
+    acme_context: AcmeContext, who: Requester, *, jwk: str, thumbprint: str, address: str = ""
+) -> Account:
     """Give the account another key (§7.3.5). Challenges answered before keep the key they were answered with."""
 
     def write(tx: Tx) -> Account:
         require(tx, who)
+        _count_change(tx, acme_context, who, address)
         account = _existing(tx, who)
         holder = accounts.by_key(tx, account.ca, thumbprint)
         if holder is not None:

@@ -178,7 +178,7 @@ def disproved(
         if acme_limits.failed(tx, authz.account, name, acme_context.policy.pause_after):
             journal.audit(tx, "name_paused", authz.account, name=name, failures=acme_context.policy.pause_after)
             journal.event(tx, "acme.name_paused", authz.account, identifier=name)
-        journal.audit(tx, "authz_invalid", authz.id, name=name, type=challenge.type, problem=problem.to_json())
+        journal.audit(tx, "authz_invalid", authz.id, name=name, type=challenge.type, problem=problem.brief())
 
 
 def _failures(authz: Authz, problem: Problem, seen: Sequence[Any]) -> tuple[SubProblem, ...]:
@@ -192,4 +192,4 @@ def _failures(authz: Authz, problem: Problem, seen: Sequence[Any]) -> tuple[SubP
 def _refuse_orders(tx: Tx, authz: Authz, problem: Problem) -> None:
     for order in orders.lock_pending_with(tx, authz.id):
         if orders.refuse(tx, order, problem):
-            journal.audit(tx, "order_invalid", order, problem=problem.to_json())
+            journal.audit(tx, "order_invalid", order, problem=problem.brief())

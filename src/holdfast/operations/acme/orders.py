@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from holdfast.core import base64url
+from holdfast.core.client import counted_as
 from holdfast.core.own_ca.acme import (
     INTERNAL,
     Account,
@@ -24,7 +25,7 @@ from holdfast.core.own_ca.acme import (
     offered_types,
     state_at,
 )
-from holdfast.core.own_ca.ca import CaMode, DeliveryLevel, IssuedCertificate, RateLimit
+from holdfast.core.own_ca.ca import CaMode, CaPolicy, DeliveryLevel, IssuedCertificate, RateLimit
 from holdfast.core.own_ca.problem import AcmeError, Problem, SubProblem
 from holdfast.core.work.job import Priority, Spec
 from holdfast.errors import TxConflict
@@ -47,6 +48,7 @@ from holdfast.store.tx import Tx
 
 ISSUE: Final = "acme.issue"
 STILL_ISSUED_FOR: Final = timedelta(hours=1)  # after the end of an order that was finalized at its last moment
+PENDING_FOR: Final = 600  # seconds after which a client with too many unproved names may ask again
 REUSE_MARGIN: Final = timedelta(hours=1)  # an authorization that expires sooner is not used for a new order
 
 
@@ -95,6 +97,7 @@ async def place(
         lifetime = timedelta(seconds=profile.lifetime_s) if new_order.not_after is None else new_order.not_after - now
         names.check_policies(tx, standing, ca, new_order.identifiers, actor=f"acme:{who.account}", lifetime=lifetime)
         replaced = _replaced(tx, ca, who.account, new_order)
+        _within_limits(tx, acme_context.policy, who.account, counted_as(address), len(new_order.identifiers), now)
         full = acme_limits.take(tx, _rates(acme_context, who.account), now)
         failing = _failing(tx, acme_context, who.account, new_order.identifiers, now)
         within(full | failing, "orders" if full else "failed validations of the same name")
@@ -102,9 +105,10 @@ async def place(
         if trusted:
             names.check_trust(standing.names, new_order.identifiers)
         order, fresh = _assemble(tx, acme_context, ca, who.account, new_order, profile.name, ids, now, trusted=trusted)
+        _check_pending(tx, acme_context.policy, who.account, counted_as(address), fresh)
         if not orders.insert(tx, order, alike):
             raise TxConflict(f"the same order was placed twice at once: {order.id}")  # run again, this finds it
-        authorizations.insert(tx, fresh, now)
+        authorizations.insert(tx, fresh, now, address=counted_as(address))
         authorizations.link(tx, order.id, order.authzs)
         if replaced is not None:
             certificates.replaced(tx, ca.id, replaced.serial, order.id)
@@ -116,9 +120,9 @@ async def place(
             "order_created",
             order.id,
             actor=f"acme:{who.account}",
-            names=[each.value for each in order.identifiers],
             profile=order.profile,
             address=address,
+            **_names_told(order.identifiers),
         )
         return order
 
@@ -242,6 +246,38 @@ def _check_names(ca: Authority, identifiers: Sequence[Identifier]) -> None:
     names.refuse(refused + unprovable, names.NOT_OURS)
 
 
+NAMES_TOLD: Final = 500  # characters of names that an audit entry holds; a stranger chooses how many there are
+
+
+def _names_told(identifiers: Sequence[Identifier]) -> dict[str, Any]:
+    """Many names are told by their number and digest: what a stranger asks for and never proves is kept for ever."""
+    values = sorted(each.value for each in identifiers)
+    told: dict[str, Any] = {"count": len(values), "digest": sha256("\n".join(values).encode()).hexdigest()}
+    return {**told, "names": values} if sum(map(len, values)) <= NAMES_TOLD else told
+
+
+def _within_limits(tx: Tx, policy: CaPolicy, account: str, address: str, number: int, now: datetime) -> None:
+    """So many names, however few orders they come in: what they take up on the disk is counted in names."""
+    by_account = acme_limits.take(tx, {f"names/{account}": policy.names_per_account}, now, cost=number)
+    within(by_account, "names in the orders of this account")
+    if address:
+        by_address = acme_limits.take(tx, {f"names-from/{address}": policy.names_per_address}, now, cost=number)
+        within(by_address, "names in orders from this address")
+
+
+def _check_pending(tx: Tx, policy: CaPolicy, account: str, address: str, fresh: Sequence[Authz]) -> None:
+    unproved = [each for each in fresh if each.state is AuthzState.PENDING]
+    if not unproved:
+        return
+    for most, whose, count in (
+        (policy.pending_per_account, "of this account", authorizations.pending_of(tx, account)),
+        (policy.pending_per_address, "from this address", authorizations.pending_from(tx, address)),
+    ):
+        if most and count + len(unproved) > most:
+            detail = f"At most {most} names {whose} may wait to be proved; {count} do."
+            raise AcmeError.rate_limited(f"{detail} Prove, or deactivate, some of them first.", retry_after=PENDING_FOR)
+
+
 def _rates(acme_context: AcmeContext, account: str) -> dict[str, RateLimit]:
     return {f"order/{account}": acme_context.policy.orders_per_account}
 
@@ -331,7 +367,7 @@ async def finalize(acme_context: AcmeContext, ca: Authority, who: Requester, ord
 def _over(tx: Tx, order: Order, problem: Problem) -> Order:
     """ready → invalid, which stays when the request is answered with the problem."""
     orders.refuse(tx, order.id, problem)
-    journal.audit(tx, "order_invalid", order.id, problem=problem.to_json())
+    journal.audit(tx, "order_invalid", order.id, problem=problem.brief())
     return replace(order, state=OrderState.INVALID, error=problem)
 
 

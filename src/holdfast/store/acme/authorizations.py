@@ -26,24 +26,46 @@ PAGE = 200
 CHALLENGES: Final = Table(Challenge, "acme_challenges", columns={"authz": "authz_id"})
 
 
-def insert(tx: Tx, authzs: Sequence[Authz], now: datetime) -> None:
-    """Add authorizations with their challenges, one statement for all of each; a trusted one is born valid."""
+def insert(tx: Tx, authzs: Sequence[Authz], now: datetime, *, address: str = "") -> None:
+    """Add authorizations with their challenges, one statement for all of each; a trusted one is born valid.
+
+    `address`: under which name those that ask from there are counted.
+    """
     if not authzs:
         return
     text, values = value_list(
         [
             (each.id, each.account, each.identifier.type, each.identifier.value, each.wildcard, each.state.value,
-             to_micros(each.expires_at), to_micros(now) if each.state is AuthzState.VALID else 0)
+             to_micros(each.expires_at), to_micros(now) if each.state is AuthzState.VALID else 0, address)
             for each in authzs
         ]
     )  # fmt: skip
     tx.run(
-        f"INSERT INTO acme_authzs (id, account, type, value, wildcard, state, expires_at, proved_at) {text}", **values
+        f"""INSERT INTO acme_authzs (id, account, type, value, wildcard, state, expires_at, proved_at, address)
+            {text}""",
+        **values,
     )
     rows = [(c.id, c.authz, c.type, c.state.value, c.token) for each in authzs for c in each.challenges]
     if rows:
         text, values = value_list(rows)
         tx.run(f"INSERT INTO acme_challenges (id, authz_id, type, state, token) {text}", **values)
+
+
+def pending_of(tx: Tx, account: str) -> int:
+    """How many names of an account wait to be proved."""
+    rows = tx.rows(
+        "SELECT COUNT(*) AS n FROM acme_authzs WHERE account = :account AND state = 'pending'", account=account
+    )
+    return int(rows[0]["n"])
+
+
+def pending_from(tx: Tx, address: str) -> int:
+    """How many names that were asked for from an address wait to be proved."""
+    rows = tx.rows(
+        "SELECT COUNT(*) AS n FROM acme_authzs WHERE address = :address AND address <> '' AND state = 'pending'",
+        address=address,
+    )
+    return int(rows[0]["n"])
 
 
 def link(tx: Tx, order: str, authzs: Iterable[str]) -> None:

@@ -12,14 +12,16 @@ from holdfast.store.tx import Tx, from_micros, instant, to_micros, value_list
 _MICRO = timedelta(microseconds=1)
 
 
-def take(tx: Tx, wanted: Mapping[str, RateLimit], now: datetime) -> dict[str, timedelta]:
-    """Count one request against each of these. For those that are used up: how long until there is room again.
+def take(tx: Tx, wanted: Mapping[str, RateLimit], now: datetime, *, cost: int = 1) -> dict[str, timedelta]:
+    """Count `cost` against each of these. For those that are used up: how long until there is room again.
 
     What was counted is undone with the transaction, which the caller ends when it refuses.
     """
     at = to_micros(now)
     spans = {
-        key: (rate.span // _MICRO // rate.count, rate.span // _MICRO) for key, rate in wanted.items() if rate.count
+        key: (cost * (rate.span // _MICRO) // rate.count, rate.span // _MICRO)
+        for key, rate in wanted.items()
+        if rate.count
     }
     if not spans:
         return {}
