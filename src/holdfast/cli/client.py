@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from holdfast.cli.everywhere import Row
 from holdfast.cli.installation import contexts
 from holdfast.config import CONTEXT_VARIABLE, SERVER_VARIABLE, SOCKET_NAME, TOKEN_VARIABLE, Settings
 from holdfast.errors import Usage, UserError
@@ -27,7 +28,7 @@ _FACTS: Final = (("request", "request_id"), ("retry at", "retry_at"), ("see", "d
 class Told(UserError):
     """An error of the server, in its own words."""
 
-    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+    def __init__(self, status: int, problem: Row) -> None:
         super().__init__(f"{problem.get('detail') or problem.get('title') or 'The server refused.'}")
         self.status, self.code = status, str(problem.get("code", "refused"))
         facts = [self.code, *(f"{name} {problem[key]}" for name, key in _FACTS if problem.get(key))]
@@ -104,7 +105,7 @@ class Client:
         path: str,
         body: Any = None,
         headers: Mapping[str, str] | None = None,
-        query: Mapping[str, Any] | None = None,
+        query: Row | None = None,
     ) -> Any:
         if {".", ".."} & {*path.split("/")}:  # they would lead to another operation
             raise Usage(f"{path!r:.80} is no address of the API: a name in it is made of dots.")
@@ -134,7 +135,7 @@ class Client:
                 if quiet_for is None:
                     raise
 
-    def _stream(self, query: Mapping[str, Any], timeout: httpx2.Timeout) -> Generator[Any]:
+    def _stream(self, query: Row, timeout: httpx2.Timeout) -> Generator[Any]:
         with self._http.stream("GET", "/api/v1/events/stream", params=query, timeout=timeout) as answer:
             if answer.status_code != 200:
                 answer.read()

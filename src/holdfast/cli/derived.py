@@ -17,16 +17,14 @@ from typing import Annotated, Any, Final, Literal, Protocol
 import typer
 from typer.main import get_command_name
 
-from holdfast.cli.everywhere import FAILED, PLAIN, chosen
+from holdfast.cli.everywhere import FAILED, PLAIN, Display, Displays, Row, chosen
 from holdfast.errors import Usage
-
-Row = Mapping[str, Any]
 
 
 class Client(Protocol):
     """A line to the API, as cli/client.py has it: named here, so that help pages do not load it."""
 
-    def ask(self, method: str, path: str, body: Any, headers: Mapping[str, str], query: Mapping[str, Any]) -> Any: ...
+    def ask(self, method: str, path: str, body: Any, headers: Mapping[str, str], query: Row) -> Any: ...
     def pages(self, path: str, *, most: int | None = None, **query: Any) -> list[Any]: ...
     def lines(self, path: str, **query: Any) -> Iterable[str]: ...
 
@@ -103,7 +101,7 @@ _LIMIT: Final = inspect.Parameter(
     default=None,
     annotation=Annotated[int | None, typer.Option("--limit", min=1, help="At most so many; all, if left out.")],
 )
-_TYPES: Final[Mapping[str, Any]] = {"int": int, "float": float, "flag": bool}
+_TYPES: Final[Row] = {"int": int, "float": float, "flag": bool}
 
 
 def _parameter(param: Row) -> inspect.Parameter:
@@ -142,7 +140,7 @@ _METAVARS: Final = {
 # ── From arguments to a request ──
 
 
-def carry_out(row: Row, given: Mapping[str, Any]) -> None:
+def carry_out(row: Row, given: Row) -> None:
     """One request, asked back about where it can hurt; then its result."""
     from holdfast.cli.calling import connected
     from holdfast.cli.terminal import say
@@ -162,13 +160,11 @@ def carry_out(row: Row, given: Mapping[str, Any]) -> None:
         say(_filled(row["done"], said, result))
 
 
-def _given(row: Row, given: Mapping[str, Any]) -> list[Row]:
+def _given(row: Row, given: Row) -> list[Row]:
     return [each for each in row.get("params", ()) if given.get(each["field"]) not in (None, (), [])]
 
 
-def request(
-    client: Client, row: Row, said: Mapping[str, Any], *, dry_run: bool = False, most: int | None = None
-) -> Any:
+def request(client: Client, row: Row, said: Row, *, dry_run: bool = False, most: int | None = None) -> Any:
     """Ask the API for an operation; `said` has its input by field."""
     places = {each["field"]: each["in"] for each in row.get("params", ())}
     inside = {where: {name: value for name, value in said.items() if places[name] == where} for where in _PLACES}
@@ -199,14 +195,14 @@ class NotAName(Usage):
     hint = "See what there is with the command ls of the same group."
 
 
-def _print_lines(client: Client, row: Row, said: Mapping[str, Any]) -> None:
+def _print_lines(client: Client, row: Row, said: Row) -> None:
     from holdfast.cli.terminal import harmless
 
     for line in client.lines(row["path"], **said):
         print(harmless(line))
 
 
-def _ask_back(row: Row, said: Mapping[str, Any], client: Client) -> None:
+def _ask_back(row: Row, said: Row, client: Client) -> None:
     """Ask the user to type the name. The operation is tried first, so that mistakes are told before the question."""
     from holdfast.cli.terminal import asked_for
 
@@ -219,11 +215,11 @@ def _ask_back(row: Row, said: Mapping[str, Any], client: Client) -> None:
         raise typer.Exit(FAILED)
 
 
-def _asks(row: Row, said: Mapping[str, Any], tried: Any) -> str:
+def _asks(row: Row, said: Row, tried: Any) -> str:
     return _filled(row["asks"], said, tried) if row.get("asks") else ""
 
 
-def _filled(sentence: str, said: Mapping[str, Any], result: Any) -> str:
+def _filled(sentence: str, said: Row, result: Any) -> str:
     facts = {**(result if isinstance(result, Mapping) else {}), **said}
     return sentence.format(**{name: _in_words(each) for name, each in facts.items()})
 
@@ -429,9 +425,9 @@ def show(row: Row, result: Any) -> None:
         _plainly(row, result)
 
 
-def _by_hand(operation: str) -> Callable[[Any], None] | None:
+def _by_hand(operation: str) -> Display | None:
     module = DISPLAYS.get(operation.partition(".")[0])
-    found: Mapping[str, Callable[[Any], None]] = {} if module is None else import_module(module).SHOWN
+    found: Displays = {} if module is None else import_module(module).SHOWN
     return found.get(operation)
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import typer
 
 from holdfast.cli.calling import clock
-from holdfast.cli.everywhere import FINDINGS
+from holdfast.cli.everywhere import FINDINGS, Displays, Row
 from holdfast.cli.terminal import Column, emit, emit_one, pairs, when
 
 
-def listed(rows: Any) -> None:
+def listed(rows: Sequence[Row]) -> None:
     now = clock().now()
     columns = [
         Column("NAME", lambda row: str(row["name"])),
@@ -28,19 +28,19 @@ def listed(rows: Any) -> None:
     emit(rows, columns, name="name", empty="No endpoint is watched. Add one: holdfast endpoint add HOST")
 
 
-def one(row: Any) -> None:
+def one(row: Row) -> None:
     now = clock().now()
     emit_one(row, text=lambda each: _shown(each, now), name="name")
 
 
-def checked(row: Any) -> None:
+def checked(row: Row) -> None:
     """What was just seen; the exit code says whether it is as it should be."""
     one(row)
     if row["reason_code"] != "OK":
         raise typer.Exit(FINDINGS)
 
 
-def _shown(row: Any, now: datetime) -> str:
+def _shown(row: Row, now: datetime) -> str:
     expected = " and ".join(each for each in (row["certificate"], row["twin"]) if each)
     facts = [
         ("endpoint", f"{row['name']}   {row['place']}"),
@@ -56,7 +56,7 @@ def _shown(row: Any, now: datetime) -> str:
     return "\n".join([pairs([fact for fact in facts if fact[1]]), *(_seen(each, now) for each in row["seen"])])
 
 
-def _seen(seen: Any, now: datetime) -> str:
+def _seen(seen: Row, now: datetime) -> str:
     which = f" ({seen['key']})" if seen["key"] else ""
     head = f"  {seen['address'] or '-'}{which}: {seen['samples']} x {seen['outcome']}"
     if seen["problem"]:
@@ -65,7 +65,7 @@ def _seen(seen: Any, now: datetime) -> str:
     return f"{head}   {seen['sha256'][:16]}…   expires {when(seen['not_after'], now)}   {chain}   {seen['tls'] or ''}"
 
 
-SHOWN: Final[Mapping[str, Callable[[Any], None]]] = {
+SHOWN: Final[Displays] = {
     "endpoints.list": listed,
     "endpoints.get": one,
     "endpoints.check": checked,

@@ -85,6 +85,9 @@ EPILOG: Final = "Every command also takes --config, --server, --columns, --quiet
 # A command that has none of these cannot do what they promise, so it refuses them, given before its name, too.
 PROMISES: Final = {"dry_run": "--dry-run", "idempotency_key": "--idempotency-key"}
 # Which of them a command has that is no declared operation.
+Row = Mapping[str, Any]  # an object of the API, as JSON gives it
+Display = Callable[[Any], None]  # shows a result: an object, or a list of them
+Displays = Mapping[str, Display]  # by the name of the operation
 PLAIN: Final = frozenset({"config", "server", "output", "columns", "quiet", "no_input"})
 
 
@@ -102,7 +105,7 @@ def chosen() -> Chosen:
     return found if isinstance(found, Chosen) else Chosen()
 
 
-def remember(given: Mapping[str, Any]) -> None:
+def remember(given: Row) -> None:
     """Add values to those that stood before the command's name."""
     known = {each.name for each in fields(Chosen)}
     said = {name: value for name, value in given.items() if name in known and value not in (None, False)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
@@ -11,7 +11,7 @@ import typer
 from holdfast.cli.calling import connected
 from holdfast.cli.certificates.progress import once
 from holdfast.cli.derived import named_secret
-from holdfast.cli.everywhere import chosen
+from holdfast.cli.everywhere import Displays, Row, chosen
 from holdfast.cli.input_files import NotGiven
 from holdfast.cli.input_files import label as label_of
 from holdfast.cli.terminal import (
@@ -73,7 +73,7 @@ def _settings(given: list[str] | None, directory: str | None, eab_kid: str | Non
     return dict(map(_setting, given or ())) | named
 
 
-def _added(row: Any) -> None:
+def _added(row: Row) -> None:
     emit_one(row, text=text)
     if (directory := row["settings"].get("directory")) and row["settings"].get("terms_agreed", True):
         say(_terms(str(directory)))
@@ -131,7 +131,7 @@ def change_settings(
 # ── How issuers are shown ──
 
 
-def issuers(rows: Any) -> None:
+def issuers(rows: Sequence[Row]) -> None:
     columns = [
         Column("NAME", lambda row: str(row["name"])),
         Column("KIND", lambda row: str(row["kind"])),
@@ -143,18 +143,18 @@ def issuers(rows: Any) -> None:
     emit(rows, columns, empty=empty)
 
 
-def issuer(row: Any) -> None:
+def issuer(row: Row) -> None:
     emit_one(row, text=text)
 
 
-def text(row: Any) -> str:
+def text(row: Row) -> str:
     facts = [("name", row["name"]), ("kind", row["kind"]), ("state", row["state"])]
     if row["settings"].get("approval_required"):
         facts.append(("approval", "a second person must approve each issuance"))
     return pairs([*facts, *((name, json.dumps(value)) for name, value in row["settings"].items())])
 
 
-def budgets(rows: Any) -> None:
+def budgets(rows: Sequence[Row]) -> None:
     columns = [
         Column("BUDGET", lambda row: str(row["key"])),
         Column("LEFT", lambda row: f"{row['left']}/{row['burst']}"),
@@ -165,11 +165,11 @@ def budgets(rows: Any) -> None:
     emit(rows, columns, name="key", empty=empty)
 
 
-def _silent(row: Any) -> None:
+def _silent(row: Row) -> None:
     """The sentence of the declaration says all."""
 
 
-SHOWN: Final[Mapping[str, Callable[[Any], None]]] = {
+SHOWN: Final[Displays] = {
     "issuers.list": issuers,
     "issuers.get": issuer,
     "issuers.budget": budgets,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -11,7 +11,7 @@ import typer
 
 from holdfast.cli.calling import clock, connected
 from holdfast.cli.certificates.progress import once
-from holdfast.cli.everywhere import FAILED, FINDINGS, chosen
+from holdfast.cli.everywhere import FAILED, FINDINGS, Displays, Row, chosen
 from holdfast.cli.terminal import Column, asked_for, emit, emit_one, pairs, say, when
 from holdfast.core.notifications.notification import NotificationState, Severity
 
@@ -81,12 +81,12 @@ def _columns(now: datetime) -> list[Column]:
     ]
 
 
-def notification(row: Any) -> None:
+def notification(row: Row) -> None:
     now = clock().now()
     emit_one(row, text=lambda each: _full(each, now), name="id")
 
 
-def _full(row: Any, now: datetime) -> str:
+def _full(row: Row, now: datetime) -> str:
     because = f" ({row['dead_because']})" if row["dead_because"] else ""
     facts = [
         ("id", row["id"]),
@@ -114,14 +114,14 @@ def _full(row: Any, now: datetime) -> str:
     return "\n".join([pairs(facts), *(["history", *history] if history else [])])
 
 
-def _detail(details: Any) -> str:
+def _detail(details: Row) -> str:
     told = [
         f"{name}: {seen(str(details[name]), 160)}" for name in ("by", "error", "reason", "note") if details.get(name)
     ]
     return f"  {', '.join(told)}" if told else ""
 
 
-def _advice(row: Any) -> str:
+def _advice(row: Row) -> str:
     if row["state"] == "dead" and row["channel"]:
         return f"holdfast notify test {row['channel']}   |   holdfast notify requeue {row['id']}"
     return seen(row["next"])
@@ -228,7 +228,7 @@ def seen(text: str, limit: int = 600) -> str:
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
-def channels(rows: Any) -> None:
+def channels(rows: Sequence[Row]) -> None:
     columns = [
         Column("NAME", lambda row: str(row["name"])),
         Column("KIND", lambda row: str(row["kind"])),
@@ -241,17 +241,17 @@ def channels(rows: Any) -> None:
     emit(rows, columns, empty=empty)
 
 
-def channel(row: Any) -> None:
+def channel(row: Row) -> None:
     now = clock().now()
     emit_one(row, text=lambda each: _text(each, now))
 
 
-def _hears(row: Any) -> str:
+def _hears(row: Row) -> str:
     labels = [f"{name}={value}" for name, value in row["labels"].items()]
     return ", ".join(["/".join(row["severities"]), *(f"owner {each}" for each in row["owners"]), *labels])
 
 
-def _text(row: Any, now: datetime) -> str:
+def _text(row: Row, now: datetime) -> str:
     every = {name: f"every {row[name]:g} s" if row[name] else "" for name in ("digest_every_s", "heartbeat_every_s")}
     facts = [
         ("name", row["name"]),
@@ -270,7 +270,7 @@ def _text(row: Any, now: datetime) -> str:
     return pairs(facts)
 
 
-SHOWN: Final[Mapping[str, Callable[[Any], None]]] = {
+SHOWN: Final[Displays] = {
     "notifications.get": notification,
     "channels.list": channels,
     "channels.get": channel,

@@ -6,14 +6,14 @@ A command that works on the store speaks to the same routes, with the same check
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import httpx2
 from starlette.applications import Starlette
 
 from holdfast.api.app import mount
+from holdfast.cli.everywhere import Row
 from holdfast.cli.opening import opened
 from holdfast.config import Settings
 from holdfast.core.issuers.issuer import IssuerRow
@@ -89,7 +89,7 @@ class _NoChannels:
     def kinds(self) -> frozenset[str]:
         return frozenset()
 
-    async def check(self, name: str, kind: str, settings: Mapping[str, Any], credentials: Credentials) -> None:
+    async def check(self, name: str, kind: str, settings: Row, credentials: Credentials) -> None:
         raise AssertionError("without a server, commands ask nothing of channels")
 
     async def open(self, row: ChannelRow) -> NoReturn:

@@ -14,11 +14,10 @@ from typing import Annotated, Any, Final, NamedTuple, TextIO
 
 import typer
 
-from holdfast.cli.everywhere import chosen
+from holdfast.cli.everywhere import Row, chosen
 from holdfast.errors import Usage
 
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="At most so many; all, if left out.")]
-Row = Mapping[str, Any]
 BAR: Final = 30  # characters
 _COLOURS: Final = {
     "ok": "green", "failing": "red", "expired": "red", "revoked": "red", "pending": "cyan", "renewing": "cyan",
@@ -301,7 +300,7 @@ def duration(span: timedelta) -> str:
 _EXACT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")  # as it is stored, to the microsecond
 
 
-def show_rows(rows: Sequence[Mapping[str, Any]], *, empty: str) -> None:
+def show_rows(rows: Sequence[Row], *, empty: str) -> None:
     """Write rows as --output asks. The first value of a row is its name."""
     output = chosen().output
     if output == "jsonl":
@@ -316,14 +315,14 @@ def show_rows(rows: Sequence[Mapping[str, Any]], *, empty: str) -> None:
         print(table(rows)) if rows else say(empty)
 
 
-def show_one(row: Mapping[str, Any]) -> None:
+def show_one(row: Row) -> None:
     if chosen().output == "name":
         print(tame(next(iter(row.values()))))
     elif not as_data(row):
         _show_facts(row)
 
 
-def _show_facts(row: Mapping[str, Any]) -> None:
+def _show_facts(row: Row) -> None:
     flat = {name: value for name, value in row.items() if not isinstance(value, Mapping)}
     flat |= {key: value for nested in row.values() if isinstance(nested, Mapping) for key, value in nested.items()}
     width = max(map(len, flat))
@@ -331,7 +330,7 @@ def _show_facts(row: Mapping[str, Any]) -> None:
         print(f"{cell(name).replace('_', ' ').ljust(width)}  {cell(value)}".rstrip())
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def table(rows: Sequence[Row]) -> str:
     cells = [[name.upper().replace("_", " ") for name in rows[0]]]
     cells += [[cell(value) for value in row.values()] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

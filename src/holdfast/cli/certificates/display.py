@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from shlex import quote
-from typing import Any, Final
+from typing import Final
 
 from holdfast.cli.certificates.options import window_shown
-from holdfast.cli.everywhere import chosen
+from holdfast.cli.everywhere import Row, chosen
 from holdfast.cli.terminal import Column, duration, instant, painted, pairs, when
 
 PROOFS: Final = (
     "DNS_TXT_NOT_VISIBLE", "PROOF_NOT_VISIBLE", "VALIDATION_FAILED", "CAA_FORBIDS", "SOLVER_FAILED",
 )  # fmt: skip
-Certificate = Mapping[str, Any]
 
 
 def columns(now: datetime) -> list[Column]:
@@ -32,14 +31,14 @@ def columns(now: datetime) -> list[Column]:
     ]
 
 
-def _next_in_short(row: Certificate, now: datetime) -> str:
+def _next_in_short(row: Row, now: datetime) -> str:
     """ "now" for an issuance under way, unless it waits for a later time."""
     at = row["status"]["next_attempt_at"]
     to_come = at is not None and instant(at) > now and row["status"]["blocked_by"]
     return "now" if row["operation"] and not to_come else when(at, now)
 
 
-def block(row: Certificate, now: datetime, budget: Sequence[Mapping[str, Any]] = ()) -> str:
+def block(row: Row, now: datetime, budget: Sequence[Row] = ()) -> str:
     """The status block: what, why, when next, and what to type. `budget`: what the CA's limits leave."""
     status = row["status"]
     phase = str(status["phase"])
@@ -55,13 +54,13 @@ def block(row: Certificate, now: datetime, budget: Sequence[Mapping[str, Any]] =
     return f"{head}\n{pairs(facts)}"
 
 
-def _seen_at(endpoint: Mapping[str, Any], now: datetime) -> str:
+def _seen_at(endpoint: Row, now: datetime) -> str:
     if endpoint["reason_code"] is None:
         return f"{endpoint['name']}  not checked yet"
     return f"{endpoint['name']}  {endpoint['reason_code']}  {endpoint['reason']}  ({when(endpoint['checked_at'], now)})"
 
 
-def _owed(owed: Mapping[str, Any], now: datetime) -> str:
+def _owed(owed: Row, now: datetime) -> str:
     """A revocation or withdrawal that the issuer has not confirmed, with what it said last."""
     what = f"{owed['kind']} of {owed['of']}: {owed['issuer']} has not confirmed it"
     said = f"; {owed['reason']}  {owed['error']}" if owed["error"] else ""
@@ -69,13 +68,13 @@ def _owed(owed: Mapping[str, Any], now: datetime) -> str:
     return f"{what}{said}; {then}"
 
 
-def _expires(row: Certificate, now: datetime) -> str:
+def _expires(row: Row, now: datetime) -> str:
     if row["not_after"] is None:
         return "not issued yet"
     return f"{'expires' if instant(row['not_after']) > now else 'expired'} {when(row['not_after'], now)}"
 
 
-def _safe(row: Certificate, now: datetime) -> str:
+def _safe(row: Row, now: datetime) -> str:
     status = row["status"]
     if status["safe_until"] is None:
         return ""
@@ -88,7 +87,7 @@ def _safe(row: Certificate, now: datetime) -> str:
     return f"   safe: {fit} more attempt{'' if fit == 1 else 's'} fit{'s' if fit == 1 else ''} before expiry"
 
 
-def _phase(row: Certificate) -> str:
+def _phase(row: Row) -> str:
     status, attempt = row["status"], row["operation"]
     step = f", {attempt['state'].replace('_', ' ')}" if attempt and attempt["state"] != status["phase"] else ""
     number = status["attempt"]
@@ -98,17 +97,17 @@ def _phase(row: Certificate) -> str:
     return f"{status['phase'].replace('_', ' ')}{step}{failed}"
 
 
-def _why(status: Mapping[str, Any]) -> str:
+def _why(status: Row) -> str:
     """The last error, or else the meaning of the reason code."""
     return str(status["last_error"] or status["reason"])
 
 
-def _acts(status: Mapping[str, Any]) -> str:
+def _acts(status: Row) -> str:
     who = str(status["acts_next"])
     return f"{who} act{'' if who == 'you' else 's'}"
 
 
-def _times(row: Certificate, now: datetime) -> str:
+def _times(row: Row, now: datetime) -> str:
     """Since when it has this phase, and when it last failed. An older server sends neither."""
     status = row["status"]
     since = f"since {when(status['since'], now)}" if status.get("since") else ""
@@ -117,14 +116,14 @@ def _times(row: Certificate, now: datetime) -> str:
     return f"  {told}" if told else ""
 
 
-def _budget(left: Sequence[Mapping[str, Any]]) -> str:
+def _budget(left: Sequence[Row]) -> str:
     """Of the CA as a whole: by orders where it limits them, else by requests."""
     by_limit = {str(each["key"]).rpartition("/")[2]: each for each in left if str(each["key"]).count("/") == 2}
     found = by_limit.get("orders") or by_limit.get("requests")
     return "" if found is None else f"; CA budget {found['left']}/{found['burst']} left"
 
 
-def _next(row: Certificate, now: datetime) -> str:
+def _next(row: Row, now: datetime) -> str:
     status, attempt = row["status"], row["operation"]
     if attempt is not None and not attempt["done"] and (not status["next_attempt_at"] or _past(status, now)):
         return "it would begin now" if chosen().dry_run else f"now: {attempt['id']} is under way"
@@ -150,13 +149,13 @@ _CAUSES: Final = {
 }
 
 
-def _cause(status: Mapping[str, Any]) -> str:
+def _cause(status: Row) -> str:
     """In words, with the code that programs and docs/reasons.md know."""
     code = str(status["next_attempt_cause"])
     return f"{_CAUSES[code]} ({code})" if code in _CAUSES else code
 
 
-def _held(row: Certificate, by: str) -> str:
+def _held(row: Row, by: str) -> str:
     """A back-off with its length, and after which failure."""
     status = row["status"]
     if by != "BACKOFF" or not row.get("last_failure_at"):
@@ -165,11 +164,11 @@ def _held(row: Certificate, by: str) -> str:
     return f"back-off {duration(span)} after failure {status['attempt']}"
 
 
-def _past(status: Mapping[str, Any], now: datetime) -> bool:
+def _past(status: Row, now: datetime) -> bool:
     return instant(status["next_attempt_at"]) <= now
 
 
-def _look(row: Certificate) -> str:
+def _look(row: Row) -> str:
     """The command that tells more: about challenges, if they failed, or about the rules of renewal."""
     looks_at_proofs = row["status"]["reason_code"] in PROOFS and row["status"]["last_error"]
     if looks_at_proofs:
@@ -178,7 +177,7 @@ def _look(row: Certificate) -> str:
     return f"holdfast explain {quote(row['id'] if archived else row['name'])}"
 
 
-def _do(row: Certificate) -> str:
+def _do(row: Row) -> str:
     match row["status"]["phase"]:
         case "awaiting_approval":
             return "holdfast approvals ls"
@@ -192,7 +191,7 @@ def _do(row: Certificate) -> str:
             return f"holdfast renew {quote(row['name'])} --wait"
 
 
-def full(row: Certificate, now: datetime) -> str:
+def full(row: Row, now: datetime) -> str:
     """One certificate, with everything that is known of it but its key."""
     facts = [
         ("id", str(row["id"])),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
 from holdfast.cli.calling import clock, connected
-from holdfast.cli.everywhere import DETACHED, FAILED, FINDINGS, chosen
+from holdfast.cli.everywhere import DETACHED, FAILED, FINDINGS, Row, chosen
 from holdfast.cli.input_files import content
 from holdfast.cli.input_files import label as label_of
 from holdfast.cli.installation.config import settings
@@ -174,7 +174,7 @@ class _Import:
         _show(report, planned=self._plan)
         raise typer.Exit(self._exit_code(report))
 
-    def _exit_code(self, report: Mapping[str, Any]) -> int:
+    def _exit_code(self, report: Row) -> int:
         if self._plan and any(each["verdict"] == "adopt" for each in report["certificates"]):
             return FINDINGS
         return FAILED if report["problems"] else 0
@@ -258,7 +258,7 @@ def _roots(file: Path) -> str:
 # ── Telling ──
 
 
-def _told(found: FoundCertificate, outcome: Mapping[str, Any]) -> dict[str, Any]:
+def _told(found: FoundCertificate, outcome: Row) -> dict[str, Any]:
     return {
         "name": found.name,
         "names": list(found.names),
@@ -273,11 +273,11 @@ def _told(found: FoundCertificate, outcome: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-def _is_refused(outcome: Mapping[str, Any]) -> bool:
+def _is_refused(outcome: Row) -> bool:
     return bool(outcome["verdict"] == "refused")
 
 
-def _refused(found: FoundCertificate, outcome: Mapping[str, Any]) -> dict[str, str]:
+def _refused(found: FoundCertificate, outcome: Row) -> dict[str, str]:
     return {"file": found.file, "problem": outcome["why"], "next_step": outcome["next_step"]}
 
 
@@ -297,7 +297,7 @@ def _timer(tool: Tool) -> list[str]:
     return list(STEPS[tool])
 
 
-def _show(report: Mapping[str, Any], *, planned: bool) -> None:
+def _show(report: Row, *, planned: bool) -> None:
     if as_data(report):
         return
     rows = [
@@ -323,7 +323,7 @@ def _show(report: Mapping[str, Any], *, planned: bool) -> None:
     _show_end(report, planned=planned)
 
 
-def _renewal(told: Mapping[str, Any], *, planned: bool) -> str:
+def _renewal(told: Row, *, planned: bool) -> str:
     """Before it is here, only the day is near the truth: the moment is spread by an id that it does not have yet."""
     if told["renewal_at"] is None:
         return "-"
@@ -333,7 +333,7 @@ def _renewal(told: Mapping[str, Any], *, planned: bool) -> str:
     return f"about {at.partition('T')[0]}" if planned and told["verdict"] == "adopt" else at
 
 
-def _account_line(account: Mapping[str, Any], *, planned: bool) -> str:
+def _account_line(account: Row, *, planned: bool) -> str:
     would = "would be " if planned else ""
     ca = f"CA {account['issuer']} ({account['directory']})" + (f" {would}added" if account["added"] else "")
     if account["account"]:
@@ -351,7 +351,7 @@ def _left_out(found: Iterable[FoundCertificate], account: FoundAccount | None) -
     return [{"file": file, "certificates": of} for file, of in sorted(names.items())]
 
 
-def _others(account: Mapping[str, Any]) -> str:
+def _others(account: Row) -> str:
     told = [f"{each['file']}, of {_some(each['certificates'])}" for each in account["others"]]
     return f"; left out: {'; '.join(told)}: the adopted one renews them" if told else ""
 
@@ -360,7 +360,7 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def _show_end(report: Mapping[str, Any], *, planned: bool) -> None:
+def _show_end(report: Row, *, planned: bool) -> None:
     count = sum(each["verdict"] in ("adopt", "adopted") for each in report["certificates"])
     if planned:
         say(f"\n{count} would be adopted; nothing was changed, here or there. Without --plan it is done.")
@@ -382,12 +382,12 @@ MOST: Final = 1_000_000
 _WHERE: Final = "docs/guides/certificates.md, How names are proved"
 
 
-def unproved(found: Sequence[FoundCertificate], solvers: Sequence[Mapping[str, Any]] | None) -> list[str]:
+def unproved(found: Sequence[FoundCertificate], solvers: Sequence[Row] | None) -> list[str]:
     """Those that were proved by DNS, and here could not be. `solvers`: None, if they are another machine's to know."""
     return [_words(each, solvers) for each in found if not _proved(each, solvers)]
 
 
-def _proved(found: FoundCertificate, solvers: Sequence[Mapping[str, Any]] | None) -> bool:
+def _proved(found: FoundCertificate, solvers: Sequence[Row] | None) -> bool:
     from holdfast.core.own_ca.acme import Identifier, permits
 
     wildcards = [each for each in found.names if each.startswith("*.")]
@@ -396,19 +396,19 @@ def _proved(found: FoundCertificate, solvers: Sequence[Mapping[str, Any]] | None
     return all(permits(patterns, Identifier("dns", each)) for each in wanted)
 
 
-def _names(solver: Mapping[str, Any]) -> list[str]:
+def _names(solver: Row) -> list[str]:
     names = solver.get("names")
     return [str(each) for each in names] if isinstance(names, list) else []
 
 
-def _words(found: FoundCertificate, solvers: Sequence[Mapping[str, Any]] | None) -> str:
+def _words(found: FoundCertificate, solvers: Sequence[Row] | None) -> str:
     how = found.proved_by or "a wildcard needs dns-01"
     if solvers is None:
         return f"{found.name}: {how}: see that the server has a DNS solver for it, or its renewal fails ({_WHERE})."
     return f"{found.name}: {how}, and no DNS solver is set up here for it: its renewal fails until one is ({_WHERE})."
 
 
-def solvers_of(file: Path | None) -> list[Mapping[str, Any]]:
+def solvers_of(file: Path | None) -> list[Row]:
     """The tables of keeping.solvers_file, as far as they can be read: the server says what is wrong with them."""
     if file is None:
         return []
@@ -419,7 +419,7 @@ def solvers_of(file: Path | None) -> list[Mapping[str, Any]]:
     return [each for each in tables if isinstance(each, dict)] if isinstance(tables, list) else []
 
 
-def by_nobody(report: Mapping[str, Any]) -> list[str]:
+def by_nobody(report: Row) -> list[str]:
     """A warning about certificates that were not adopted: without the old timer, they are not renewed."""
     count = len(report["problems"])
     if not count:

@@ -16,9 +16,9 @@ from holdfast.cli.certificates import options, progress
 from holdfast.cli.certificates.ls import CertArgument, LabelOption
 from holdfast.cli.certificates.progress import TimeoutOption, WaitOption, a_job, job_over, once
 from holdfast.cli.durations import span
-from holdfast.cli.everywhere import DETACHED, FAILED, IN_PROGRESS, chosen
+from holdfast.cli.everywhere import DETACHED, FAILED, IN_PROGRESS, Row, chosen
 from holdfast.cli.input_files import filtered
-from holdfast.cli.terminal import Row, asked_for, duration, emit, emit_one, instant, say
+from holdfast.cli.terminal import asked_for, duration, emit, emit_one, instant, say
 from holdfast.cli.terminal import progress as bar
 from holdfast.core.finding import BAD
 from holdfast.core.revocation_reason import RevocationReason
@@ -74,7 +74,7 @@ def issue(
         finish(client, _made(client, wish), wait=wait, timeout=timeout)
 
 
-def _made(client: Client, wish: Mapping[str, Any]) -> Any:
+def _made(client: Client, wish: Row) -> Any:
     """The one that is there already, if it is the same wish: repeating a command is not a mistake."""
     try:
         return client.post("/certificates", wish, headers=once(), dry_run=chosen().dry_run)
@@ -107,7 +107,7 @@ class OtherwiseThere(UserError):
         self.hint = f"Change it: holdfast change {quote(name)} --help"
 
 
-def finish(client: Client, row: Any, *, wait: bool = False, timeout: float = 0) -> None:
+def finish(client: Client, row: Row, *, wait: bool = False, timeout: float = 0) -> None:
     """Show a certificate after it was changed; with --wait, follow its issuance first."""
     code, attempt = 0, row["operation"]
     if wait and not chosen().dry_run and attempt is not None and not attempt["done"]:
@@ -296,7 +296,7 @@ class Manner:
     timeout: float = 300
 
 
-def _is_due(row: Mapping[str, Any], now: datetime) -> bool:
+def _is_due(row: Row, now: datetime) -> bool:
     """Its time has come, or its last attempt failed."""
     at = row["status"]["next_attempt_at"]
     return row["status"]["phase"] in BAD or (at is not None and instant(at) <= now)
@@ -357,11 +357,11 @@ def _wait_for_all(client: Client, rows: Sequence[Row], manner: Manner) -> int:
     return FAILED if failed else 0
 
 
-def _turn(row: Mapping[str, Any]) -> str:
+def _turn(row: Row) -> str:
     return str(row["status"]["next_attempt_at"] or "")
 
 
-def _one(client: Client, row: Mapping[str, Any], manner: Manner) -> Any:
+def _one(client: Client, row: Row, manner: Manner) -> Any:
     delay = _share(row["id"]) * manner.stagger.total_seconds()
     path, when = f"/certificates/{row['id']}/renew", {"delay_s": round(delay)} if manner.stagger else None
     return client.post(path, when, headers=once(row["id"]), dry_run=chosen().dry_run)
@@ -374,7 +374,7 @@ def _share(certificate: str) -> float:
     return spread(f"stagger {certificate}")
 
 
-def _by_ca(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _by_ca(rows: Sequence[Row]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["issuers"][0]] = counts.get(row["issuers"][0], 0) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -11,7 +11,7 @@ import typer
 from holdfast.cli.calling import clock, connected
 from holdfast.cli.certificates import display as shown
 from holdfast.cli.durations import moment, span
-from holdfast.cli.everywhere import FINDINGS, chosen
+from holdfast.cli.everywhere import FINDINGS, Row, chosen
 from holdfast.cli.input_files import filtered
 from holdfast.cli.terminal import emit, emit_one, exact, pairs, say
 from holdfast.core.certificate import CertificateState
@@ -93,7 +93,7 @@ def status(
         raise typer.Exit(FINDINGS)
 
 
-def _fleet(summary: Any, now: datetime) -> str:
+def _fleet(summary: Row, now: datetime) -> str:
     counts, ends = summary["certificates"], summary["expiring"]
     facts = [
         ("certificates", ", ".join(f"{number} {state}" for state, number in sorted(counts.items())) or "none yet"),
@@ -110,7 +110,6 @@ def _fleet(summary: Any, now: datetime) -> str:
 # ── What needs a person, of everything: from the same sources as the first tool for assistants ──
 
 SOURCES: Final = ("attention", "approvals", "dead_jobs", "dead_notifications", "cas", "endpoints", "drained")
-Found = Mapping[str, Any]
 
 
 def _look_at_all(client: Client, now: datetime) -> dict[str, Any]:
@@ -135,11 +134,11 @@ def _items(page: Any) -> Any:
     return None if page is None else page["items"]
 
 
-def _anything(found: Found) -> bool:
+def _anything(found: Row) -> bool:
     return any(found[name] for name in SOURCES)
 
 
-def _facts(found: Found) -> Iterator[tuple[str, str]]:
+def _facts(found: Row) -> Iterator[tuple[str, str]]:
     """Facts that are not about one certificate, each with the command that shows more."""
     for name, words, command in (
         ("approvals", "wait for a second person", "holdfast approvals ls"),
@@ -182,5 +181,5 @@ def _explained(found: Any) -> str:
     return "\n".join([*told, *(f"note: {each}" for each in found.get("of_today", ()))])
 
 
-def _check(check: Any) -> str:
+def _check(check: Row) -> str:
     return f"{check['saw']}: {check['verdict']}{'   <- decides' if check['blocks'] else ''}"

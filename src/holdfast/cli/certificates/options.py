@@ -10,13 +10,13 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import typer
 
 from holdfast.cli.durations import span
+from holdfast.cli.everywhere import Row
 from holdfast.cli.input_files import label as label_of
 from holdfast.core.certificate import DAYS, DEFAULTS, FIELDS, Field, FieldKind, FieldOption
 from holdfast.errors import Usage
 
 F = TypeVar("F", bound=Callable[..., None])
-Given = Mapping[str, Any]  # by the name of the option: reuse_key for --reuse-key/--new-key
-Row = Mapping[str, Any]
+Given = Row  # by the name of the option: reuse_key for --reuse-key/--new-key
 _SHORT: Final = {"--label": ["-l"]}
 _SHARE: Final = "SHARE"  # the metavar of an option that is a part of a whole
 _BOUNDS: Final = {"min": 0.1, "max": 0.95}  # of a share of a certificate's life
@@ -192,7 +192,7 @@ def _end(found: re.Match[str]) -> tuple[str, str]:
     return (found[4] or found[6], found[5] or found[7])
 
 
-def window_shown(row: Mapping[str, Any]) -> str:
+def window_shown(row: Row) -> str:
     """As it is typed."""
     days = "" if len(row["days"]) == len(DAYS) else ",".join(DAYS[each] for each in row["days"]) + " "
     opens, closes = (f"{at // 60:02}:{at % 60:02}" for at in (row["opens"], row["closes"]))

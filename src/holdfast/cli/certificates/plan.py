@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import typer
 
 from holdfast.cli.calling import connected
-from holdfast.cli.everywhere import FAILED, FINDINGS, chosen
+from holdfast.cli.everywhere import FAILED, FINDINGS, Row, chosen
 from holdfast.cli.input_files import STDIN, content
 from holdfast.cli.input_files import label as label_of
 from holdfast.cli.terminal import as_data, say, tame
@@ -83,7 +83,7 @@ def apply(
         raise typer.Exit(FAILED)
 
 
-def _apply(client: Client, source: Source, wish: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _apply(client: Client, source: Source, wish: Row) -> list[dict[str, Any]]:
     done: list[dict[str, Any]] = []
     expect = source.digest
     while True:
@@ -119,7 +119,7 @@ def export(
     sys.stdout.write(yaml_text.write(tree))
 
 
-def _try(client: Client, source: Source, wish: Mapping[str, Any]) -> None:
+def _try(client: Client, source: Source, wish: Row) -> None:
     from holdfast.operations.certificates.documents import PlanIsStale
 
     planned = _asked(lambda: client.post("/documents/plan", wish), source)
@@ -178,7 +178,7 @@ def _with_line(complaint: str, source: Source) -> str:
     return f"{source.file}:{source.lines[path]}: {complaint}" if path else complaint
 
 
-def _save(out: Path, source: Source, planned: Mapping[str, Any], *, prune: bool) -> None:
+def _save(out: Path, source: Source, planned: Row, *, prune: bool) -> None:
     from holdfast.world import LocalFiles
 
     saved = {_SAVED: 1, "digest": planned["digest"], "prune": prune, "document": source.tree}
@@ -189,7 +189,7 @@ def _save(out: Path, source: Source, planned: Mapping[str, Any], *, prune: bool)
 # ── Telling ──
 
 
-def _show(planned: Mapping[str, Any]) -> None:
+def _show(planned: Row) -> None:
     for step in planned["steps"]:
         print(_line(tame(step)))
     counts = Counter(step["action"] for step in planned["steps"])
@@ -208,7 +208,7 @@ def _show(planned: Mapping[str, Any]) -> None:
         say(f"{planned['approvals']} of them need the approval of a second person: holdfast approvals ls")
 
 
-def _line(step: Mapping[str, Any]) -> str:
+def _line(step: Row) -> str:
     changes = [f"{each['field']}: {_shown(each['was'])} → {_shown(each['will_be'])}" for each in step["changes"]]
     told = "; ".join([*changes, step["reason"]] if step["issues"] or not changes else changes)
     return f"{_SIGNS[step['action']]} {step['action']:<8} {step['name']}  {told}"

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from holdfast.cli.durations import seconds
-from holdfast.cli.everywhere import DETACHED, FAILED, IN_PROGRESS, chosen
-from holdfast.cli.terminal import Row, duration, instant, live, say, say_over
+from holdfast.cli.everywhere import DETACHED, FAILED, IN_PROGRESS, Row, chosen
+from holdfast.cli.terminal import duration, instant, live, say, say_over
 from holdfast.core import reasons
 from holdfast.errors import UserError
 
@@ -158,7 +158,7 @@ class Teller:
             say(self._told)
 
 
-def standing(found: Mapping[str, Any]) -> str:
+def standing(found: Row) -> str:
     """Phase, step, number of the attempt, and the reason. The text is the same until one of them changes."""
     block, attempt = found["status"], found["operation"]
     step = f", {attempt['state'].replace('_', ' ')}" if attempt else ""
@@ -178,14 +178,14 @@ def countdown(next_at: str | None, now: datetime) -> str:
 def of_attempt(client: Client, attempt: str) -> Verdict:
     """0 once this attempt gave a certificate, 1 once it failed."""
 
-    def verdict(found: Mapping[str, Any]) -> int | None:
+    def verdict(found: Row) -> int | None:
         state = client.get(f"/issuances/{attempt}")["state"]
         return {"issued": 0, "failed": 1, "cancelled": 1}.get(state)
 
     return verdict
 
 
-def issued(found: Mapping[str, Any]) -> int | None:
+def issued(found: Row) -> int | None:
     """0 once there is a good certificate and nothing is under way for it."""
     return (
         0 if found["serial"] is not None and found["operation"] is None and found["status"]["phase"] == "ok" else None

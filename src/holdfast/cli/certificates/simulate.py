@@ -9,8 +9,8 @@ import typer
 
 from holdfast.cli.calling import connected
 from holdfast.cli.durations import span
-from holdfast.cli.everywhere import FINDINGS, chosen
-from holdfast.cli.terminal import Column, Row, as_data, emit, exact, progress, say
+from holdfast.cli.everywhere import FINDINGS, Row, chosen
+from holdfast.cli.terminal import Column, as_data, emit, exact, progress, say
 from holdfast.errors import Usage
 
 app = typer.Typer()

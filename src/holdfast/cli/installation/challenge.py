@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.calling import connected
-from holdfast.cli.everywhere import FINDINGS, chosen
+from holdfast.cli.everywhere import FINDINGS, Row, chosen
 from holdfast.cli.installation.config import settings
 from holdfast.cli.installation.doctor import show
 from holdfast.cli.terminal import say
@@ -55,7 +55,7 @@ def _names(name: str) -> list[str]:
         return [name.strip().lower()]
 
 
-def _solvers(here: Settings) -> list[Mapping[str, Any]] | None:
+def _solvers(here: Settings) -> list[Row] | None:
     """As this machine's server has them; None if another one is asked."""
     from holdfast.cli.certificates.imports import solvers_of
     from holdfast.cli.client import named_elsewhere
@@ -63,9 +63,7 @@ def _solvers(here: Settings) -> list[Mapping[str, Any]] | None:
     return None if chosen().server or named_elsewhere(here) else solvers_of(here.keeping.solvers_file)
 
 
-async def _look(
-    here: Settings, names: Sequence[str], solvers: Sequence[Mapping[str, Any]] | None
-) -> list[list[Finding]]:
+async def _look(here: Settings, names: Sequence[str], solvers: Sequence[Row] | None) -> list[list[Finding]]:
     import asyncio
 
     from holdfast.cli.installation.doctor import resolvers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,10 +11,9 @@ import typer
 from holdfast import __version__
 from holdfast.cli.calling import clock, connected
 from holdfast.cli.certificates.progress import TimeoutOption, WaitOption, Watched, once, watch
-from holdfast.cli.everywhere import FINDINGS, chosen
+from holdfast.cli.everywhere import FINDINGS, Row, chosen
 from holdfast.cli.terminal import (
     Column,
-    Row,
     as_table,
     emit,
     emit_one,
@@ -147,7 +146,7 @@ def _drained(row: Row) -> int | None:
 # ── How it is written ──
 
 
-def _text(found: Mapping[str, Any]) -> str:
+def _text(found: Row) -> str:
     parts = [
         _part(found["replicas"], _replicas(instant(found["at"]))),
         _part(found["leases"], _leases(found)),
@@ -191,7 +190,7 @@ def _ahead(row: Row) -> str:
     return "-" if ahead is None else f"{ahead:+.1f} s"
 
 
-def _leases(found: Mapping[str, Any]) -> list[Column]:
+def _leases(found: Row) -> list[Column]:
     now, names = instant(found["at"]), _names(found)
     return [
         Column("LEASE", lambda row: str(row["name"])),
@@ -201,7 +200,7 @@ def _leases(found: Mapping[str, Any]) -> list[Column]:
     ]
 
 
-def _loops(found: Mapping[str, Any]) -> list[Column]:
+def _loops(found: Row) -> list[Column]:
     now, names = instant(found["at"]), _names(found)
     return [
         Column("LOOP", lambda row: str(row["name"])),
@@ -213,7 +212,7 @@ def _loops(found: Mapping[str, Any]) -> list[Column]:
     ]
 
 
-def _names(found: Mapping[str, Any]) -> dict[str, str]:
+def _names(found: Row) -> dict[str, str]:
     """Replicas by the names that people gave them."""
     return {row["holder"]: row["name"] for row in found["replicas"]}
 

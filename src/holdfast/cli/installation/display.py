@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from holdfast.cli.calling import clock
-from holdfast.cli.everywhere import chosen
+from holdfast.cli.everywhere import Displays, Row, chosen
 from holdfast.cli.terminal import Column, emit, emit_one, exact, pairs, say, when
 
 
-def approvals(rows: Any) -> None:
+def approvals(rows: Sequence[Row]) -> None:
     now = clock().now()
     columns = [
         Column("ID", lambda row: str(row["id"])),
@@ -24,7 +24,7 @@ def approvals(rows: Any) -> None:
     emit(rows, columns, name="id", empty="Nothing waits for approval.")
 
 
-def jobs(rows: Any) -> None:
+def jobs(rows: Sequence[Row]) -> None:
     now = clock().now()
     columns = [
         Column("ID", lambda row: str(row["id"])),
@@ -40,12 +40,12 @@ def jobs(rows: Any) -> None:
     emit(rows, columns, name="id", empty="There are no such jobs.")
 
 
-def job(row: Any) -> None:
+def job(row: Row) -> None:
     now = clock().now()
     emit_one(row, text=lambda each: _job(each, now), name="id")
 
 
-def _job(row: Any, now: datetime) -> str:
+def _job(row: Row, now: datetime) -> str:
     waits = row["next_attempt_at"] is not None
     facts = [
         ("id", str(row["id"])),
@@ -63,7 +63,7 @@ def _job(row: Any, now: datetime) -> str:
     return pairs(facts)
 
 
-def tokens(rows: Any) -> None:
+def tokens(rows: Sequence[Row]) -> None:
     now = clock().now()
     columns = [
         Column("ID", lambda row: str(row["id"])),
@@ -78,17 +78,17 @@ def tokens(rows: Any) -> None:
     emit(rows, columns, name="id", empty=empty)
 
 
-def _state(row: Any, now: datetime) -> str:
+def _state(row: Row, now: datetime) -> str:
     if row["revoked_at"]:
         return "revoked"
     return "never expires" if row["expires_at"] is None else f"expires {when(row['expires_at'], now)}"
 
 
-def _scope(row: Any) -> str:
+def _scope(row: Row) -> str:
     return ", ".join([*row["owners"], *(f"{name}={value}" for name, value in row["labels"].items())]) or "everything"
 
 
-def made_token(row: Any) -> None:
+def made_token(row: Row) -> None:
     if chosen().dry_run:
         say(f"A token of {row['name']} ({row['role']}) could be made.")
         return
@@ -96,7 +96,7 @@ def made_token(row: Any) -> None:
     say(f"Token {row['id']} of {row['name']} ({row['role']}). It is not shown again: set HOLDFAST_TOKEN to it.")
 
 
-def link(row: Any) -> None:
+def link(row: Row) -> None:
     if chosen().dry_run:
         say(f"A link for {row['name']} could be made.")
         return
@@ -104,12 +104,12 @@ def link(row: Any) -> None:
     say(f"The link logs {row['name']} in once, and is not shown again.")
 
 
-def whoami(row: Any) -> None:
+def whoami(row: Row) -> None:
     facts = [("actor", row["actor"]), ("role", "+".join([row["role"], *row["rights"]])), ("only", _scope(row))]
     emit_one(row, text=lambda each: pairs(facts), name="actor")
 
 
-def audit(rows: Any) -> None:
+def audit(rows: Sequence[Row]) -> None:
     columns = [
         Column("SEQ", lambda row: str(row["seq"])),
         Column("AT", lambda row: exact(row["at"])),
@@ -123,12 +123,12 @@ def audit(rows: Any) -> None:
     emit(rows, columns, name="seq", empty="There is no such audit entry.")
 
 
-def _origin(row: Any) -> str:
+def _origin(row: Row) -> str:
     origin = row["origin"] or {}
     return " ".join(str(origin[name]) for name in ("face", "address") if origin.get(name)) or "-"
 
 
-SHOWN: Final[Mapping[str, Callable[[Any], None]]] = {
+SHOWN: Final[Displays] = {
     "approvals.list": approvals,
     "jobs.list": jobs,
     "jobs.get": job,

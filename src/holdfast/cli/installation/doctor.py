@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from holdfast.cli.everywhere import FINDINGS, chosen
+from holdfast.cli.everywhere import FINDINGS, Row, chosen
 from holdfast.cli.installation.config import settings
 from holdfast.cli.terminal import Column, emit, instant, say
 from holdfast.errors import UserError
@@ -193,7 +193,7 @@ def _apart(here: datetime, there: str) -> float:
     return abs((here - instant(there)).total_seconds())
 
 
-def _probe(client: Client, row: Any, me: Any) -> Any | None:
+def _probe(client: Client, row: Row, me: Row) -> Any | None:
     if row["state"] != "active" or me["role"] != "admin":
         return None
     return client.post(f"/issuers/{row['name']}/test")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from holdfast.cli.calling import clock, connected
-from holdfast.cli.everywhere import DETACHED, chosen
+from holdfast.cli.everywhere import DETACHED, Row, chosen
 from holdfast.cli.terminal import Column, emit, say, tame, when
 
 app = typer.Typer()
@@ -56,5 +56,5 @@ def events(
             raise typer.Exit(DETACHED) from None
 
 
-def _details(row: Any) -> str:
+def _details(row: Row) -> str:
     return " ".join(f"{name}={value}" for name, value in row["details"].items() if value not in (None, ""))

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand
 
-from holdfast.cli.everywhere import FINDINGS
+from holdfast.cli.everywhere import FINDINGS, Row
 from holdfast.cli.installation.config import settings
 from holdfast.cli.terminal import instant
 from holdfast.errors import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from typer._click import Context
 
@@ -127,7 +127,7 @@ async def _rotate(chosen: Settings) -> Rotation:
         return await key_rotation.rotate(db, keyring, chosen, files, random=random, clock=clock, points=no_points)
 
 
-def _row(key: Mapping[str, Any]) -> dict[str, Any]:
+def _row(key: Row) -> dict[str, Any]:
     return {
         "key": key["id"],
         "use": key["use"],
