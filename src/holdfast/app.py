@@ -24,6 +24,7 @@ from holdfast.compose_certificates import CertificateKeeper
 from holdfast.config import SOCKET_NAME, Settings
 from holdfast.core.backoff import STORE
 from holdfast.core.own_ca.ca import CaPolicy
+from holdfast.demo import fill as demo_data
 from holdfast.engine import selfcheck
 from holdfast.engine.commit_log import Spoken
 from holdfast.engine.loop import wait_for
@@ -43,7 +44,7 @@ from holdfast.operations.own_ca.authorities import policy_of
 from holdfast.operations.own_ca.publication import Published
 from holdfast.pages import site as pages_site
 from holdfast.ports import Points, Sink, no_points
-from holdfast.store import migrate
+from holdfast.store import backdating, migrate
 from holdfast.store.database import Database
 from holdfast.store.work import sweeps
 from holdfast.telemetry import Metrics, StartPhase, Telemetry, Traces, make_log
@@ -63,8 +64,16 @@ StartStep = Callable[[Database], Awaitable[None]]  # of the start; one that was 
 class App:
     """One process: the probes answer first, then the store, the schema, the keys and the engine come up."""
 
-    def __init__(self, settings: Settings, *, points: Points = no_points, started: OnceStarted | None = None) -> None:
-        self._started = started
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        points: Points = no_points,
+        started: OnceStarted | None = None,
+        demo: bool = False,
+    ) -> None:
+        """`demo`: fill an empty database with made-up certificates. Whatever is one runs nothing that asks a CA."""
+        self._started, self._wants_demo, self._is_demo = started, demo, False
         self._settings = settings
         self._points = points
         self._clock, self._random, self._files = SystemClock(), SystemRandom(), LocalFiles()
@@ -178,12 +187,27 @@ class App:
             self._telemetry.log,
             now=self._clock.now,
             replica=self._identity.name,
-            installation="production",
-            facts={},
+            installation=self._installation,
+            facts=self._facts,
         )
         return face.mount(
             self._front, self._telemetry.log, address=self._address, new_id=new_id, proxies=proxies, pages=pages
         )
+
+    def _installation(self) -> str:
+        """What the pages call this installation beside the product's name."""
+        return "demo" if self._is_demo else "production" if self._settings.server.public_url else "dev"
+
+    def _facts(self) -> dict[str, str]:
+        """Of this installation, for a first look around."""
+        chosen = self._settings
+        ca = f"{self._policy.base_url}/acme/{chosen.acme.first_ca}/directory" if chosen.acme.first_ca else ""
+        store = (
+            "PostgreSQL"
+            if chosen.store.url
+            else f"SQLite in {chosen.store.data_dir}. For several replicas: PostgreSQL."
+        )
+        return {name: text for name, text in {"ACME directory": ca, "Store": store}.items() if text}
 
     def _front(self) -> Services | None:
         if self._keeper is None:
@@ -316,16 +340,21 @@ class App:
             points=self._points,
         )
         await self._keeper.prepare()
+        if self._wants_demo:
+            await demo_data.fill(db, secret_store)
+        self._is_demo = await db.read(backdating.is_demo)
 
     def _engine(self, db: Database, ca: CaServer, keeper: CertificateKeeper) -> RunningReplica:
         settings = self._settings
         check = selfcheck.kind(db, settings.scheduler.selfcheck_interval, self._telemetry)
-        kinds = [check, *ca.kinds(), *keeper.kinds()]
+        kept = [] if self._is_demo else [keeper]  # certificates of a demo are not renewed: no CA knows them
+        kinds = [check, *ca.kinds(), *(kind for each in kept for kind in each.kinds())]
         return RunningReplica(
             db=db,
             identity=self._identity,
             pace=_pace(settings),
             kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in kinds],
+<<<<<<< HEAD
             families=[selfcheck.owed(self._random), *ca.families(), *keeper.families()],
             duties=[
                 *ca.duties(),
@@ -333,6 +362,14 @@ class App:
                 *keeper.duties(),
                 self._first_token_duty(db),
                 *self._alive(),
+=======
+            families=[selfcheck.owed(self._random), *ca.families(), *(one for each in kept for one in each.families())],
+            duties=[
+                *ca.duties(),
+                *self._audit_duties(db),
+                *(one for each in kept for one in each.duties()),
+                self._first_token_duty(db),
+>>>>>>> 90c7a7c (holdfast dev --demo fills an empty database with 300 made-up certificates and a year of history)
             ],
             handover=ca.acme_context.handover,
             clock=self._clock,
@@ -441,11 +478,13 @@ def _pace(settings: Settings) -> Pace:
     )
 
 
-async def serve(settings: Settings, *, stop_after: float | None = None, started: OnceStarted | None = None) -> None:
+async def serve(
+    settings: Settings, *, stop_after: float | None = None, started: OnceStarted | None = None, demo: bool = False
+) -> None:
     """Run the product until SIGTERM or SIGINT; a second signal ends it without waiting for the drain."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    running = asyncio.create_task(App(settings, started=started).run(stop), name="app")
+    running = asyncio.create_task(App(settings, started=started, demo=demo).run(stop), name="app")
 
     def asked() -> None:
         if stop.is_set():

@@ -82,7 +82,11 @@ async def _first_run(visit: Visit) -> Response:
     channels = await visit.call("channels.list") if visit.may(Action.SEE_CHANNELS) else []
     issuers = (await visit.call("issuers.list")).items if visit.may(Action.SEE_ISSUERS) else []
     return await visit.show(
-        "first_run.html", facts=visit.frame.facts, channels=channels, issuers=issuers, can_ask=visit.may(Action.CREATE)
+        "first_run.html",
+        facts=visit.frame.facts(),
+        channels=channels,
+        issuers=issuers,
+        can_ask=visit.may(Action.CREATE),
     )
 
 

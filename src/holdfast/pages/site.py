@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
@@ -30,8 +30,8 @@ def routes(
     *,
     now: Callable[[], datetime],
     replica: str,
-    installation: str,
-    facts: Mapping[str, Any],
+    installation: Callable[[], str],
+    facts: Callable[[], Mapping[str, str]],
 ) -> list[BaseRoute]:
     """All pages, for the face that browsers see; the last of them answers whatever is left."""
     assets = Assets()

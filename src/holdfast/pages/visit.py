@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -39,8 +39,8 @@ class Frame:
     now: Callable[[], datetime]
     log: Log
     replica: str
-    installation: str  # the chip beside the name: production, dev, demo
-    facts: Mapping[str, Any] = field(default_factory=dict)  # of this installation, for the first run and the settings
+    installation: Callable[[], str]  # the chip beside the name: production, dev, demo
+    facts: Callable[[], Mapping[str, str]]  # of this installation, for the first run and the settings
     built: frozenset[str] = frozenset()  # paths of the pages that are there
 
 
@@ -130,7 +130,7 @@ class Visit:
             "theme": theme if theme in ("light", "dark") else "",
             "said": said,
             "replica": frame.replica,
-            "installation": frame.installation,
+            "installation": frame.installation(),
             "who": self.principal,
             "csrf": self.caller.csrf,
         }

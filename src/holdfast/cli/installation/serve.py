@@ -38,6 +38,9 @@ def serve(
 @app.command("dev")
 def dev(
     name: Annotated[str, typer.Argument(help="The name to get a certificate for.")] = "app.internal",
+    demo: Annotated[
+        bool, typer.Option("--demo", help="Fill an empty database with 300 made-up certificates, and ask no CA.")
+    ] = False,
     stop_after: Annotated[
         float | None, typer.Option("--stop-after", metavar="SECONDS", help="Stop by itself, for trials.")
     ] = None,
@@ -48,7 +51,7 @@ def dev(
     from holdfast.app import serve
 
     chosen, program = for_trials(settings()), str(Path(sys.argv[0]).absolute())
-    uvloop.run(serve(chosen, stop_after=stop_after, started=lambda: _show(chosen, program, name)))
+    uvloop.run(serve(chosen, stop_after=stop_after, started=lambda: _show(chosen, program, name, demo=demo), demo=demo))
 
 
 def for_trials(chosen: Settings) -> Settings:
@@ -58,12 +61,13 @@ def for_trials(chosen: Settings) -> Settings:
     return replace(chosen, acme=replace(chosen.acme, networks=LOOPBACK))
 
 
-async def _show(chosen: Settings, program: str, name: str) -> None:
+async def _show(chosen: Settings, program: str, name: str, *, demo: bool) -> None:
     from holdfast.cli.client import user_name
     from holdfast.world import LocalFiles
 
     where = f"HOLDFAST_STORE_DATA_DIR={chosen.store.data_dir.absolute()}"
-    for words in (["issue", name, "--wait"], ["status", name], ["ls"], ["people", "recover", user_name()]):
+    first = [] if demo else [["issue", name, "--wait"], ["status", name], ["ls"]]
+    for words in (*first, ["people", "recover", user_name()]):
         print(f"\n$ holdfast {' '.join(words)}", flush=True)
         _, said = await LocalFiles().run(["env", where, program, *words], timeout=120.0)
         print(said.decode(errors="replace").rstrip(), flush=True)
