@@ -354,22 +354,13 @@ class App:
             identity=self._identity,
             pace=_pace(settings),
             kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in kinds],
-<<<<<<< HEAD
-            families=[selfcheck.owed(self._random), *ca.families(), *keeper.families()],
-            duties=[
-                *ca.duties(),
-                *self._audit_duties(db),
-                *keeper.duties(),
-                self._first_token_duty(db),
-                *self._alive(),
-=======
             families=[selfcheck.owed(self._random), *ca.families(), *(one for each in kept for one in each.families())],
             duties=[
                 *ca.duties(),
                 *self._audit_duties(db),
                 *(one for each in kept for one in each.duties()),
                 self._first_token_duty(db),
->>>>>>> 90c7a7c (holdfast dev --demo fills an empty database with 300 made-up certificates and a year of history)
+                *self._alive(),
             ],
             handover=ca.acme_context.handover,
             clock=self._clock,
