@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from holdfast.demo import story
 from holdfast.errors import UserError
-from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.operations.installation.secret_store import SecretStore, certificate_key
 from holdfast.secret import Secret
 from holdfast.store import backdating, journal
 from holdfast.store.database import Store
@@ -38,15 +38,15 @@ async def fill(db: Store, secrets: SecretStore) -> bool:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
-    def write(tx: Tx, ids: list[str]) -> bool:
-        told = story.tell(now, ids[0], pem)
+    def write(tx: Tx, secret: str) -> bool:
+        told = story.tell(now, secret, pem)
         backdating.insert(tx, told.rows)
         backdating.insert_jobs(tx, told.jobs, now)
         backdating.insert_journal(tx, told.events, told.deeds)
         journal.audit(tx, backdating.MARK, "installation", certificates=story.NUMBER)
         return True
 
-    return await secrets.keep([Secret(sealed)], write)
+    return await secrets.keep(Secret(sealed), certificate_key("demo"), write)
 
 
 def _certificate(key: ec.EllipticCurvePrivateKey, now: datetime) -> str:

@@ -120,7 +120,7 @@ TROUBLES: Final = (
         name="pay.shop.example",
         left=30 * _H,
         attempts=11,
-        last=27 * _H,
+        last=0.7 * _H,
         reason=Reason.CAA_FORBIDS,
         error='urn:ietf:params:acme:error:caa: a CAA record prevents issuance: 0 issue "zerossl.com"',
     ),
@@ -287,7 +287,7 @@ def _spec(name: str, names: int, issuer: str, owner: str, *, approval: bool = Fa
 
 def _well(story: Story, number: int, key_secret: str, pem: str) -> None:
     word, domain = _WORDS[number % len(_WORDS)], _DOMAINS[number * 7 // len(_WORDS) % len(_DOMAINS)]
-    name = f"{word}{number // len(_WORDS) or ''}.{domain}"
+    name = f"{word}{number // len(_WORDS) + 1}.{domain}"
     issuer = ("letsencrypt", "letsencrypt", "letsencrypt", "zerossl", "corp", "corp", "digicert", "vault-lab")[
         number % 8
     ]

@@ -62,10 +62,10 @@ def _kind(hint: Any) -> tuple[str, tuple[str, ...]]:
     return "text", ()
 
 
-def read(operation: Operation, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def read(operation: Operation, given: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """A form as the fields of an input: empty ones are left out, lists have a line, a comma or a space between two."""
     model, found = operation.input_model.model_fields, dict[str, Any]()
-    for name, value in pairs:
+    for name, value in given:
         if not value.strip():
             continue
         kind = _kind(model[name].annotation)[0] if name in model else "text"
@@ -74,7 +74,7 @@ def read(operation: Operation, pairs: Sequence[tuple[str, str]]) -> dict[str, An
         elif kind == "flag":
             found[name] = value in ("true", "on", "1")
         elif _is_table(model.get(name)):
-            found[name] = dict(_pair(line) for line in value.replace(",", "\n").splitlines() if line.strip())
+            found[name] = pairs(value)
         else:
             found[name] = value.strip()
     return found
@@ -82,6 +82,11 @@ def read(operation: Operation, pairs: Sequence[tuple[str, str]]) -> dict[str, An
 
 def _is_table(info: FieldInfo | None) -> bool:
     return info is not None and "dict[" in str(info.annotation)
+
+
+def pairs(text: str) -> dict[str, str]:
+    """name=value, a line or a comma between two."""
+    return dict(_pair(line) for line in text.replace(",", "\n").splitlines() if line.strip())
 
 
 def _pair(line: str) -> tuple[str, str]:

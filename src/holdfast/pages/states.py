@@ -39,7 +39,7 @@ _BY_PHASE: Final = {
     "pending": "issuing", "awaiting_approval": "to-approve", "failing": "failing", "renewing": "renewing",
     "waiting": "waiting", "revoked": "revoked", "expired": "expired", "paused": "paused", "archived": "archived",
 }  # fmt: skip
-_OWN_TROUBLE: Final = frozenset({Reason.ISSUER_PAUSED.value})  # waits, though it failed before
+_NO_TURN: Final = frozenset({Reason.BUDGET.value, Reason.CA_RATE_LIMITED.value})  # the CA was not asked yet
 
 
 def state_of(status: Mapping[str, Any], now: datetime) -> State:
@@ -47,6 +47,8 @@ def state_of(status: Mapping[str, Any], now: datetime) -> State:
     phase = status["phase"]
     if phase == "failing":
         return STATES["retrying" if retries_in_time(status) else "failing"]
+    if phase == "renewing" and status["reason_code"] in _NO_TURN:
+        return STATES["waiting"]
     if phase == "ok":
         at = status["next_attempt_at"]
         return STATES["due" if at is not None and at <= now else "ok"]

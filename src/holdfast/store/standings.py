@@ -85,6 +85,7 @@ _NOT_PLAIN: Final = f"{_ODD} UNION SELECT id FROM certificates WHERE next_cause 
 _STANDING: Final = f"""
     SELECT id, CASE
              WHEN phase = 'failing' AND again IS NOT NULL AND (safe IS NULL OR again < safe) THEN 'retrying'
+             WHEN phase = 'renewing' AND reason IN ('BUDGET', 'CA_RATE_LIMITED') THEN 'waiting'
              WHEN phase = 'ok' AND next_action_at <= :now THEN 'due'
              ELSE phase
            END AS standing
