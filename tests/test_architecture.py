@@ -54,8 +54,8 @@ MAY_IMPORT: Final = {
     "compose_certificates": "compose_ca config core deployers endpoints engine listening network operations ports "
     "secret solvers store telemetry world",
     "from_settings": "config core listening operations ports store telemetry",
-    "app": "api compose_ca compose_certificates config core demo engine from_settings listening operations pages plugins "
-    "ports secret store telemetry tracing web world",
+    "app": "api compose_ca compose_certificates config core demo engine from_settings listening operations pages "
+    "plugins ports secret store telemetry tracing web world",
     "cli": "api app config config_values core from_settings importing keyring mcp network operations pki ports secret "
     "solvers store system_clock telemetry validators web world",
 }
