@@ -82,7 +82,7 @@ async def _seeded(desk: Desk) -> dict[str, dict[str, str]]:
         places[owner] = {
             "ref": name, "issuance": asked["operation"]["id"], "approval": waiting["id"], "name": "ca",
             "job": "job_unknown", "token": "unknown", "notification": f"notification_{owner}", "replica": "unknown",
-            "ca": "default", "serial": "ab", "kid": "unknown", "account": "unknown",
+            "ca": "default", "session": "unknown", "serial": "ab", "kid": "unknown", "account": "unknown",
             "policy": "unknown", "endpoint": name,
         }  # fmt: skip
     return places

@@ -141,5 +141,16 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/tokens"): Row("ynnynnnn"),
     ("POST", "/tokens"): Row("ynnnnnyn", "", {"name": "x", "role": "admin"}),
     ("POST", "/tokens/{token}/revoke"): Row(_ADMIN),
+    ("GET", "/people"): Row("ynnynnnn"),
+    ("POST", "/people"): Row(_ADMIN, "", {"name": "new"}),
+    ("GET", "/people/{name}"): Row("ynnynnnn"),
+    ("PATCH", "/people/{name}"): Row(_ADMIN, "", {"role": "viewer"}, (("If-Match", "*"),)),
+    ("DELETE", "/people/{name}"): Row(_ADMIN),
+    ("POST", "/people/{name}/disable"): Row(_ADMIN),
+    ("POST", "/people/{name}/enable"): Row(_ADMIN),
+    ("POST", "/people/{name}/reset"): Row(_ADMIN),
     ("POST", "/people/{name}/recover"): Row(_ADMIN),  # and only on the server's machine
+    ("POST", "/people/{name}/logout"): Row("yyyynynn"),  # one's own
+    ("GET", "/sessions"): Row("yyyyyynn"),  # one's own
+    ("POST", "/sessions/{session}/end"): Row("yyyynynn"),  # one's own
 }

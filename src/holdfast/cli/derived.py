@@ -40,6 +40,7 @@ DISPLAYS: Final = {
     "jobs": "holdfast.cli.installation.display",
     "notifications": "holdfast.cli.notifications",
     "people": "holdfast.cli.installation.display",
+    "sessions": "holdfast.cli.installation.display",
     "tokens": "holdfast.cli.installation.display",
 }
 

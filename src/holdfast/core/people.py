@@ -66,10 +66,8 @@ class TicketKind(StrEnum):
     LOGIN = "login"  # a link that logs a person in once
     SETUP = "setup"  # a link to choose a password and a second factor
     SECOND_FACTOR = "second factor"  # the password was right
-    PASSKEY = "passkey"  # a challenge for a log-in
     NEW_PASSKEY = "new passkey"  # a challenge for an enrolment
-    PROVIDER = "provider"  # a log-in that is under way at an OpenID provider
-    SEEN = "seen"  # a message of a provider that must not come twice
+    SEEN = "seen"  # it was used, and must not come twice: a challenge, a state, a message of a provider
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +79,73 @@ class Ticket:
     person: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passkey:
+    id: str  # the credential's, as base64url
+    person: str
+    name: str
+    credential: bytes = field(repr=False)  # id and public key, as the authenticator wrote them
+    sign_count: int  # 0 for ever, if the authenticator does not count
+    created_at: datetime
+    last_used_at: datetime | None = None
+
+    def counts_on(self, count: int) -> bool:
+        """Whether this is the next use of the same authenticator, and not of a copy (WebAuthn §6.1.1)."""
+        return count > self.sign_count or (count == 0 and self.sign_count == 0)
+
+
+# ── Guessing ──
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failures:
+    """Failed log-ins of one name, or from one address. All replicas count together."""
+
+    key: str
+    failures: int
+    counted_since: datetime
+    refused_until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """So many failures in a window cost nothing; each further one doubles the wait, up to a bound.
+
+    There is no lock-out: with one, a stranger could lock an admin out by failing.
+    """
+
+    free: int
+    longest: timedelta
+
+    def after(self, before: Failures | None, key: str, now: datetime) -> Failures:
+        """What is remembered after one more try."""
+        if before is None or now >= max(before.counted_since, before.refused_until) + WINDOW:
+            before = Failures(key=key, failures=0, counted_since=now, refused_until=now)
+        number = before.failures + 1
+        doubled = min(max(0, number - self.free), 20)  # beyond that every bound is reached
+        wait = min(self.longest, FIRST_WAIT * 2 ** (doubled - 1)) if doubled else timedelta(0)
+        return Failures(key=key, failures=number, counted_since=before.counted_since, refused_until=now + wait)
+
+
+WINDOW: Final = timedelta(minutes=15)
+FIRST_WAIT: Final = timedelta(seconds=2)
+OF_NAME: Final = Patience(free=5, longest=timedelta(minutes=1))
+OF_ADDRESS: Final = Patience(free=20, longest=timedelta(minutes=15))
+SHORTEST_PASSWORD: Final = 12
+LONGEST_PASSWORD: Final = 256
+
+
+def password_problem(password: str, name: str) -> str | None:
+    """Length is what counts; rules about digits and signs only lead to predictable passwords (NIST SP 800-63B)."""
+    if len(password) < SHORTEST_PASSWORD:
+        return f"A password has at least {SHORTEST_PASSWORD} characters. Several words make a good one."
+    if len(password) > LONGEST_PASSWORD:
+        return f"A password has at most {LONGEST_PASSWORD} characters."
+    if name.lower() in password.lower() or len(set(password)) < 5:
+        return "This password is easy to guess: it has your name in it, or the same few characters."
+    return None
 
 
 # ── Where a log-in leads to ──

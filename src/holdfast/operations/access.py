@@ -39,6 +39,7 @@ class Action(StrEnum):
     SEE_PEOPLE = "see people"
     CHANGE_PEOPLE = "change people"
     SEE_SELF = "see who one is"
+    CHANGE_SELF = "end one's own sessions"
     PLAN = "plan documents"
     APPLY = "apply documents"
     IMPORT = "import certificates"
@@ -54,8 +55,8 @@ EXPORT_RIGHT: Final = "export"  # given to a token by name: no role has it by it
 RIGHTS: Final = frozenset({EXPORT_RIGHT})
 _LOOK: Final = frozenset(
     {
-        Action.SEE, Action.SEE_ISSUERS, Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_SELF, Action.PLAN,
-        Action.SEE_NOTIFICATIONS, Action.SEE_CHANNELS, Action.SEE_CAS, Action.SEE_POLICIES,
+        Action.SEE, Action.SEE_ISSUERS, Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_SELF, Action.CHANGE_SELF,
+        Action.PLAN, Action.SEE_NOTIFICATIONS, Action.SEE_CHANNELS, Action.SEE_CAS, Action.SEE_POLICIES,
         Action.SEE_ENDPOINTS,
     }
 )  # fmt: skip
@@ -74,7 +75,7 @@ MAY: Final[Mapping[Role, frozenset[Action]]] = {
     Role.FIRST: frozenset({Action.MAKE_TOKENS}),
 }
 # What a confined principal may do though no certificate is named.
-_UNOWNED: Final = frozenset({Action.SEE_ISSUERS, Action.SEE_CHANNELS, Action.SEE_SELF})
+_UNOWNED: Final = frozenset({Action.SEE_ISSUERS, Action.SEE_CHANNELS, Action.SEE_SELF, Action.CHANGE_SELF})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

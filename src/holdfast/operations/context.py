@@ -14,6 +14,7 @@ from holdfast.core.public_address import PublicAddress
 from holdfast.operations.access import Action, Owned, Principal, demand
 from holdfast.operations.endpoints.watching import Look, nothing_seen
 from holdfast.operations.issuance.attempts import CertificateContext, Ids
+from holdfast.operations.people.passwords import Passwords
 from holdfast.operations.reckoning import Reckoning
 from holdfast.operations.remotes import ChannelOpener, Fit, Probe, any_fit
 from holdfast.store.tx import Tx
@@ -41,6 +42,7 @@ class PeopleServices:
     lives_for: timedelta = timedelta(hours=12)  # and at the latest after this
     link_for: timedelta = timedelta(days=1)  # how long a link can be followed
     step_for: timedelta = timedelta(minutes=10)  # how long the next step of a log-in is waited for
+    passwords: Passwords = field(default_factory=Passwords)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

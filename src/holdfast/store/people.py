@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from holdfast.core.people import LoginSession, Person, Ticket, TicketKind
+from holdfast.core.people import Failures, LoginSession, Passkey, Person, Ticket, TicketKind
 from holdfast.store.rows import LABELS, Table, assignments
 from holdfast.store.tx import Tx
 
 PEOPLE: Final = Table(Person, "people", codecs={"labels": LABELS})
 SESSIONS: Final = Table(LoginSession, "sessions")
 TICKETS: Final = Table(Ticket, "tickets")
+PASSKEYS: Final = Table(Passkey, "passkeys")
+FAILURES: Final = Table(Failures, "login_failures")
 PAGE: Final = 500
 
 # ── People ──
@@ -71,6 +73,98 @@ def remove(tx: Tx, person: str) -> bool:
 
 def note_login(tx: Tx, person: str) -> None:
     tx.run("UPDATE people SET last_login_at = now_us() WHERE id = :id", id=person)
+
+
+# ── What people log in with ──
+
+
+def use_totp_step(tx: Tx, person: str, step: int) -> bool:
+    """False if the code of this step, or of a later one, was used before: of two at a time, one counts."""
+    return tx.run("UPDATE people SET totp_step = :step WHERE id = :id AND totp_step < :step", id=person, step=step) == 1
+
+
+def put_recovery_codes(tx: Tx, person: str, hashes: Sequence[str]) -> None:
+    """In place of those that there were."""
+    tx.run("DELETE FROM recovery_codes WHERE person = :person", person=person)
+    for each in hashes:
+        tx.run("INSERT INTO recovery_codes (hash, person) VALUES (:hash, :person)", hash=each, person=person)
+
+
+def use_recovery_code(tx: Tx, person: str, digest: str) -> bool:
+    return (
+        tx.run(
+            "UPDATE recovery_codes SET used_at = now_us() WHERE hash = :hash AND person = :person AND used_at IS NULL",
+            hash=digest,
+            person=person,
+        )
+        == 1
+    )
+
+
+def recovery_codes_left(tx: Tx, person: str) -> int:
+    row = tx.row("SELECT count(*) AS n FROM recovery_codes WHERE person = :person AND used_at IS NULL", person=person)
+    return 0 if row is None else int(row["n"])
+
+
+def insert_passkey(tx: Tx, passkey: Passkey) -> bool:
+    """False if the credential is known already."""
+    return tx.run(f"{PASSKEYS.insert} ON CONFLICT DO NOTHING", **PASSKEYS.values(passkey)) == 1
+
+
+def get_passkey(tx: Tx, passkey: str) -> Passkey | None:
+    row = tx.row(f"SELECT {PASSKEYS.columns} FROM passkeys WHERE id = :id", id=passkey)
+    return None if row is None else PASSKEYS.read(row)
+
+
+def passkeys_of(tx: Tx, person: str) -> list[Passkey]:
+    rows = tx.rows(f"SELECT {PASSKEYS.columns} FROM passkeys WHERE person = :person ORDER BY created_at", person=person)
+    return [PASSKEYS.read(row) for row in rows]
+
+
+def passkey_used(tx: Tx, passkey: Passkey, count: int) -> None:
+    tx.run(
+        "UPDATE passkeys SET sign_count = :count, last_used_at = now_us() WHERE id = :id", id=passkey.id, count=count
+    )
+
+
+def remove_passkeys(tx: Tx, person: str, passkey: str | None = None) -> int:
+    """One of a person's, or all of them."""
+    one = "" if passkey is None else "AND id = :id"
+    more = {} if passkey is None else {"id": passkey}
+    return tx.run(f"DELETE FROM passkeys WHERE person = :person {one}", person=person, **more)
+
+
+# ── Failures ──
+
+
+def failures_of(tx: Tx, key: str) -> Failures | None:
+    row = tx.row(f"SELECT {FAILURES.columns} FROM login_failures WHERE key = :key", key=key)
+    return None if row is None else FAILURES.read(row)
+
+
+def save_failures(tx: Tx, now: Failures, before: Failures | None) -> bool:
+    """False if another try was counted meanwhile."""
+    if before is None:
+        return tx.run(f"{FAILURES.insert} ON CONFLICT DO NOTHING", **FAILURES.values(now)) == 1
+    return (
+        tx.run(
+            """UPDATE login_failures SET failures = :failures, counted_since = :counted_since,
+                      refused_until = :refused_until
+                WHERE key = :key AND failures = :before AND counted_since = :since""",
+            **FAILURES.values(now),
+            before=before.failures,
+            since=before.counted_since,
+        )
+        == 1
+    )
+
+
+def forget_failures(tx: Tx, key: str) -> None:
+    tx.run("DELETE FROM login_failures WHERE key = :key", key=key)
+
+
+def uncount_failure(tx: Tx, key: str) -> None:
+    tx.run("UPDATE login_failures SET failures = failures - 1 WHERE key = :key AND failures > 0", key=key)
 
 
 # ── Sessions ──
@@ -148,6 +242,10 @@ def take_ticket(tx: Tx, digest: str, kind: TicketKind) -> Ticket | None:
     return None if row is None else TICKETS.read(row)
 
 
+def drop_ticket(tx: Tx, digest: str) -> None:
+    tx.run("DELETE FROM tickets WHERE hash = :hash", hash=digest)
+
+
 def drop_tickets_of(tx: Tx, person: str) -> int:
     return tx.run("DELETE FROM tickets WHERE person = :person", person=person)
 
@@ -166,4 +264,10 @@ def forget(tx: Tx, before: datetime, limit: int = 1000) -> int:
         before=before,
         limit=limit,
     )
-    return tickets + sessions
+    failures = tx.run(
+        """DELETE FROM login_failures
+            WHERE key IN (SELECT key FROM login_failures WHERE refused_until < :before LIMIT :limit)""",
+        before=before,
+        limit=limit,
+    )
+    return tickets + sessions + failures

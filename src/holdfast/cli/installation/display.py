@@ -96,12 +96,58 @@ def made_token(row: Row) -> None:
     say(f"Token {row['id']} of {row['name']} ({row['role']}). It is not shown again: set HOLDFAST_TOKEN to it.")
 
 
+def people(rows: list[Row]) -> None:
+    now = clock().now()
+    columns = [
+        Column("NAME", lambda row: str(row["name"])),
+        Column("ROLE", lambda row: "+".join([row["role"], *row["rights"]])),
+        Column("LOGS IN BY", lambda row: "disabled" if row["disabled_at"] else _ways(row)),
+        Column("LAST LOG-IN", lambda row: when(row["last_login_at"], now)),
+        Column("ONLY", _scope),
+        Column("ADDED", lambda row: f"{when(row['created_at'], now)} by {row['created_by']}", wide=True),
+    ]
+    emit(rows, columns, name="name", empty="Nobody can log in yet. Add somebody: holdfast people add NAME --role admin")
+
+
+def _ways(row: Row) -> str:
+    return ", ".join(row["logs_in_by"]) or "not set up yet"
+
+
+def _person(row: Row) -> str:
+    now = clock().now()
+    facts = [
+        ("name", str(row["name"])),
+        ("role", "+".join([row["role"], *row["rights"]])),
+        ("only", _scope(row)),
+        ("logs in by", _ways(row)),
+        ("last log-in", when(row["last_login_at"], now)),
+        ("added", f"{when(row['created_at'], now)} by {row['created_by']}"),
+        ("disabled", "" if row["disabled_at"] is None else when(row["disabled_at"], now)),
+    ]
+    return pairs(facts)
+
+
+def sessions(rows: list[Row]) -> None:
+    now = clock().now()
+    columns = [
+        Column("ID", lambda row: str(row["id"])),
+        Column("PERSON", lambda row: str(row["person"])),
+        Column("BY", lambda row: str(row["method"])),
+        Column("ADDRESS", lambda row: str(row["address"])),
+        Column("SINCE", lambda row: when(row["created_at"], now)),
+        Column("LAST USED", lambda row: when(row["used_at"], now)),
+        Column("EXPIRES", lambda row: when(row["expires_at"], now)),
+        Column("BROWSER", lambda row: str(row["client"]), wide=True),
+    ]
+    emit(rows, columns, name="id", empty="No browser is logged in.")
+
+
 def link(row: Row) -> None:
     if chosen().dry_run:
         say(f"A link for {row['name']} could be made.")
         return
     emit_one(row, text=lambda each: str(each["link"]), name="link")
-    say(f"The link logs {row['name']} in once, and is not shown again.")
+    say(f"{row['name']} can follow the link once. It is not shown again.")
 
 
 def whoami(row: Row) -> None:
@@ -133,7 +179,12 @@ SHOWN: Final[Displays] = {
     "jobs.list": jobs,
     "jobs.get": job,
     "jobs.retry": job,
+    "people.list": people,
+    "people.get": lambda row: emit_one(row, text=_person, name="name"),
+    "people.add": link,
+    "people.reset": link,
     "people.recover": link,
+    "sessions.list": sessions,
     "tokens.list": tokens,
     "tokens.create": made_token,
     "tokens.self": whoami,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from holdfast.core import base64url
@@ -157,17 +160,50 @@ def end_all(tx: Tx, person: Person, *, actor: str, why: str, but: str = "") -> i
 # ── Links and other things that may be used once ──
 
 
-def put(tx: Tx, token: Secret[str], ticket: TicketKind, *, person: str | None, services: PeopleServices,
-        details: Mapping[str, Any] | None = None) -> None:  # fmt: skip
+def put(
+    tx: Tx,
+    token: Secret[str],
+    ticket: TicketKind,
+    *,
+    services: PeopleServices,
+    person: str | None = None,
+    details: Mapping[str, Any] | None = None,
+) -> bool:
+    """False if it is there already."""
     life = services.link_for if ticket in (TicketKind.LOGIN, TicketKind.SETUP) else services.step_for
     expires_at = tx.now() + life
-    people.put_ticket(
+    return people.put_ticket(
         tx, Ticket(hash=hashed(token), kind=ticket, person=person, details=details or {}, expires_at=expires_at)
     )
 
 
+def bound(browser: Secret[str], purpose: str) -> Secret[str]:
+    """A secret for one purpose that only this browser, which has the cookie, and we can make."""
+    return Secret(hmac.new(browser.reveal().encode(), purpose.encode(), hashlib.sha256).hexdigest())
+
+
 def link(services: PeopleServices, token: Secret[str]) -> str:
     return f"{services.address.url}/login/link/{token.reveal()}"
+
+
+def stamp(browser: Secret[str], purpose: str, now: datetime) -> str:
+    """A challenge for this browser that says when it was made: strangers may ask for any number, so none is kept."""
+    at = str(int(now.timestamp()))
+    return f"{at}-{bound(browser, f'{purpose} {at}').reveal()}"
+
+
+def stamped(browser: Secret[str], purpose: str, given: str, now: datetime, services: PeopleServices) -> bool:
+    """Whether a challenge was made for this browser and this purpose, and not too long ago."""
+    at, _, _ = given.partition("-")
+    if not re.fullmatch(r"[0-9]{1,12}", at):
+        return False
+    good = hmac.compare_digest(bound(browser, f"{purpose} {at}").reveal().encode(), given[len(at) + 1 :].encode())
+    return good and 0 <= now.timestamp() - int(at) <= services.step_for.total_seconds()
+
+
+def first_use(tx: Tx, challenge: str, services: PeopleServices) -> bool:
+    """Of those who come with one challenge, one is the first."""
+    return put(tx, Secret(challenge), TicketKind.SEEN, services=services)
 
 
 async def follow_link(
