@@ -48,7 +48,7 @@ MAY_IMPORT: Final = {
     "demo": "core operations secret store",
     "api": "core operations pki secret telemetry",
     "web": "core listening operations secret telemetry",
-    "pages": "core operations telemetry web",
+    "pages": "core operations secret telemetry web",
     "mcp": "core",
     "compose_ca": "acme config core engine listening network operations pki ports store telemetry validators web",
     "compose_certificates": "compose_ca config core deployers endpoints engine listening network operations ports "

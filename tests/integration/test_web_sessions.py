@@ -281,7 +281,7 @@ async def test_every_answer_has_the_security_headers(
 
 
 async def test_while_the_server_starts_the_answer_has_them_too(db: Database, tmp_path: Path) -> None:
-    mounted = face.mount(lambda: None, WatchedLog(), address=ADDRESS, new_id=lambda: "req_1")
+    mounted = face.mount(lambda: None, WatchedLog(), address=ADDRESS, new_id=lambda: "req_1", pages=PAGES)
     answer = await Browser(Starlette(routes=[mounted])).get("/")
     assert answer.status_code == 503
     assert answer.headers["x-frame-options"] == "DENY"

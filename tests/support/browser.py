@@ -22,8 +22,10 @@ from holdfast.operations.catalog import named
 from holdfast.operations.context import PeopleServices, Services
 from holdfast.operations.people.accounts import PersonRef
 from holdfast.operations.runner import run
+from holdfast.pages import site as pages_site
 from holdfast.store.database import Database
 from holdfast.web import face
+from holdfast.world import SystemClock
 from tests.support.api import a_desk
 from tests.support.secrets_watch import WatchedLog
 
@@ -134,7 +136,10 @@ async def a_web_desk(
 
 def _app(services: Services, address: PublicAddress, pages: Any) -> Starlette:
     numbers = count(1)
+    ours = pages_site.routes(
+        lambda: services, WatchedLog(), now=SystemClock().now, replica="one", installation="dev", facts={}
+    )
     mounted = face.mount(
-        lambda: services, WatchedLog(), address=address, new_id=lambda: f"req_{next(numbers)}", pages=pages
+        lambda: services, WatchedLog(), address=address, new_id=lambda: f"req_{next(numbers)}", pages=[*pages, *ours]
     )
     return Starlette(routes=[mounted])

@@ -1,8 +1,13 @@
 """Rules about people who log in: where a log-in leads to, and the address of the pages."""
 
-import pytest
+from datetime import UTC, datetime, timedelta
 
-from holdfast.core.people import local_path
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core import totp
+from holdfast.core.people import OF_NAME, WINDOW, local_path
 from holdfast.core.public_address import PublicAddress, refusal
 
 
@@ -46,3 +51,68 @@ def test_pages_without_tls_are_for_this_machine_only() -> None:
 )
 def test_passkeys_need_a_name_and_tls(url: str, *, takes: bool) -> None:
     assert PublicAddress(url).takes_passkeys is takes
+
+
+# ── Codes of an app ──
+
+
+@pytest.mark.parametrize(
+    ("at", "code"), [(59, "287082"), (1111111109, "081804"), (1234567890, "005924"), (2000000000, "279037")]
+)
+def test_codes_are_those_of_rfc_6238(at: int, code: str) -> None:
+    """Appendix B, the last six of its eight digits."""
+    assert totp.code_at(b"12345678901234567890", at // totp.STEP) == code
+
+
+NOW = datetime(2026, 11, 18, 11, 32, 10, tzinfo=UTC)
+KEY = bytes(range(20))
+
+
+@pytest.mark.parametrize(("steps", "good"), [(-2, False), (-1, True), (0, True), (1, True), (2, False)])
+def test_a_phones_clock_may_be_off_by_one_step(steps: int, *, good: bool) -> None:
+    given = totp.code_at(KEY, totp.step_of(NOW) + steps)
+    assert (totp.matching_step(KEY, given, NOW) is not None) is good
+
+
+def test_a_code_of_a_step_that_was_used_is_refused() -> None:
+    step = totp.step_of(NOW)
+    assert totp.matching_step(KEY, totp.code_at(KEY, step), NOW, after=step) is None
+    assert totp.matching_step(KEY, totp.code_at(KEY, step + 1), NOW, after=step) == step + 1
+
+
+@pytest.mark.parametrize("text", ["", "abc", "AAAA", "1" * 32, "é" * 32])
+def test_a_key_that_is_none_is_refused(text: str) -> None:
+    assert totp.of_text(text) is None
+
+
+def test_a_key_survives_being_typed() -> None:
+    assert totp.of_text(totp.as_text(KEY)) == KEY
+    assert "secret=" in totp.uri(KEY, name="al ice", host="a.test")
+
+
+# ── Guessing ──
+
+
+def test_waits_grow_up_to_a_bound_and_end() -> None:
+    now, seen, waits = NOW, None, []
+    for _ in range(20):
+        seen = OF_NAME.after(seen, "name:x", now)
+        waits.append((seen.refused_until - now).total_seconds())
+        now = seen.refused_until
+    assert waits[:8] == [0, 0, 0, 0, 0, 2, 4, 8]
+    assert max(waits) == waits[-1] == 60
+    later = OF_NAME.after(seen, "name:x", now + WINDOW)
+    assert later.failures == 1
+
+
+@given(st.lists(st.integers(0, 3600), max_size=60))
+def test_no_rhythm_of_guesses_is_quicker_than_the_bound_allows(gaps: list[int]) -> None:
+    """Whatever the pauses between them: in any quarter of an hour only so many guesses of a name are judged."""
+    now, seen, judged = NOW, None, []
+    for gap in gaps:
+        now += timedelta(seconds=gap)
+        if seen is None or now >= seen.refused_until:
+            seen = OF_NAME.after(seen, "name:x", now)
+            judged.append(now)
+    for start in judged:
+        assert sum(start <= each < start + WINDOW for each in judged) <= 2 * (OF_NAME.free + 6 + 15)

@@ -42,6 +42,7 @@ class PeopleServices:
     lives_for: timedelta = timedelta(hours=12)  # and at the latest after this
     link_for: timedelta = timedelta(days=1)  # how long a link can be followed
     step_for: timedelta = timedelta(minutes=10)  # how long the next step of a log-in is waited for
+    provider_name: str = ""  # of the OpenID provider, on the button; empty: there is none
     passwords: Passwords = field(default_factory=Passwords)
 
 

@@ -34,7 +34,7 @@ def _load(name: str) -> Asset:
     return Asset(f"{PREFIX}/{stem}.{digest}.{ending}", _TYPES[ending], content, packed)
 
 
-NAMES: Final = ("holdfast.css", "holdfast.js", "live.js", "icons.svg", "mark.svg", "vendor/htmx.min.js")
+NAMES: Final = ("holdfast.css", "holdfast.js", "live.js", "passkey.js", "icons.svg", "mark.svg", "vendor/htmx.min.js")
 
 
 class Assets:

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route, Router
 
 from holdfast.errors import OutcomeUnknown, StoreError, TryLater, UserError
 from holdfast.operations.context import Services
-from holdfast.pages import acting, catalog, live
+from holdfast.pages import acting, catalog, entry, live
 from holdfast.pages.assets import Assets
 from holdfast.pages.render import environment
 from holdfast.pages.visit import Frame, Mistaken, Visit
@@ -54,7 +54,7 @@ def routes(
     rest = Route("/{path:path}", _endpoint(frame, _missing), methods=["GET", "POST"])
     live_route = Route("/live", _endpoint(frame, live.follow), methods=["GET"])
     inner = Router(routes=[assets.route(), live_route, *known, rest], redirect_slashes=False)
-    return [Mount("", GZipMiddleware(inner, minimum_size=1000))]
+    return [*entry.routes(frame), Mount("", GZipMiddleware(inner, minimum_size=1000))]
 
 
 async def _missing(visit: Visit) -> Response:

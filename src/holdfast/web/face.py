@@ -9,15 +9,14 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount
 
 from holdfast.core.client import networks
 from holdfast.core.public_address import PublicAddress
 from holdfast.errors import StoreError, UserError
 from holdfast.operations.context import Services
 from holdfast.telemetry import Log
-from holdfast.web import login
-from holdfast.web.browser import LoginNeeded, SetupNeeded, WebFace, caller_of, to_login, to_setup
+from holdfast.web.browser import LoginNeeded, SetupNeeded, WebFace, to_login, to_setup
 from holdfast.web.guard import Guard
 from holdfast.web.plain_page import page
 
@@ -29,19 +28,14 @@ def mount(
     address: PublicAddress,
     new_id: Callable[[], str],
     proxies: Sequence[str] = (),
-    pages: Sequence[BaseRoute] = (),
+    pages: Sequence[BaseRoute],
 ) -> Mount:
     """`proxies` are networks whose word about the client's address is taken."""
-    app = Starlette(routes=[*login.ROUTES, *(pages or [Route("/", _home)])])
+    app = Starlette(routes=[*pages])
     app.router.redirect_slashes = False  # it would be to an address made of what the client calls us
     app.state.face = WebFace(services=services, address=address, proxies=networks(proxies))
     _answer_errors(app, log)
     return Mount("/", Guard(app, address, new_id, open_to_others=frozenset()))
-
-
-async def _home(request: Request) -> Response:
-    who = await caller_of(request)
-    return page("Holdfast", f"<p>You are {escape(who.principal.actor)}.</p>{login.logout_form(who.csrf)}")
 
 
 def _answer_errors(app: Starlette, log: Log) -> None:
