@@ -39,7 +39,9 @@ _KEYS: Final = (  # how keys begin in PKCS #8 and SEC 1, as PEM has it and as oc
 )  # fmt: skip
 _PEM: Final = re.compile(rb"-----BEGIN (?:EC |RSA )?PRIVATE KEY-----(?:\\?\\[nr]|\s)+[A-Za-z0-9+/]{24}")
 _TOKEN: Final = re.compile(rb"hf_[0-9a-z]{1,40}_[A-Za-z0-9_-]{43}")
-HANDS_OVER: Final = re.compile(r"POST .*/(tokens|certificates/[^/]+/export)")  # routes that show a new secret, once
+HANDS_OVER: Final = re.compile(
+    r"POST .*/(tokens|certificates/[^/]+/export|people|people/[^/]+/(reset|recover))$"
+)  # routes that show a new secret, once
 _WRITTEN: Final = (".sqlite", ".sqlite-wal", ".jsonl", ".log")
 ONE_IN: Final = 8  # stores are searched for all secrets of a test in this part of the tests
 _LONG_ENOUGH, _MANY_ENOUGH = 16, 8  # octets, and different ones: what is shorter or plainer is found by accident

@@ -83,11 +83,15 @@ async def _browser(request: Request) -> Secret[str]:
     return secret
 
 
-def _entered(request: Request, token: Secret[str], there: str) -> Response:
-    response = RedirectResponse(there, 303)
+def _let_in(request: Request, response: Response, token: Secret[str]) -> Response:
     set_cookie(request, response, token)
-    drop_cookie(request, response, BEFORE)
+    if cookie(request, BEFORE) is not None:
+        drop_cookie(request, response, BEFORE)
     return response
+
+
+def _entered(request: Request, token: Secret[str], there: str) -> Response:
+    return _let_in(request, RedirectResponse(there, 303), token)
 
 
 # ── Name and password, then a code ──
@@ -155,10 +159,7 @@ async def passkey(frame: Frame, request: Request) -> Response:
 
 def _to(request: Request, token: Secret[str], there: str) -> Response:
     """Where a script leads the page to."""
-    response = JSONResponse({"to": there})
-    set_cookie(request, response, token)
-    drop_cookie(request, response, BEFORE)
-    return response
+    return _let_in(request, JSONResponse({"to": there}), token)
 
 
 # ── Links ──

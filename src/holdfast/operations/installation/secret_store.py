@@ -86,5 +86,9 @@ def eab_mac(kid: str) -> SecretOwner:
     return SecretOwner("eab_keys", kid, "mac")
 
 
+def totp_key(person: str) -> SecretOwner:
+    return SecretOwner("people", person, "totp")
+
+
 def listener_key(host: str) -> SecretOwner:
     return SecretOwner("listener_certificates", host, "key")

@@ -444,7 +444,7 @@ async def _link(ctx: Context, name: str, kind: TicketKind, person: Callable[[Tx]
         who = person(tx)
         if who.disabled_at is not None:
             raise PersonDisabled(who.name)
-        sessions.put(tx, token, kind, person=who.id, services=known)
+        sessions.put(tx, sessions.hashed(token), kind, person=who.id, services=known)
 
     await ctx.write(write)
     return Link(name=name, link="" if ctx.dry_run else sessions.link(known, token))

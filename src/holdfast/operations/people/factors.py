@@ -12,6 +12,7 @@ from holdfast.core import totp
 from holdfast.core.people import LoginMethod, Passkey, Person, password_problem
 from holdfast.errors import UserError
 from holdfast.operations.context import Services
+from holdfast.operations.installation.secret_store import totp_key
 from holdfast.operations.people import sessions
 from holdfast.operations.people.sessions import NewSession, Visit
 from holdfast.ports import Random
@@ -84,7 +85,8 @@ async def set_password(
     key = totp.of_text(secret)
     if key is None:
         raise FactorRefused("code", "The form has lost its key. Load the page again.")
-    kept, sealed = await services.people.passwords.hash(password), await context.secret_store.seal(Secret(key))
+    kept = await services.people.passwords.hash(password)
+    sealed = await context.secret_store.seal(Secret(key), totp_key(person.id))
     new, codes = sessions.new_session(context.random), _new_codes(context.random)
 
     def write(tx: Tx) -> None:

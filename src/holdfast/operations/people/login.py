@@ -9,6 +9,7 @@ from holdfast.core import totp
 from holdfast.core.people import LONGEST_PASSWORD, LoginMethod, Person, TicketKind
 from holdfast.errors import UserError
 from holdfast.operations.context import Services
+from holdfast.operations.installation.secret_store import totp_key
 from holdfast.operations.people import sessions, throttle
 from holdfast.operations.people.sessions import NewSession
 from holdfast.secret import Secret
@@ -64,8 +65,8 @@ def _judged(
     if person is None:
         failed(tx, name, "password", origin)
         return
-    ticket = sessions.bound(browser, SECOND)
-    people.drop_ticket(tx, sessions.hashed(ticket))
+    ticket = sessions.hashed(sessions.bound(browser, SECOND))
+    people.drop_ticket(tx, ticket)
     sessions.put(tx, ticket, TicketKind.SECOND_FACTOR, person=person.id, services=services.people)
 
 
@@ -92,7 +93,7 @@ async def check_code(
         return person
 
     person = await context.db.write(begin)
-    secret = await context.secret_store.reveal(person.totp or "")
+    secret = await context.secret_store.reveal(person.totp or "", totp_key(person.id))
     given = "".join(code.split()).upper()
 
     def judge(tx: Tx) -> bool:

@@ -65,6 +65,10 @@ def _state(challenge: bytes) -> dict[str, Any]:
     return {"challenge": base64url.encode(challenge), "user_verification": VERIFIED}
 
 
+def _ticket(challenge: bytes) -> str:
+    return sessions.digest(base64url.encode(challenge))
+
+
 def _read(text: str) -> Mapping[str, Any]:
     try:
         found = json.loads(text) if len(text) <= LONGEST else None
@@ -88,8 +92,7 @@ async def begin_enrolment(services: Services, visit: Visit) -> dict[str, Any]:
         known = people.passkeys_of(tx, person.id)
         if len(known) >= MOST:
             raise FactorRefused("passkey", f"An account has at most {MOST} passkeys. Remove one first.")
-        token = Secret(base64url.encode(challenge))
-        sessions.put(tx, token, TicketKind.NEW_PASSKEY, person=person.id, services=services.people)
+        sessions.put(tx, _ticket(challenge), TicketKind.NEW_PASSKEY, person=person.id, services=services.people)
         return known
 
     known = await context.db.write(write)
@@ -107,14 +110,14 @@ async def begin_enrolment(services: Services, visit: Visit) -> dict[str, Any]:
 async def enrol(services: Services, visit: Visit, answer: str, name: str, origin: Mapping[str, str]) -> NewSession:
     """Keep a new passkey. Every other browser is logged out, and this one gets a new session."""
     person, new = visit.person, sessions.new_session(services.certificate_context.random)
-    token, made = _registered(_server(services.people), _read(answer))
+    challenge, made = _registered(_server(services.people), _read(answer))
     credential = made.credential_data
     if credential is None:
         raise PasskeyRefused
 
     def write(tx: Tx) -> None:
         factors.demand_fresh(tx, visit)
-        ticket = people.take_ticket(tx, sessions.hashed(token), TicketKind.NEW_PASSKEY)
+        ticket = people.take_ticket(tx, _ticket(challenge), TicketKind.NEW_PASSKEY)
         if ticket is None or ticket.person != person.id:
             raise PasskeyRefused("It took too long. Begin again.")
         key = Passkey(
@@ -133,13 +136,13 @@ async def enrol(services: Services, visit: Visit, answer: str, name: str, origin
     return new
 
 
-def _registered(server: Fido2Server, answer: Mapping[str, Any]) -> tuple[Secret[str], AuthenticatorData]:
+def _registered(server: Fido2Server, answer: Mapping[str, Any]) -> tuple[bytes, AuthenticatorData]:
     try:
         challenge = RegistrationResponse.from_dict(answer).response.client_data.challenge
         made = server.register_complete(_state(challenge), answer)
     except Exception as why:  # the library's parsers raise what they happen to stumble over
         raise PasskeyRefused from why
-    return Secret(base64url.encode(challenge)), made
+    return challenge, made
 
 
 async def remove(services: Services, visit: Visit, passkey: str, origin: Mapping[str, str]) -> None:

@@ -28,7 +28,11 @@ LONGEST: Final = 100  # characters of a cookie, a link or a code that are looked
 
 def hashed(token: Secret[str]) -> str:
     """A plain hash is enough for 256 random bits: there is nothing to guess."""
-    return hashlib.sha256(token.reveal().encode()).hexdigest()
+    return digest(token.reveal())
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def drawn(random: Random) -> Secret[str]:
@@ -109,10 +113,10 @@ async def visit(db: Store, token: Secret[str], services: PeopleServices, *, coun
 
     What a page asks for by itself does not count as use: an open tab would keep a session alive for ever.
     """
-    digest = hashed(token)
+    known = hashed(token)
 
     def read(tx: Tx) -> tuple[Visit | None, bool]:
-        session, now = people.session_by_hash(tx, digest), tx.now()
+        session, now = people.session_by_hash(tx, known), tx.now()
         person = None if session is None else _person_of(tx, session, services)
         if session is None or person is None:
             return None, False
@@ -162,7 +166,7 @@ def end_all(tx: Tx, person: Person, *, actor: str, why: str, but: str = "") -> i
 
 def put(
     tx: Tx,
-    token: Secret[str],
+    hash_: str,
     ticket: TicketKind,
     *,
     services: PeopleServices,
@@ -173,7 +177,7 @@ def put(
     life = services.link_for if ticket in (TicketKind.LOGIN, TicketKind.SETUP) else services.step_for
     expires_at = tx.now() + life
     return people.put_ticket(
-        tx, Ticket(hash=hashed(token), kind=ticket, person=person, details=details or {}, expires_at=expires_at)
+        tx, Ticket(hash=hash_, kind=ticket, person=person, details=details or {}, expires_at=expires_at)
     )
 
 
@@ -203,18 +207,18 @@ def stamped(browser: Secret[str], purpose: str, given: str, now: datetime, servi
 
 def first_use(tx: Tx, challenge: str, services: PeopleServices) -> bool:
     """Of those who come with one challenge, one is the first."""
-    return put(tx, Secret(challenge), TicketKind.SEEN, services=services)
+    return put(tx, digest(challenge), TicketKind.SEEN, services=services)
 
 
 async def follow_link(
     db: Store, token: Secret[str], new: NewSession, services: PeopleServices, origin: Mapping[str, str]
 ) -> LoginSession | None:
     """Log in by a link, which is used up; None if it is no good."""
-    digest = hashed(token)
+    known = hashed(token)
 
     def write(tx: Tx) -> LoginSession | None:
-        ticket = people.look_at_ticket(tx, digest, TicketKind.LOGIN, TicketKind.SETUP)
-        taken = None if ticket is None else people.take_ticket(tx, digest, ticket.kind)
+        ticket = people.look_at_ticket(tx, known, TicketKind.LOGIN, TicketKind.SETUP)
+        taken = None if ticket is None else people.take_ticket(tx, known, ticket.kind)
         person = None if taken is None or taken.person is None else people.get(tx, taken.person)
         if taken is None or person is None or person.disabled_at is not None:
             return None
