@@ -7,7 +7,7 @@ DATA   ?= data
 # The suite starts hundreds of processes: byte code that is kept saves each of them compiling the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notifications bench-api bench-faces contract interop shape docs release packages lock clean
+.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notifications bench-api bench-faces bench-deploy contract interop shape docs release packages lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -57,6 +57,10 @@ bench-api: $(VENV)/.bench
 # Ten thousand notifications through a real web hook, and outages of hours and days in skipped time.
 bench-notifications: $(VENV)/.dev
 	$(BIN)/python -m bench.notifications
+
+# What watching ten thousand endpoints costs.
+bench-deploy: $(VENV)/.dev
+	$(BIN)/python -m bench.watch
 
 # Everything that the API's own document lets one ask, and much that it does not.
 contract: $(VENV)/.dev
