@@ -6,17 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.acme_client import problem
 from tests.support.acme_desk import Office, a_csr, limits, open_office
+from tests.support.acme_face import open_front
 from tests.support.ca import change_ca
 
 from holdfast.core.own_ca.acme import Identifier, Order, OrderState
-from holdfast.core.own_ca.ca import CaMode, CaOptions, RateLimit
+from holdfast.core.own_ca.ca import CaMode, CaOptions, CaState, RateLimit
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.operations.acme import certificates, orders
 from holdfast.operations.acme.context import Requester
 from holdfast.operations.own_ca import cas
+from holdfast.operations.own_ca import manage as making
 from holdfast.operations.own_ca.cas import CaSettings
 from holdfast.store.database import Database
+from holdfast.store.own_ca import cas as ca_rows
 from holdfast.store.own_ca import certificates as ca_certificates
 
 pytestmark = pytest.mark.anyio
@@ -55,6 +59,43 @@ async def refusal(office: Office, who: Requester, order: Order) -> str:
     assert now.state is OrderState.INVALID
     assert now.error == refused.value.problem
     return refused.value.problem.type
+
+
+async def decided_elsewhere(office: Office, **changes: Any) -> None:
+    """By another replica: this one has not looked at the store since."""
+    wanted = CaSettings(**changes)
+    await change_ca(office.db, "ca1", lambda was: cas.changed(was, wanted), actor="local:test")
+
+
+# ── At another replica ──
+
+
+async def test_what_was_narrowed_at_another_replica_is_narrow_here_at_once(db: Database, tmp_path: Path) -> None:
+    async with open_office(db, tmp_path) as office, office.working():
+        who = await office.client()
+        await office.issued(who)
+        before = await office.order(who)
+        assert before.state is OrderState.READY
+        await decided_elsewhere(office, permitted=["corp.example"])
+        assert await refusal(office, who, before) == "rejectedIdentifier"
+        with pytest.raises(AcmeError, match="does not issue"):
+            await office.order(who)
+
+
+async def test_what_was_closed_at_another_replica_is_closed_here_at_once(db: Database, tmp_path: Path) -> None:
+    async with open_office(db, tmp_path) as office:
+        who = await office.client()
+        await db.write(lambda tx: making.set_state(tx, "ca1", CaState.CLOSED, actor="local:test"))
+        with pytest.raises(AcmeError, match="closed"):
+            await office.order(who, NAME)
+
+
+async def test_accounts_are_bound_here_at_once_if_another_replica_demands_it(db: Database, tmp_path: Path) -> None:
+    async with open_front(db, tmp_path) as front:
+        client = await front.stranger()
+        wanted = CaSettings(eab_required=True)
+        await change_ca(db, "ca1", lambda was: cas.changed(was, wanted), actor="local:test")
+        assert problem(await client.register()) == (403, "externalAccountRequired")
 
 
 # ── From trust to proofs ──
@@ -139,7 +180,9 @@ async def test_a_name_that_is_used_up_at_one_ca_is_not_at_another(db: Database, 
     policy = limits(orders_per_identifier=RateLimit(count=1, span=timedelta(hours=1)))
     async with open_office(db, tmp_path, policy=policy, options=TRUST) as office:
         who = await trusted(office, "*")
-        other = replace(office.ca, id="ca2")
+        row = await db.read(lambda tx: making.found(tx, "ca1"))
+        await db.write(lambda tx: ca_rows.insert(tx, replace(row, id="ca2")))
+        other = replace(office.ca, id="ca2", version=1)
         for n, ca in enumerate((office.ca, other)):
             order = await office.order(who, NAME, Identifier("dns", f"n{n}.example"))
             await moved(db, order, ca.id)

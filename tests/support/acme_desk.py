@@ -68,7 +68,7 @@ class Office:
         number = next(self.numbers)
         account, _ = await accounts.register(
             self.acme_context,
-            self.ca.id,
+            self.ca,
             jwk="{}",
             thumbprint=f"thumbprint-{number}",
             contacts=(),

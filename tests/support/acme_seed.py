@@ -102,7 +102,7 @@ async def _register(office: Office, signer: Signer) -> Requester:
     jwk = json.dumps(signer.jwk, sort_keys=True, separators=(",", ":"))
     account, _ = await accounts.register(
         office.acme_context,
-        CA,
+        office.ca,
         jwk=jwk,
         thumbprint=signer.thumbprint,
         contacts=(),

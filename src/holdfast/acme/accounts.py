@@ -13,6 +13,8 @@ from holdfast.acme.request import NAME, AcmeRequest, AcmeServices
 from holdfast.core.own_ca.acme import Account, AccountState
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.operations.acme import accounts
+from holdfast.operations.acme.context import by_current
+from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import names
 from holdfast.pki.refused import NameRefused
 
@@ -26,7 +28,10 @@ async def new_account(services: AcmeServices, request: AcmeRequest) -> AcmeAnswe
     account = await accounts.by_key(services.acme_context, request.place.ca.id, request.key.thumbprint)
     created = False
     if account is None:
-        account, created = await _register(services, request, request.content)
+        registered = await by_current(
+            services.acme_context, request.place.ca, lambda ca: _register(services, request, request.content, ca)
+        )
+        account, created = registered
     if account.state is not AccountState.VALID:  # §7.3.6: nothing more is done for this key
         raise AcmeError.unauthorized(f"The account of this key is {account.state}.", status=401)
     request.must_be_object()  # of one for an existing account every field is ignored (§7.3.1)
@@ -36,10 +41,12 @@ async def new_account(services: AcmeServices, request: AcmeRequest) -> AcmeAnswe
     )
 
 
-async def _register(services: AcmeServices, request: AcmeRequest, content: Mapping[str, Any]) -> tuple[Account, bool]:
+async def _register(
+    services: AcmeServices, request: AcmeRequest, content: Mapping[str, Any], ca: Authority
+) -> tuple[Account, bool]:
     if _flag(content, "onlyReturnExisting"):
         raise AcmeError.account_does_not_exist("There is no account with this key.")
-    if request.place.ca.closed:
+    if ca.closed:
         raise AcmeError.unauthorized("This CA is closed: it takes no new accounts.")
     given = contacts(content["contact"]) if content.get("contact") is not None else ()
     agreed = _flag(content, "termsOfServiceAgreed")
@@ -47,12 +54,12 @@ async def _register(services: AcmeServices, request: AcmeRequest, content: Mappi
     if terms and not agreed:
         raise AcmeError.user_action_required("The terms of service must be agreed to.", instance=terms)
     binding = content.get("externalAccountBinding")
-    if binding is None and request.place.ca.options.eab_required:
+    if binding is None and ca.options.eab_required:
         raise AcmeError.external_account_required("This CA takes only accounts that are bound to a key of ours.")
     await accounts.check_account_key(services.acme_context, request.key.public)
     return await accounts.register(
         services.acme_context,
-        request.place.ca.id,
+        ca,
         jwk=jwk.serialize(request.key),
         thumbprint=request.key.thumbprint,
         contacts=given,

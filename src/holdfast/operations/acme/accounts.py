@@ -6,8 +6,9 @@ from holdfast.core.client import counted_as
 from holdfast.core.own_ca.acme import Account, AccountState
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.errors import Duplicate
-from holdfast.operations.acme.context import AcmeContext, Requester, require, within
+from holdfast.operations.acme.context import AcmeContext, Requester, require, require_current, within
 from holdfast.operations.installation.secret_store import eab_mac
+from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import csr, keys
 from holdfast.pki.keys import PublicKey, thumbprint
 from holdfast.secret import Secret
@@ -49,7 +50,7 @@ async def eab_key(acme_context: AcmeContext, ca: str, kid: str) -> Secret[bytes]
 
 async def register(
     acme_context: AcmeContext,
-    ca: str,
+    authority: Authority,
     *,
     jwk: str,
     thumbprint: str,
@@ -60,9 +61,10 @@ async def register(
     address: str,
 ) -> tuple[Account, bool]:
     """The account of this key, and whether it was made just now. `eab_kid` has been proved by its MAC."""
-    account_id = acme_context.random.new_id("acct")
+    account_id, ca = acme_context.random.new_id("acct"), authority.id
 
     def write(tx: Tx) -> tuple[Account, bool]:
+        require_current(tx, authority)
         existing = accounts.by_key(tx, ca, thumbprint)
         if existing is not None:
             return existing, False

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from holdfast.core.own_ca.acme import AccountState
 from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.operations.acme.handover import Handover
-from holdfast.operations.own_ca.authorities import Authorities
+from holdfast.operations.own_ca.authorities import Authorities, Authority
 from holdfast.ports import Random
 from holdfast.store import journal
 from holdfast.store.acme import accounts, nonces
@@ -20,6 +20,7 @@ from holdfast.store.acme.accounts import AccountStatus
 from holdfast.store.acme.nonces import Redemption
 from holdfast.store.database import Store
 from holdfast.store.marks import autocommit, no_fsync
+from holdfast.store.own_ca import cas
 from holdfast.store.tx import Tx
 
 T = TypeVar("T")
@@ -103,6 +104,30 @@ def require(tx: Tx, who: Requester) -> AccountStatus:
     if standing.thumbprint != who.thumbprint:
         raise AcmeError.unauthorized("The account has another key by now.", status=401)
     return standing
+
+
+class CaOutdated(Exception):
+    """Another replica changed the CA since this one opened it; nothing was written."""
+
+
+def require_current(tx: Tx, ca: Authority) -> None:
+    """Refuse to decide by settings of before: a CA that was narrowed or closed is so on every replica at once."""
+    if cas.version(tx, ca.id) != ca.version:
+        raise CaOutdated(ca.id)
+
+
+OPENED_ANEW: Final = 3  # times, for one request
+
+
+async def by_current(acme_context: AcmeContext, ca: Authority, decide: Callable[[Authority], Awaitable[T]]) -> T:
+    """Decide by the CA as it is now; it is opened anew if it was changed elsewhere."""
+    for _ in range(OPENED_ANEW):
+        try:
+            return await decide(ca)
+        except CaOutdated:
+            await acme_context.authorities.refresh()
+            ca = acme_context.authorities.get(ca.id) or ca
+    raise AcmeError.server_internal("This CA is being changed, or cannot be opened here: try again.", status=503)
 
 
 def within(full: Mapping[str, timedelta], what: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +32,7 @@ from holdfast.core.work.job import Priority, Spec
 from holdfast.errors import TxConflict
 from holdfast.operations.acme import names
 from holdfast.operations.acme.accounts import check_certificate_key
-from holdfast.operations.acme.context import AcmeContext, Requester, require, within
+from holdfast.operations.acme.context import AcmeContext, Requester, by_current, require, require_current, within
 from holdfast.operations.acme.handover import Owe
 from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import csr, keys
@@ -78,6 +79,10 @@ async def place(
     acme_context: AcmeContext, ca: Authority, who: Requester, new_order: NewOrder, *, address: str = ""
 ) -> Order:
     """Make an order, or return the one that the same account asked for before and can still use."""
+    return await by_current(acme_context, ca, lambda ca: _place(acme_context, ca, who, new_order, address))
+
+
+async def _place(acme_context: AcmeContext, ca: Authority, who: Requester, new_order: NewOrder, address: str) -> Order:
     _check_names(ca, new_order.identifiers)
     profile = ca.options.profile(new_order.profile)
     if profile is None:
@@ -87,6 +92,7 @@ async def place(
     ids = _Ids.draw(acme_context.random, new_order.identifiers, ca.options.challenges)
 
     def write(tx: Tx) -> Order:
+        require_current(tx, ca)
         standing = require(tx, who)
         now = tx.now()
         existing = _usable(tx, who.account, alike, now)
@@ -335,9 +341,25 @@ async def finalize(acme_context: AcmeContext, ca: Authority, who: Requester, ord
     except AcmeError:
         await _must_be_ready(acme_context, who, order_id)
         raise
+    finalized = partial(_finalize, acme_context, who, order_id, content, request)
+    started = await by_current(acme_context, ca, finalized)
+    if started.state is OrderState.INVALID and started.error is not None:
+        raise AcmeError(started.error)
+    return started
+
+
+async def _finalize(
+    acme_context: AcmeContext,
+    who: Requester,
+    order_id: str,
+    content: bytes,
+    request: csr.CertificateRequest,
+    ca: Authority,
+) -> Order:
     serial, job = new_serial(acme_context.random), acme_context.random.new_id("job")
 
     def write(tx: Tx, owe: Owe) -> Order:
+        require_current(tx, ca)
         standing = require(tx, who)
         now = tx.now()
         order = _shown(_own(tx, who, order_id), now)
@@ -358,10 +380,7 @@ async def finalize(acme_context: AcmeContext, ca: Authority, who: Requester, ord
         within(acme_limits.take(tx, _name_rates(acme_context, order), now), "certificates for the same name")
         return _start(tx, owe, order, intent, content, job, actor=f"acme:{who.account}")
 
-    started = await acme_context.handover.write(acme_context.db, ISSUE, write)
-    if started.state is OrderState.INVALID and started.error is not None:
-        raise AcmeError(started.error)
-    return started
+    return await acme_context.handover.write(acme_context.db, ISSUE, write)
 
 
 def _over(tx: Tx, order: Order, problem: Problem) -> Order:
@@ -465,6 +484,7 @@ async def place_internal(
         raise AcmeError.invalid_profile(f"There is no profile {profile!r:.80}.")
 
     def write(tx: Tx, owe: Owe) -> Order:
+        require_current(tx, ca)
         now = tx.now()
         _insert_internal(tx, ca, account, now)
         order = Order(

@@ -14,7 +14,7 @@ from holdfast.core.revocation_reason import RevocationReason
 from holdfast.errors import TryLater
 from holdfast.operations.acme import names
 from holdfast.operations.acme import orders as verbs
-from holdfast.operations.acme.context import AcmeContext
+from holdfast.operations.acme.context import AcmeContext, by_current
 from holdfast.operations.own_ca import revocation
 from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import ari
@@ -55,18 +55,21 @@ class OwnCas:
         not_after: datetime | None,
     ) -> None:
         """Place and finalize the order of this id; the certificate is signed by the job of all orders."""
-        authority = self._authority(ca)
-        names.check_allowed(authority, identifiers)
-        await verbs.place_internal(
-            self.acme_context,
-            authority,
-            account=account_of(authority),
-            identifiers=identifiers,
-            content=csr,
-            profile=profile,
-            not_after=not_after,
-            order_id=order_id,
-        )
+
+        async def place(authority: Authority) -> None:
+            names.check_allowed(authority, identifiers)
+            await verbs.place_internal(
+                self.acme_context,
+                authority,
+                account=account_of(authority),
+                identifiers=identifiers,
+                content=csr,
+                profile=profile,
+                not_after=not_after,
+                order_id=order_id,
+            )
+
+        await by_current(self.acme_context, self._authority(ca), place)
 
     async def find(self, order_id: str) -> Order | None:
         return await self.acme_context.db.read(lambda tx: orders.get(tx, order_id))

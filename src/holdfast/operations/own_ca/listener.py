@@ -16,7 +16,7 @@ from holdfast.core.key_kind import KeyKind
 from holdfast.core.own_ca.acme import Identifier, Order, OrderState
 from holdfast.operations.acme import names
 from holdfast.operations.acme import orders as verbs
-from holdfast.operations.acme.context import AcmeContext
+from holdfast.operations.acme.context import AcmeContext, by_current
 from holdfast.operations.installation.secret_store import listener_key
 from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import csr, keys
@@ -182,16 +182,19 @@ class Listener:
         dns, ips = names.split(self._identifiers)
         content = csr.build(dns, key, ips=ips)
         kept = await self._acme_context.authorities.secret_store.seal(keys.to_pem(key), listener_key(self._host))
-        order = await verbs.place_internal(
-            self._acme_context,
-            ca,
-            account=f"acct_listener_{ca.id}",
-            identifiers=self._identifiers,
-            content=content,
-            backdate=self._backdate,
-            also=lambda tx, order: _note(tx, order.id, self._host, kept),
-        )
-        return order.id
+
+        async def place(ca: Authority) -> Order:
+            return await verbs.place_internal(
+                self._acme_context,
+                ca,
+                account=f"acct_listener_{ca.id}",
+                identifiers=self._identifiers,
+                content=content,
+                backdate=self._backdate,
+                also=lambda tx, order: _note(tx, order.id, self._host, kept),
+            )
+
+        return (await by_current(self._acme_context, ca, place)).id
 
     async def _ended(self, order: str) -> bool:
         """Wait until the order is decided; False if that takes too long."""

@@ -44,6 +44,12 @@ def versions(tx: Tx) -> dict[str, int]:
     return {row["id"]: row["version"] for row in tx.rows("SELECT id, version FROM cas ORDER BY id")}
 
 
+def version(tx: Tx, ca: str) -> int | None:
+    """None: there is no such CA any more."""
+    row = tx.row("SELECT version FROM cas WHERE id = :id", id=ca)
+    return None if row is None else int(row["version"])
+
+
 # ── Where lists were ever to be found ──
 
 
