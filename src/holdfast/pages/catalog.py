@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.pages import certificates, overview
+from holdfast.pages import certificate, certificates, overview
 
-MODULES: Final = (overview, certificates)
+MODULES: Final = (overview, certificates, certificate)

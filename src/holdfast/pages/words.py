@@ -27,6 +27,12 @@ def span(length: timedelta | float, units: int = 2) -> str:
     return " ".join(parts)
 
 
+def wait(length: timedelta) -> str:
+    """Of a ladder: whole hours stay hours, 32 h."""
+    hours = length / timedelta(hours=1)
+    return f"{hours:.0f} h" if hours >= 1 and hours == int(hours) else span(length)
+
+
 def coarse(length: timedelta | float) -> str:
     """One unit, for tables: 35 d; two where days are few: 1 d 6 h."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length
