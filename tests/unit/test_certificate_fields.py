@@ -31,6 +31,7 @@ OTHER: dict[str, Any] = {  # another value for each attribute
     "labels": {"team": "web"},
     "approval_required": True,
     "targets": ("web-1",),
+    "csr": "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
 }
 each_field = pytest.mark.parametrize("field", FIELDS, ids=[each.key for each in FIELDS])
 

@@ -256,11 +256,11 @@ def test_a_digest_stands_for_just_this_plan() -> None:
 
 # ── Export and plan are each other's mirror ──
 
-spans = st.OneOf(
+spans = st.one_of(
     st.integers(1, 10**15).map(lambda micros: timedelta(microseconds=micros)),
     st.integers(1, 10**4).map(lambda hours: timedelta(hours=hours)),
 )
-rules = st.OneOf(
+rules = st.one_of(
     st.builds(RenewalPolicy, fraction=st.floats(0.1, 0.95), ari=st.booleans()),
     st.builds(RenewalPolicy, before=spans, ari=st.booleans()),
     st.just(RenewalPolicy()),

@@ -319,7 +319,7 @@ def situations(draw: st.DrawFn) -> tuple[Certificate, Version, datetime]:
     if draw(st.booleans()):
         first = T0 + (now - T0) * draw(st.floats(0, 1))
         last = first + (now - first) * draw(st.floats(0, 1))
-        troubles = failing(draw(st.OneOf(st.none(), st.integers(1, 50))), last, first)
+        troubles = failing(draw(st.one_of(st.none(), st.integers(1, 50))), last, first)
     ari = None
     if draw(st.booleans()):
         start = T0 + version.life * draw(st.floats(-0.2, 1.2))

@@ -254,7 +254,7 @@ def test_a_caa_record_is_read() -> None:
 # ── anything at all ──
 
 owners = st.sampled_from(["a.example", "b.example", "c.b.example", f"{'d' * 63}.example"])  # few, so that they meet
-records = st.OneOf(
+records = st.one_of(
     st.tuples(owners, st.just("A"), st.ip_addresses(v=4).map(str)),
     st.tuples(owners, st.just("AAAA"), st.ip_addresses(v=6).map(str)),
     st.tuples(owners, st.just("CNAME"), owners.map("{}.".format)),

@@ -123,6 +123,7 @@ class CertificateSpec:
     labels: Mapping[str, str] = field(default_factory=dict)
     approval_required: bool = False
     targets: tuple[str, ...] = ()  # where it is deployed, by their names here
+    csr: str | None = None  # PEM: it is issued for the key of this CSR, which is never here
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.identifiers) <= MAX_NAMES:
@@ -201,6 +202,7 @@ class Field:
         return f"{self.key}_s" if self.kind is FieldKind.DURATION else self.key
 
 
+FILE: Final = "FILE"  # the metavar of an option whose value is the content of a file
 _WORD: Final = r"[^\x00-\x20\x7f]{1,253}"
 _LINE: Final = r"[^\x00-\x1f\x7f]{1,253}"
 FIELDS: Final = (
@@ -334,6 +336,16 @@ FIELDS: Final = (
         help="Targets that it is deployed to, by their names here.",
         options=(FieldOption("--target", "Deploy to this target; may be repeated; '' for none.", repeated=True),),
         most=50,
+    ),
+    Field(
+        key="csr",
+        kind=FieldKind.TEXT,
+        help="A CSR in PEM: it is issued for this key, which is never here.",
+        options=(FieldOption("--csr", "Issue it for the key of this CSR (PEM); '' for a key made here.", FILE),),
+        new_version=True,
+        defaults=False,
+        pattern=r"-----BEGIN (NEW )?CERTIFICATE REQUEST-----[\w+/=\s]+-----END (NEW )?CERTIFICATE REQUEST-----\s*",
+        problem="A CSR is PEM that begins with -----BEGIN CERTIFICATE REQUEST-----.",
     ),
 )
 DEFAULTS: Final[Mapping[str, Any]] = {

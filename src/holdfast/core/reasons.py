@@ -66,6 +66,7 @@ class Reason(StrEnum):
     WRONG_CERTIFICATE = "WRONG_CERTIFICATE"
     UNKNOWN_ISSUER = "UNKNOWN_ISSUER"
     KEY_MISSING = "KEY_MISSING"
+    CSR_NEEDED = "CSR_NEEDED"
     APPROVAL_REJECTED = "APPROVAL_REJECTED"
     APPROVAL_TIMED_OUT = "APPROVAL_TIMED_OUT"
     CANCELLED = "CANCELLED"
@@ -164,6 +165,7 @@ MEANINGS: Final = {
     Reason.WRONG_CERTIFICATE: Meaning("The certificate does not match the request.", "operator", alert=True),
     Reason.UNKNOWN_ISSUER: Meaning("The issuer of this certificate is not configured here.", "operator", alert=True),
     Reason.KEY_MISSING: Meaning("A secret cannot be decrypted: its key is missing here.", "operator", alert=True),
+    Reason.CSR_NEEDED: Meaning("The certificate needs a CSR with a new key.", "you", alert=True),
     Reason.APPROVAL_REJECTED: Meaning("The approver rejected this issuance.", "approver", alert=True),
     Reason.APPROVAL_TIMED_OUT: Meaning("The approval expired before an approver decided.", "approver", alert=True),
     Reason.CANCELLED: Meaning("A person cancelled this issuance; another one begins at its time.", "holdfast"),

@@ -330,6 +330,7 @@ _CHANGES = {
     Reason.AWAITING_APPROVAL: "An approval by a second person: holdfast approvals ls",
     Reason.ISSUER_PAUSED: "Resume it: holdfast issuer resume {ca}. Or another: holdfast change {name} --issuer ISSUER",
     Reason.UNKNOWN_ISSUER: "Add it: holdfast issuer add KIND {ca}. Or another: holdfast change {name} --issuer ISSUER",
+    Reason.CSR_NEEDED: "Give a CSR with a new key: holdfast change {name} --csr FILE",
     Reason.CANCELLED: "Nothing: it is retried then. To retry now: holdfast renew {name}",
     Reason.WRONG_CERTIFICATE: "The CA must correct the order. To order again, which may cost: holdfast renew {name}",
     Reason.ORDER_UNCERTAIN: "Look for the order at the CA. To order again, which may cost: holdfast renew {name}",
@@ -410,6 +411,8 @@ def _after_failure(
     who = _WHO.get(meaning.acts_next) if meaning.acts_next in ("you", "operator") else None
     if who is None:
         return found
+    if failing.reason == Reason.CSR_NEEDED:
+        return replace(found, would_change_it=_CHANGES[Reason.CSR_NEEDED].format(name=quote(certificate.name)))
     return replace(found, would_change_it=f"{who} To retry now: holdfast renew {quote(certificate.name)}")
 
 

@@ -273,6 +273,11 @@ def _wrong_type() -> PkiRefused:
 # ── Asking others ──
 
 
+def to_der(content: bytes) -> bytes:
+    """A CSR in DER or PEM, as DER."""
+    return _der(content)
+
+
 def to_pem(content: bytes) -> str:
     """A request in DER as most CAs want it."""
     return x509.load_der_x509_csr(content).public_bytes(Encoding.PEM).decode()

@@ -197,7 +197,7 @@ def full(row: Row, now: datetime) -> str:
         ("id", str(row["id"])),
         ("names", ", ".join(row["names"])),
         ("CAs", ", ".join(row["issuers"])),
-        ("key", f"{row['key']}{', reused' if row['reuse_key'] else ''}"),
+        ("key", "of a given CSR: it is not here" if row["csr"] else f"{row['key']}{', reused' * row['reuse_key']}"),
         ("profile", row["profile"] or ""),
         ("windows", ", ".join(map(window_shown, row["windows"]))),
         ("owner", row["owner"]),

@@ -56,7 +56,10 @@ class NotDeployed(Usage):
 @app.command("issue")
 @options.with_fields("issue")
 def issue(
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="DNS names and addresses; the first names it.")],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="DNS names and addresses; the first names it. Not needed with --csr."),
+    ] = None,
     *,
     staging: Annotated[
         bool, typer.Option("--staging", help="From the test endpoint of the CA: the issuer of that name with -staging.")
@@ -66,12 +69,28 @@ def issue(
     **said: Any,
 ) -> None:
     """Ask for a certificate. It is issued now and renewed from then on; one that exists already is not changed."""
-    wish = {"names": names} | options.asked(said)
+    asked = options.asked(said)
+    wish = {"names": names or _names_in(asked.get("csr"))} | asked
     with connected() as client:
         if staging:
             known = [each["name"] for each in client.pages("/issuers", limit=500)]
             wish["issuers"] = options.staged(wish.get("issuers", ()), known)
         finish(client, _made(client, wish), wait=wait, timeout=timeout)
+
+
+class NoNames(Usage):
+    code = "no-names"
+    hint = "For example: holdfast issue www.example.com, or holdfast issue --csr FILE"
+
+
+def _names_in(pem: str | None) -> list[str]:
+    """The names that a CSR asks for."""
+    if pem is None:
+        raise NoNames("A certificate needs at least one name.")
+    from holdfast.pki import csr
+
+    found = csr.parse(pem.encode(), ed25519_allowed=True, must_staple_allowed=True)
+    return [*found.names, *found.ips]
 
 
 def _made(client: Client, wish: Row) -> Any:
@@ -144,6 +163,8 @@ def change(
     with connected() as client:
         row = client.get(f"/certificates/{certificate}")
         wish = options.asked(said, row)
+        if wish.get("csr") and "names" not in wish:
+            wish["names"] = _names_in(wish["csr"])
         headers = once() | {"If-Match": f'"{row["version"]}"'}
         made = client.patch(f"/certificates/{row['id']}", wish, headers=headers, dry_run=chosen().dry_run)
         if made["version"] == row["version"]:

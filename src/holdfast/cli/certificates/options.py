@@ -5,19 +5,22 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 import typer
 
+from holdfast.cli import input_files
 from holdfast.cli.durations import span
 from holdfast.cli.everywhere import Row
 from holdfast.cli.input_files import label as label_of
-from holdfast.core.certificate import DAYS, DEFAULTS, FIELDS, Field, FieldKind, FieldOption
+from holdfast.core.certificate import DAYS, DEFAULTS, FIELDS, FILE, Field, FieldKind, FieldOption
 from holdfast.errors import Usage
 
 F = TypeVar("F", bound=Callable[..., None])
 Given = Row  # by the name of the option: reuse_key for --reuse-key/--new-key
 _SHORT: Final = {"--label": ["-l"]}
+LONGEST_FILE: Final = 64 * 1024  # bytes
 _SHARE: Final = "SHARE"  # the metavar of an option that is a part of a whole
 _BOUNDS: Final = {"min": 0.1, "max": 0.95}  # of a share of a certificate's life
 
@@ -80,8 +83,10 @@ def asked(said: Given, was: Row | None = None) -> dict[str, Any]:
 
 
 def _text(field: Field, given: Given, was: Row) -> dict[str, Any]:
-    """'' takes away a text that may be absent."""
+    """'' takes away a text that may be absent; of some, the text is in a file."""
     [text] = given.values()
+    if text and field.options[0].metavar == FILE:
+        text = input_files.content(Path(text), LONGEST_FILE).decode("utf-8", "replace").strip() + "\n"
     return {field.wire: text or DEFAULTS.get(field.attribute, text)}
 
 

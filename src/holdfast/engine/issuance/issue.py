@@ -50,12 +50,13 @@ from holdfast.engine.issuance.claim import beside_of, facts_of
 from holdfast.engine.issuance.writes import Overtaken
 from holdfast.engine.kind import JobKind, Work
 from holdfast.engine.settle import PASSING as STORE_AWAY
-from holdfast.errors import Duplicate, IllegalMove
+from holdfast.errors import Duplicate, IllegalMove, Refused
 from holdfast.issuers import base
 from holdfast.issuers.base import Finalizes, Issuer, NeedsProof, OrderRequest, Placed
 from holdfast.operations import kinds
 from holdfast.operations.acme.names import split
-from holdfast.operations.installation.secret_store import certificate_key
+from holdfast.operations.certificates.checks import ANY_KEY
+from holdfast.operations.installation.secret_store import NO_KEY, certificate_key
 from holdfast.operations.issuance import order_budgets
 from holdfast.operations.issuance.attempts import ISSUE
 from holdfast.pki import csr, keys, signing
@@ -231,6 +232,13 @@ class Run:
             facts.current,
             self._services.certificate_context.secret_store,
         )
+        if spec.csr is not None:
+            content = await self._given_csr(facts, spec.csr)
+            return await secret_store.keep(
+                NO_KEY,
+                certificate_key(facts.certificate.id),
+                lambda tx, secret: writes.save(tx, facts, self._row, "key stored", key_secret=secret, csr=content),
+            )
         dns, ips = split(facts.issuance.identifiers)
         named = kinds.has(self._row, Trait.WANTS_COMMON_NAME)
         key = await self._reused_key(facts)
@@ -245,6 +253,16 @@ class Run:
             lambda tx, secret: writes.save(tx, facts, self._row, "key stored", key_secret=secret, csr=content),
         )
 
+    async def _given_csr(self, facts: Facts, pem: str) -> bytes:
+        """The CSR of the owner in DER; once more only if the key may be used again, and nobody else may have it."""
+        request, current, content = csr.parse(pem.encode(), **ANY_KEY), facts.current, csr.to_der(pem.encode())
+        if current is None or current.spki_sha256 != keys.spki_sha256(request.public_key).hex():
+            return content
+        if facts.certificate.wanted.reuse_key and not await self._db.read(lambda tx: versions.has_bad_key(tx, current)):
+            return content
+        why = "The key of its CSR is in use already, and its renewal needs a new key."
+        raise Refused(why, reason=Reason.CSR_NEEDED)
+
     async def _reused_key(self, facts: Facts) -> PrivateKey | None:
         """The key in use, if it is wanted again; never one of another kind, nor one that others may have."""
         spec, current = facts.certificate.wanted, facts.current
@@ -253,7 +271,10 @@ class Run:
         if await self._db.read(lambda tx: versions.has_bad_key(tx, current)):
             return None
         owner = certificate_key(current.certificate)
-        key = keys.from_pem(await self._services.certificate_context.secret_store.reveal(current.key_secret, owner))
+        pem = await self._services.certificate_context.secret_store.reveal(current.key_secret, owner)
+        if pem == NO_KEY:
+            return None  # it was issued for a CSR
+        key = keys.from_pem(pem)
         return key if keys.kind_of(key.public_key()) == KeyKind(spec.key_kind) else None
 
     # ── The order ──
@@ -349,8 +370,11 @@ class Run:
         async def sign(content: bytes) -> bytes:
             """By the key that the certificate is for."""
             store, owner = self._services.certificate_context.secret_store, certificate_key(issuance.certificate)
-            key = keys.from_pem(await store.reveal(issuance.key_secret or "", owner))
-            return await aside(signing.proof_of, key, content)
+            pem = await store.reveal(issuance.key_secret or "", owner)
+            if pem == NO_KEY:
+                why = "This CA wants proof of the key, and the key of a given CSR is not here."
+                raise Refused(why, reason=Reason.CA_REFUSED)
+            return await aside(signing.proof_of, keys.from_pem(pem), content)
 
         return OrderRequest(
             issuance=issuance.id,

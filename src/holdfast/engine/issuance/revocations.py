@@ -21,7 +21,7 @@ from holdfast.engine.kind import JobKind, Work
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers.base import Issuer, RevokesByKey
 from holdfast.operations.certificates.lifecycle import REVOKE, REVOKE_TRIES
-from holdfast.operations.installation.secret_store import certificate_key
+from holdfast.operations.installation.secret_store import NO_KEY, certificate_key
 from holdfast.operations.issuance import order_budgets
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.pki import keys
@@ -77,7 +77,10 @@ async def revoke(context: CertificateContext, issuer: Issuer, version: Version, 
         if why.reason not in NOT_OURS or not isinstance(issuer, RevokesByKey):
             raise
         owner = certificate_key(version.certificate)
-        key = keys.from_pem(await context.secret_store.reveal(version.key_secret, owner))
+        pem = await context.secret_store.reveal(version.key_secret, owner)
+        if pem == NO_KEY:
+            raise
+        key = keys.from_pem(pem)
         try:
             await issuer.revoke_by_key(leaf, reason, key)
         except Refused:

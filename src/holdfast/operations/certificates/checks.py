@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from holdfast.core.certificate import MAX_NAMES, CertificateSpec
 from holdfast.core.issuers.issuer import IssuerRow
@@ -12,7 +13,7 @@ from holdfast.core.own_ca.acme import Identifier
 from holdfast.errors import UserError
 from holdfast.operations import kinds
 from holdfast.operations.certificates.own_ca_checks import check_own_ca
-from holdfast.pki import names
+from holdfast.pki import csr, names
 from holdfast.store import issuers
 from holdfast.store.tx import Tx
 
@@ -65,6 +66,8 @@ def check(tx: Tx, spec: CertificateSpec) -> None:
         raise SpecificationRefused(
             "A certificate's own name has 1 to 253 characters and no spaces.", "For example: www-example-com"
         )
+    if spec.csr is not None:
+        _check_csr(spec, spec.csr)
     known = {row.name: row for row in issuers.all_issuers(tx)}
     for name in spec.issuers:
         if name not in known:
@@ -74,6 +77,21 @@ def check(tx: Tx, spec: CertificateSpec) -> None:
                 f"The issuer {name} is named twice.", "Name each issuer once, the first choice first."
             )
     few_enough(spec, [known[name] for name in spec.issuers])
+
+
+ANY_KEY: Final[Mapping[str, bool]] = {"ed25519_allowed": True, "must_staple_allowed": True}  # the CA decides
+
+
+def _check_csr(spec: CertificateSpec, pem: str) -> None:
+    """A CSR says exactly what is asked for; its key stays where it is, so nothing here can use it."""
+    request = csr.parse(pem.encode(), **ANY_KEY)
+    asked = {each.value for each in spec.identifiers}
+    if {*request.names, *request.ips} != asked:
+        names = ", ".join([*request.names, *request.ips][:5])
+        raise SpecificationRefused(f"The CSR is for other names: {names}.", "Give a CSR for exactly these names.")
+    if spec.targets:
+        why = "A certificate for a CSR cannot be deployed: its key is not here."
+        raise SpecificationRefused(why, "Fetch its chain to where the key is: holdfast fetch NAME --to FOLDER")
 
 
 def check_own_cas(tx: Tx, spec: CertificateSpec) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from dataclasses import replace
+from shlex import quote
 from typing import Literal
 
 from pydantic import BaseModel, Field, SecretStr
 
 from holdfast.core.certificate import Certificate, CertificateSpec, CertificateState, Version, VersionState
 from holdfast.errors import UserError
+from holdfast.keyring import SecretOwner
 from holdfast.operations.access import Action
 from holdfast.operations.certificates.checks import SpecificationRefused
 from holdfast.operations.certificates.lifecycle import CertificateExists, NotNow
@@ -20,7 +22,7 @@ from holdfast.operations.certificates.refs import found_by
 from holdfast.operations.certificates.views import CertificateRef
 from holdfast.operations.context import Context
 from holdfast.operations.inputs import Short, StrictFlag
-from holdfast.operations.installation.secret_store import certificate_key
+from holdfast.operations.installation.secret_store import NO_KEY, certificate_key
 from holdfast.operations.issuance import attempts as issuance_attempts
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.operations.operation import Face, operation
@@ -106,6 +108,7 @@ async def export(ctx: Context, asked: ExportRequest) -> Exported:
             "A PKCS#12 file needs a passphrase.", "Send one that is not empty; in a command: --passphrase-stdin"
         )
     facts = {"form": asked.form}
+    owner, key_pem, pkcs12 = await _check_is_here(ctx, asked), None, None
 
     def write(tx: Tx) -> tuple[Certificate, Version]:
         found, chosen = _chosen(tx, asked.ref, asked.version)
@@ -115,7 +118,6 @@ async def export(ctx: Context, asked: ExportRequest) -> Exported:
         return found, chosen
 
     found, chosen = await ctx.write(write)
-    owner, key_pem, pkcs12 = certificate_key(found.id), None, None
     pem = await ctx.certificate_context.secret_store.reveal(chosen.key_secret, owner)
     _check_is_of(pem, chosen, found.name)
     if asked.form == "pkcs12" and passphrase is not None:
@@ -132,6 +134,16 @@ async def export(ctx: Context, asked: ExportRequest) -> Exported:
         key_pem=key_pem,
         pkcs12=pkcs12,
     )
+
+
+async def _check_is_here(ctx: Context, asked: ExportRequest) -> SecretOwner:
+    """Whose the key is; before the audit log says that it left."""
+    found, chosen = await ctx.read(lambda tx: _chosen(tx, asked.ref, asked.version))
+    owner = certificate_key(found.id)
+    if await ctx.certificate_context.secret_store.reveal(chosen.key_secret, owner) == NO_KEY:
+        hint = f"The key is where the CSR was made. The chain alone: holdfast fetch {quote(found.name)} --to FOLDER"
+        raise NotNow(found.name, "issued for a CSR", hint)
+    return owner
 
 
 def _check_is_of(pem: Secret[bytes], version: Version, name: str) -> None:

@@ -258,6 +258,8 @@ def list_events(tx: Tx, ctx: Context, asked: CertificateEvents) -> EventPage:
 def request(tx: Tx, ctx: Context, asked: NewCertificate) -> CertificateView:
     """Ask for a certificate, which is kept renewed from then on. Its first issuance begins at once."""
     spec = wanted_of(asked, ctx.principal, asked.issuers or _default_issuers(tx, ctx))
+    if spec.csr is not None and "reuse_key" not in asked.model_fields_set:
+        spec = replace(spec, reuse_key=True)  # or its first renewal would need somebody
     made = create(tx, ctx.ids.new("certificate"), spec, ctx.issuance_ids(), actor=ctx.actor, asker=ctx.principal)
     return shown(view_of(tx, made))
 

@@ -39,7 +39,8 @@ def check_by(ca: CaRow, spec: CertificateSpec, now: datetime) -> None:
         hint = f"See which names it issues for: holdfast ca show {ca.id}"
         raise NameRefused("name-not-permitted", f"CA {ca.id} does not issue for {names}.", hint)
     profile = _profile(ca, spec.profile)
-    check_key_kind(profile, KeyKind(spec.key_kind))
+    if spec.csr is None:
+        check_key_kind(profile, KeyKind(spec.key_kind))
     if spec.lifetime is not None:
         validity(profile, signs, now, None, now + spec.lifetime)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -61,6 +61,9 @@ class SecretStore:
 
 
 # ── Owners ──
+
+
+NO_KEY: Final = Secret(b"")  # kept where a key would be, for a certificate whose key its owner has: it came with a CSR
 
 
 def certificate_key(certificate: str) -> SecretOwner:
