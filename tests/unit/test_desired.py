@@ -84,6 +84,7 @@ certificates:
   labels: {env: prod}
   approval_required: true
   targets: [web-1, web-2]
+  csr: "-----BEGIN CERTIFICATE REQUEST-----\\nAAAA\\n-----END CERTIFICATE REQUEST-----"
   paused: true
 """
 
@@ -106,6 +107,7 @@ def test_every_key_is_read() -> None:
         labels={"env": "prod"},
         approval_required=True,
         targets=("web-1", "web-2"),
+        csr="-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----",
     )
     [entry] = _tree(FULL)["certificates"]
     assert set(entry) == set(KEYS)
@@ -311,7 +313,7 @@ def test_the_schema_knows_every_key_and_no_other() -> None:
     entry = found["properties"]["certificates"]["items"]
     assert set(entry["properties"]) == set(KEYS)
     assert set(found["properties"]["defaults"]["items"]["properties"]) == {
-        "when", *(set(KEYS) - {"name", "names", "labels", "paused"}),
+        "when", *(set(KEYS) - {"name", "names", "labels", "csr", "paused"}),
     }  # fmt: skip
 
 
@@ -326,7 +328,7 @@ def test_a_wrong_key_of_defaults_is_told_with_the_keys_that_defaults_have() -> N
     text = "defaults:\n- {wen: {env: prod}, owner: web}\ncertificates: []"
     said = _problems(text)["defaults[0].wen"]
     assert said.startswith("There is no such key. There are: when, issuers, key, ")
-    assert not {"name", "names", "labels", "paused"} & {*said.removesuffix(".").replace(",", "").split()}
+    assert not {"name", "names", "labels", "csr", "paused"} & {*said.removesuffix(".").replace(",", "").split()}
 
 
 def test_a_ca_that_is_named_twice_is_refused_at_its_place() -> None:
