@@ -260,10 +260,15 @@ async def test_an_address_is_asked_for_without_a_server_name(issuing: Issuing) -
 
 async def test_a_key_that_does_not_fit_its_certificate_is_a_tls_problem(issuing: Issuing) -> None:
     """A handshake proves the key: what is shown without that proof is not seen."""
-    right, wrong = issuing.pair(), issuing.pair()
+    right = issuing.pair()
+    wrong = next(each for each in iter(issuing.pair, None) if len(_der(each)) == len(_der(right)))
     async with TcpServer(_mixed(right, wrong)) as server:
         [seen] = await look(server.port)
     assert (seen.problem, seen.leaf) == (SightingProblem.TLS, "")
+
+
+def _der(pair: Pair) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(pair.certificate.read_text())
 
 
 def _mixed(certificate: Pair, key: Pair) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], object]:
@@ -274,7 +279,6 @@ def _mixed(certificate: Pair, key: Pair) -> Callable[[asyncio.StreamReader, asyn
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(key.certificate, key.key)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    shown, hidden = (ssl.PEM_cert_to_DER_cert(each.certificate.read_text()) for each in (certificate, key))
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from_peer, to_peer = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -288,7 +292,7 @@ def _mixed(certificate: Pair, key: Pair) -> Callable[[asyncio.StreamReader, asyn
             except ssl.SSLError:
                 return
             out = to_peer.read()
-            writer.write(out.replace(hidden, (shown + bytes(len(hidden)))[: len(hidden)]))
+            writer.write(out.replace(_der(key), _der(certificate)))
             piece = await reader.read(65536)
             if not piece:
                 return
@@ -382,6 +386,14 @@ async def test_no_server_holds_us_or_floods_us(talk: Callable[..., object], prot
             sightings = await look(server.port, protocol.value, each=SHORT, samples=3)
     assert [each.problem for each in sightings].count(None) == 0
     assert not judged(sightings).served
+
+
+@pytest.mark.parametrize(("talk", "protocol"), [(_flood, "smtp"), (_one_endless_line, "imap"), (_flood, "ftp")])
+async def test_a_flood_ends_at_a_bound_and_not_at_the_deadline(talk: Callable[..., object], protocol: str) -> None:
+    async with TcpServer(talk) as server:  # type: ignore[arg-type]
+        [seen] = await look(server.port, protocol)
+    assert seen.problem is SightingProblem.PROTOCOL
+    assert "more than any server" in seen.why
 
 
 async def test_a_huge_chain_is_refused_and_not_read(folder: Path, issuing: Issuing) -> None:
