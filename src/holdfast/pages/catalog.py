@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.pages import certificate, certificates, overview
+from holdfast.pages import audit, certificate, certificates, cluster, forecast, overview
 
-MODULES: Final = (overview, certificates, certificate)
+MODULES: Final = (overview, certificates, certificate, cluster, forecast, audit)
