@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from holdfast import plugins
+from holdfast.api import docs_page
 from holdfast.api.app import mount
 from holdfast.compose_ca import CaServer
 from holdfast.compose_certificates import CertificateKeeper
@@ -107,8 +108,8 @@ class App:
             self._settings, acme_port=acme_line.getsockname()[1], publish_port=line.getsockname()[1]
         )
         self._address = self._settings.server.public_address(line.getsockname()[1])
-        more = [*sites.published_routes(self._published), *sites.challenge_routes(self._proof), self._api(local=False)]
-        more.append(self._web())
+        public = [*sites.published_routes(self._published), *sites.challenge_routes(self._proof), docs_page.route()]
+        more = [*public, self._api(local=False), self._web()]
         pages = plain_site(health, self._telemetry.metrics, look=self._look, scrape=self._scrape, more=more)
         self._bounds = listener_bounds(self._settings, listeners=3 if proof_line is None else 4, log=log)
         async with serving(pages, line, bounds=self._bounds, tally=ToldTally("server", self._telemetry)):

@@ -193,3 +193,22 @@ def test_events_and_audit_entries_name_certificates(site: Site) -> None:
         line for line in site.ok("events").splitlines()[::-1] if "named.internal" in line
     )
     assert "named.internal" in site.ok("audit", "ls", "--limit", "20")
+
+
+# ── The API for people ──
+
+
+def test_docs_answers_with_a_reference_that_asks_nobody_else(site: Site) -> None:
+    status, text = site.server.get("/docs")
+    assert status == 200
+    assert "certificates.request" in text
+    assert "/certificates/{ref}/renew" in text
+    assert "<script" not in text
+    assert not re.search(r"(?:src|href)=\"?(?:https?:)?//", text)
+
+
+def test_every_operation_has_a_tag_and_an_id_of_its_own(site: Site) -> None:
+    document = json.loads(site.server.get("/api/v1/openapi.json")[1])
+    operations = [each for methods in document["paths"].values() for each in methods.values()]
+    assert len({each["operationId"] for each in operations}) == len(operations)
+    assert {each["tags"][0] for each in operations} == {each["name"] for each in document["tags"]}

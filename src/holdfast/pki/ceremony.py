@@ -334,7 +334,7 @@ def transcript(plan: CeremonyPlan, result: Result, folder: Path, *, now: datetim
         + _step(ROOT, "is public. Install it on every machine that is to trust this CA; compare its fingerprint there.")
         + _step(
             ROOT_KEY,
-            "is encrypted, and is needed only to make the next intermediate. Copy it to two media that are kept in two "
+            "is encrypted; the next CRL and the next intermediate need it. Copy it to two media that are kept in two "
             "places, try to read both copies, then remove it from this machine. Keep its passphrase apart from them. "
             "A thief of both can make certificates that everyone above trusts; without either of them, the CA ends "
             "with its intermediate.",
