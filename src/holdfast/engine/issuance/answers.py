@@ -19,7 +19,7 @@ from holdfast.core.issuance_steps import (
 )
 from holdfast.core.reasons import Reason
 from holdfast.errors import KeyMissing, KeyUnusable, Refused, TryLater
-from holdfast.issuers.base import Issuer
+from holdfast.issuers.base import HasAccount, Issuer
 from holdfast.operations.acme.names import split
 from holdfast.pki import chain, csr, keys
 from holdfast.pki.keys import PublicKey
@@ -51,8 +51,7 @@ def trouble(at: At, why: TryLater | Refused) -> RemoteUnavailable | RemoteRefuse
 
 def account_of(issuer: Issuer) -> str | None:
     """URL of our account there, where issuers have such."""
-    url: str | None = getattr(issuer, "account_url", None)
-    return url
+    return issuer.account_url if isinstance(issuer, HasAccount) else None
 
 
 SKEW: Final = timedelta(minutes=5)  # between the CA's clock and ours
