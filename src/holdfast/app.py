@@ -88,6 +88,7 @@ class App:
         self._inventory: Inventory | None = None
         self._policy = CaPolicy()  # the settings', once the ports are known
         self._address = settings.server.public_address()  # likewise
+        self._people = people_services(settings, self._address)  # with the provider, once there is a way to it
         self._bounds = Bounds()  # likewise
         self._ca: CaServer | None = None
         self._keeper: CertificateKeeper | None = None
@@ -213,12 +214,11 @@ class App:
     def _front(self) -> Services | None:
         if self._keeper is None:
             return None
-        people = people_services(self._settings, self._address)
         return replace(
             self._keeper.services,
             leaving=lambda: self._health.draining,
             holder=self._identity.holder,
-            people=people,
+            people=self._people,
         )
 
     async def _proof(self, token: str) -> str | None:

@@ -72,7 +72,7 @@ class CertificateKeeper:
         self.certificate_context = CertificateContext(
             db=db, random=random, secret_store=secret_store, approval_for=self._settings.keeping.approval_for
         )
-        transport = TracedTransport(HttpTransport(points), telemetry.traces)
+        self.transport = transport = TracedTransport(HttpTransport(points), telemetry.traces)
         own_cas = OwnCas(ca.acme_context)
         self._upstream = Upstream(context=self.certificate_context, own_cas=own_cas, transport=transport, clock=clock)
         self.probe = probe.make(

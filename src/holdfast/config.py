@@ -19,7 +19,9 @@ from holdfast.config_values import (
     CA_NAME,
     COUNT,
     DOMAINS,
+    GROUP_RULES,
     INTERVAL,
+    ISSUER_URL,
     LISTEN_OR_NOT,
     NETWORKS,
     PATH,
@@ -32,6 +34,7 @@ from holdfast.config_values import (
     SYSLOG,
     TEXT,
     URL,
+    WORDS,
     YES_NO,
     SettingKind,
     address_of,
@@ -342,11 +345,32 @@ class PeopleSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Oidc:
+    """The OpenID provider by which people log in."""
+
+    issuer: str = setting("", "Address of the OpenID provider, as it calls itself; empty: none.", ISSUER_URL)
+    client_id: str = setting("", "Name of Holdfast at the provider.", TEXT)
+    client_secret: Secret[str] | None = setting(None, "Secret of Holdfast at the provider; none: PKCE only.", SECRET)
+    client_secret_file: Path | None = setting(None, "File to read oidc.client_secret from.", PATH)
+    name: str = setting("your company", "Name on the button: Log in with …", TEXT)
+    scopes: tuple[str, ...] = setting(["openid", "profile", "email"], "Scopes to ask for.", WORDS)
+    name_claim: str = setting("preferred_username", "Claim that a person's name is taken from.", TEXT)
+    groups_claim: str = setting("groups", "Claim that lists a person's groups.", TEXT)
+    groups: tuple[str, ...] = setting(
+        [], "Who may do what, by group; the first that fits decides about the role.", GROUP_RULES
+    )
+    roots_file: Path | None = setting(
+        None, "PEM file of roots that the provider is trusted by; without it, the system's.", PATH
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     server: ServerSettings = field(default_factory=ServerSettings)
     listeners: Listeners = field(default_factory=Listeners)
     replica: ReplicaSettings = field(default_factory=ReplicaSettings)
     people: PeopleSettings = field(default_factory=PeopleSettings)
+    oidc: Oidc = field(default_factory=Oidc)
     store: StoreSettings = field(default_factory=StoreSettings)
     keys: Keys = field(default_factory=Keys)
     scheduler: Scheduler = field(default_factory=Scheduler)

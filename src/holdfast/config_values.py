@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from holdfast.core import durations, public_address
 from holdfast.core.durations import in_words
+from holdfast.core.people import group_rule
 from holdfast.secret import Secret
 
 
@@ -200,6 +201,20 @@ def _public_url(raw: object) -> str:
     return str(text)
 
 
+def _issuer_url(raw: object) -> str:
+    """A provider's name is compared as it is, slash at the end and all."""
+    text = _text(raw)
+    if text and not re.fullmatch(r"https://[!-~]+|http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?(/[!-~]*)?", text):
+        raise ValueError
+    return text
+
+
+def _group_rule(raw: object) -> str:
+    if group_rule(_text(raw)) is None:
+        raise ValueError("expected group=role, group=role:owner other-owner or group=admin+export")
+    return _text(raw)
+
+
 def _url(raw: object) -> str:
     if _text(raw) and not re.fullmatch(r"https?://[!-~]+", _text(raw)):
         raise ValueError
@@ -232,6 +247,7 @@ STORE_URL: Final = SettingKind("postgresql://user@host/database or sqlite:///fil
 PUBLIC_URL: Final = SettingKind(
     "https://host or https://host:port in lower case, such as https://holdfast.example.com", _public_url
 )
+ISSUER_URL: Final = SettingKind("a URL, such as https://login.example.com/realms/main", _issuer_url)
 URL: Final = SettingKind("a URL, such as https://example.internal/terms", _url)
 SYSLOG: Final = SettingKind("unix:///dev/log, udp://host:514 or tcp://host:601", _syslog)
 YES_NO: Final = SettingKind("true or false", _yes_no, lambda text: {"true": True, "false": False}.get(text, text))
@@ -241,4 +257,6 @@ CA_NAME: Final = SettingKind("1 to 32 of a-z, 0-9 and -, such as default, or not
 INTERVAL: Final = duration(least="1s")  # a loop that turns faster than this is a mistake in the unit
 NETWORKS: Final = several("a network", _network, "10.0.0.0/8")
 RESOLVERS: Final = several("an address, with or without a port", _resolver, "192.0.2.53:53")
+GROUP_RULES: Final = several("a rule for a group", _group_rule, "pki-team=admin")
+WORDS: Final = several("a word", _text, "openid")
 DOMAINS: Final = several("a domain in lower case", _domain, "ca.example.internal")

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.config import Settings
+from holdfast.core.people import group_rule
 from holdfast.core.public_address import PublicAddress
 from holdfast.errors import SettingRefused
 from holdfast.listening.bounds import LOBBY, PROBES_KEPT, Bounds, share_descriptors
 from holdfast.operations.context import PeopleServices
 from holdfast.operations.notifications import routing
-from holdfast.ports import Clock, Points
+from holdfast.operations.people.provider import Provider, ProviderSettings
+from holdfast.ports import Clock, Files, Points, Transport
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx
@@ -99,11 +101,40 @@ def listener_bounds(settings: Settings, *, listeners: int, log: Log | None = Non
     )
 
 
-def people_services(settings: Settings, address: PublicAddress) -> PeopleServices:
+def people_services(settings: Settings, address: PublicAddress, provider: Provider | None = None) -> PeopleServices:
     chosen = settings.people
     return PeopleServices(
         address=address,
         idle_for=chosen.session_idle,
         lives_for=chosen.session_lifetime,
         link_for=chosen.link_lifetime,
+        provider=provider,
+    )
+
+
+def openid_provider(settings: Settings, transport: Transport, clock: Clock, files: Files) -> Provider | None:
+    """The OpenID provider that the settings name."""
+    chosen = settings.oidc
+    if not chosen.issuer:
+        return None
+    if not chosen.client_id:
+        raise SettingRefused("oidc.client_id", "a provider is named, and the name of Holdfast there is not")
+    rules = tuple(rule for text in chosen.groups if (rule := group_rule(text)) is not None)
+    roots = b"" if chosen.roots_file is None else files.read(chosen.roots_file)
+    if roots is None:
+        raise SettingRefused("oidc.roots_file", f"there is no file {chosen.roots_file}")
+    return Provider(
+        ProviderSettings(
+            issuer=chosen.issuer,
+            client_id=chosen.client_id,
+            client_secret=chosen.client_secret,
+            name=chosen.name,
+            scopes=chosen.scopes,
+            name_claim=chosen.name_claim,
+            groups_claim=chosen.groups_claim,
+            rules=rules,
+            roots=roots,
+        ),
+        transport,
+        clock,
     )

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.acme import strict_json
 from holdfast.core import base64url
 from holdfast.core.own_ca.problem import PREFIX, STATUS, AcmeError, Problem, SubProblem
+from holdfast.pki import strict_json
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.floats(allow_nan=False) | TEXTS

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.pki import a_key, close_primes, next_factor, roca_modulus
 
-from holdfast.acme import jwk
-from holdfast.acme.strict_json import decode
 from holdfast.core.base64url import encode
 from holdfast.core.key_kind import KeyKind
 from holdfast.core.own_ca.problem import AcmeError
+from holdfast.pki import jwk
 from holdfast.pki.keys import PrivateKey
+from holdfast.pki.strict_json import decode
 
 KINDS = {KeyKind.EC_P256: "ES256", KeyKind.EC_P384: "ES384", KeyKind.ED25519: "EdDSA", KeyKind.RSA_2048: "RS256"}
 

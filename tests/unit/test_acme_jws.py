@@ -15,13 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.pki import a_key
 
-from holdfast.acme import jwk, jws
+from holdfast.acme import jws
 from holdfast.acme.jws import Unverified
-from holdfast.acme.strict_json import decode
 from holdfast.core.base64url import encode
 from holdfast.core.key_kind import KeyKind
 from holdfast.core.own_ca.problem import AcmeError
+from holdfast.pki import jwk
 from holdfast.pki.keys import PrivateKey
+from holdfast.pki.strict_json import decode
 from holdfast.secret import Secret
 
 URL = "https://ca.example.internal/acme/main/new-order"

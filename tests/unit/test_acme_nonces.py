@@ -13,8 +13,8 @@ from tests.support.keys import T0, Draws
 
 from holdfast.acme import nonces
 from holdfast.acme.nonces import MAX_NOTE, SKEW, NonceKey, Redeemed
-from holdfast.acme.strict_json import decode
 from holdfast.core.base64url import encode
+from holdfast.pki.strict_json import decode
 
 KEY = NonceKey(7, b"k" * 32)
 OTHER = NonceKey(8, b"o" * 32)

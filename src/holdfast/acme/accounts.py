@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
-from holdfast.acme import jwk, jws, resources
+from holdfast.acme import jws, resources
 from holdfast.acme.answer import AcmeAnswer, AcmeRefusal, Header, json_answer, link, location, to_json
 from holdfast.acme.request import NAME, AcmeRequest, AcmeServices
 from holdfast.core.own_ca.acme import Account, AccountState
@@ -15,7 +15,7 @@ from holdfast.core.own_ca.problem import AcmeError
 from holdfast.operations.acme import accounts
 from holdfast.operations.acme.context import by_current
 from holdfast.operations.own_ca.authorities import Authority
-from holdfast.pki import names
+from holdfast.pki import jwk, names
 from holdfast.pki.refused import NameRefused
 
 PAGE: Final = 100  # orders in one answer

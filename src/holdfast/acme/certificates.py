@@ -6,13 +6,12 @@ from binascii import b2a_base64
 from functools import partial
 from typing import Final
 
-from holdfast.acme import strict_json
 from holdfast.acme.answer import AcmeAnswer, Header, json_answer, link, retry_after, rfc3339
 from holdfast.acme.request import AcmeRequest, AcmeServices
 from holdfast.acme.resources import CaUrls
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.operations.acme import certificates
-from holdfast.pki import keys
+from holdfast.pki import keys, strict_json
 
 CHAIN: Final = "application/pem-certificate-chain"
 SINGLE: Final = "application/pkix-cert"

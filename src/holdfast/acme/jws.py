@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from holdfast.acme import jwk as jwks
-from holdfast.acme import strict_json
-from holdfast.acme.jwk import ALGORITHMS, AccountKey
 from holdfast.core.own_ca.problem import AcmeError
+from holdfast.pki import jwk as jwks
+from holdfast.pki import strict_json
+from holdfast.pki.jwk import ALGORITHMS, AccountKey
 from holdfast.secret import Secret
 
 MAX_BODY: Final = strict_json.MAX_SIZE

@@ -14,10 +14,10 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Final, Protocol
 
-from holdfast.acme import strict_json
 from holdfast.core import base64url
 from holdfast.operations.acme import context as acme_operations
 from holdfast.operations.acme.context import AcmeContext
+from holdfast.pki import strict_json
 from holdfast.ports import Clock, Random
 
 VERSION: Final = 1

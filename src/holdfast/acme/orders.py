@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from typing import Final, TypeVar, cast
 
-from holdfast.acme import resources, strict_json
+from holdfast.acme import resources
 from holdfast.acme.answer import AcmeAnswer, json_answer, link, location
 from holdfast.acme.request import AcmeRequest, AcmeServices
 from holdfast.core.own_ca.acme import (
@@ -25,7 +25,7 @@ from holdfast.core.own_ca.problem import AcmeError, Problem, SubProblem
 from holdfast.operations.acme import authorizations, orders
 from holdfast.operations.acme.context import Changes
 from holdfast.operations.acme.orders import NewOrder
-from holdfast.pki import names
+from holdfast.pki import names, strict_json
 from holdfast.pki.refused import NameRefused
 
 # ── Waiting a moment ──

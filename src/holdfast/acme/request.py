@@ -11,9 +11,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from starlette.types import Receive
 
-from holdfast.acme import jwk, jws
+from holdfast.acme import jws
 from holdfast.acme.answer import CLOSE, AcmeAnswer, AcmeRefusal
-from holdfast.acme.jwk import AccountKey
 from holdfast.acme.jws import MAX_BODY, Unverified
 from holdfast.acme.nonces import NonceChaos, Nonces
 from holdfast.acme.rates import RequestRates
@@ -23,6 +22,8 @@ from holdfast.core.own_ca.problem import AcmeError
 from holdfast.errors import StoreError
 from holdfast.operations.acme import accounts, certificates
 from holdfast.operations.acme.context import AcmeContext, Requester
+from holdfast.pki import jwk
+from holdfast.pki.jwk import AccountKey
 from holdfast.ports import Clock
 from holdfast.telemetry import Telemetry
 

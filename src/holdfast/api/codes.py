@@ -43,6 +43,9 @@ SENTENCES: Final[Mapping[str, str]] = {
     "passkey-refused": "The passkey was not accepted.",
     "no-passkeys-here": "The address of the pages is none that passkeys work with.",
     "too-many-tries": "Too many log-ins failed, of this name or from this address. It passes by itself.",
+    "provider-refused": "The OpenID provider, or what it says, does not let the person in; the sentence says why.",
+    "by-provider": "The person logs in by the OpenID provider, and has no password or passkey here.",
+    "no-provider": "No OpenID provider is set up.",
     "only-on-its-machine": "It can be asked for on the server's machine only, through the local socket.",
     "person-disabled": "The account is disabled, so nobody can log in with it.",
     # certificates

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -158,3 +158,51 @@ def local_path(text: str | None) -> str:
     if text is None or not _LOCAL.fullmatch(text) or text.partition("?")[0].startswith("/login"):
         return "/"
     return text
+
+
+# ── Groups of an OpenID provider ──
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRule:
+    """What the members of a group may do, and for which owners' certificates; without owners for all."""
+
+    group: str
+    role: Role
+    rights: frozenset[str] = frozenset()
+    owners: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    role: Role
+    rights: frozenset[str]
+    owners: tuple[str, ...]
+
+
+def granted(rules: Sequence[GroupRule], groups: Collection[str]) -> Granted | None:
+    """The first rule that fits decides about the role. All rules with that role that fit give their owners.
+
+    None: the person is in no group that is let in.
+    """
+    fit = [rule for rule in rules if rule.group in groups]
+    if not fit:
+        return None
+    same = [rule for rule in fit if rule.role is fit[0].role]
+    owners = dict.fromkeys(owner for rule in same for owner in rule.owners)
+    everything = any(not rule.owners for rule in same)
+    return Granted(fit[0].role, frozenset().union(*(rule.rights for rule in same)), () if everything else tuple(owners))
+
+
+_RULE: Final = re.compile(
+    r"([^=]{1,200})=(admin|operator|viewer|auditor)(\+export)?(?::([\w.:/@+-]+(?: [\w.:/@+-]+)*))?", re.ASCII
+)
+
+
+def group_rule(text: str) -> GroupRule | None:
+    """`group=role`, `group=role:owner other-owner` or `group=role+export`; None if it is something else."""
+    found = _RULE.fullmatch(text.strip())
+    if found is None:
+        return None
+    rights = frozenset({"export"}) if found[3] else frozenset[str]()
+    return GroupRule(found[1].strip(), Role(found[2]), rights, tuple((found[4] or "").split()))

@@ -15,6 +15,7 @@ from holdfast.operations.access import Action, Owned, Principal, demand
 from holdfast.operations.endpoints.watching import Look, nothing_seen
 from holdfast.operations.issuance.attempts import CertificateContext, Ids
 from holdfast.operations.people.passwords import Passwords
+from holdfast.operations.people.provider import Provider
 from holdfast.operations.reckoning import Reckoning
 from holdfast.operations.remotes import ChannelOpener, Fit, Probe, any_fit
 from holdfast.store.tx import Tx
@@ -42,7 +43,7 @@ class PeopleServices:
     lives_for: timedelta = timedelta(hours=12)  # and at the latest after this
     link_for: timedelta = timedelta(days=1)  # how long a link can be followed
     step_for: timedelta = timedelta(minutes=10)  # how long the next step of a log-in is waited for
-    provider_name: str = ""  # of the OpenID provider, on the button; empty: there is none
+    provider: Provider | None = None
     passwords: Passwords = field(default_factory=Passwords)
 
 

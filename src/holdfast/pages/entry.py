@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import segno
 from markupsafe import Markup
@@ -18,8 +18,8 @@ from starlette.routing import Route
 
 from holdfast.core import totp
 from holdfast.core.people import LoginMethod, local_path
-from holdfast.errors import UserError
-from holdfast.operations.people import factors, login, passkeys, sessions
+from holdfast.errors import TryLater, UserError
+from holdfast.operations.people import factors, login, passkeys, provider, provider_login, sessions
 from holdfast.operations.people.factors import FactorRefused
 from holdfast.pages.visit import THEME, Frame
 from holdfast.secret import Secret
@@ -50,6 +50,9 @@ def routes(frame: Frame) -> list[Route]:
         ("/login/link/{token}", follow, ["GET", "POST"]),
         ("/login/passkey/begin", begin_passkey, ["POST"]),
         ("/login/passkey", passkey, ["POST"]),
+        ("/login/provider", to_provider, ["GET"]),
+        (provider.BACK, from_provider, ["GET"]),
+        (provider.OUT, provider_says_out, ["POST"]),
         ("/logout", log_out, ["POST"]),
         (SETUP, set_up, ["GET", "POST"]),
         ("/account/passkeys/begin", begin_enrolment, ["POST"]),
@@ -60,7 +63,7 @@ def routes(frame: Frame) -> list[Route]:
 
 def page(frame: Frame, request: Request, template: str, status: int = 200, **context: Any) -> Response:
     theme = request.cookies.get(THEME, "")
-    known = {"theme": theme if theme in ("light", "dark") else "", "installation": frame.installation}
+    known = {"theme": theme if theme in ("light", "dark") else "", "installation": frame.installation()}
     return HTMLResponse(frame.templates.get_template(template).render(**known, **context), status)
 
 
@@ -111,10 +114,19 @@ async def log_in(frame: Frame, request: Request) -> Response:
     return RedirectResponse(f"/login/code?next={quote(back, safe='')}", 303)
 
 
-def _form(frame: Frame, request: Request, back: str, *, name: str = "", error: UserError | None = None) -> Response:
+def _form(
+    frame: Frame,
+    request: Request,
+    back: str,
+    *,
+    name: str = "",
+    error: UserError | None = None,
+    beside: str = "password",
+) -> Response:
     people, status = services_of(request).people, 200 if error is None else error.status
-    here = {"passkeys": people.address.takes_passkeys, "provider": people.provider_name}
-    return _before(frame, request, "login.html", status, back=back, name=name, error=error, **here)
+    company = "" if people.provider is None else people.provider.settings.name
+    here = {"passkeys": people.address.takes_passkeys, "provider": company}
+    return _before(frame, request, "login.html", status, back=back, name=name, error=error, beside=beside, **here)
 
 
 async def second_step(frame: Frame, request: Request) -> Response:
@@ -162,6 +174,53 @@ def _to(request: Request, token: Secret[str], there: str) -> Response:
     return _let_in(request, JSONResponse({"to": there}), token)
 
 
+# ── The company's provider ──
+
+NEXT: Final = "next"  # the purpose of the cookie with the page to come back to
+
+
+async def to_provider(frame: Frame, request: Request) -> Response:
+    known = cookie(request, BEFORE)
+    browser = known or sessions.drawn(services_of(request).certificate_context.random)
+    try:
+        response: Response = RedirectResponse(await provider_login.begin(services_of(request), browser), 303)
+    except (UserError, TryLater) as error:
+        return _turned_away(frame, request, error)
+    if known is None:
+        set_cookie(request, response, browser, purpose=BEFORE)
+    back = Secret(quote(local_path(request.query_params.get("next")), safe=""))
+    set_cookie(request, response, back, purpose=NEXT, age=600)
+    return response
+
+
+async def from_provider(frame: Frame, request: Request) -> Response:
+    services, given = services_of(request), dict(request.query_params)
+    new, kept = sessions.new_session(services.certificate_context.random), cookie(request, NEXT)
+    try:
+        await provider_login.complete(services, cookie(request, BEFORE), given, new, origin_of(request))
+    except (UserError, TryLater) as error:
+        return _turned_away(frame, request, error)
+    response = _entered(request, new.token, local_path(None if kept is None else unquote(kept.reveal())))
+    drop_cookie(request, response, NEXT)
+    return response
+
+
+def _turned_away(frame: Frame, request: Request, error: UserError | TryLater) -> Response:
+    if isinstance(error, TryLater):
+        error = provider.ProviderRefused(f"The provider does not answer: {error}.")
+    return _form(frame, request, "/", error=error, beside="provider")
+
+
+async def provider_says_out(frame: Frame, request: Request) -> Response:
+    """A message between servers, which is believed for its signature (OpenID Connect Back-Channel Logout)."""
+    token = (await form_of(request)).get("logout_token", "")
+    try:
+        await provider_login.logged_out_there(services_of(request), token, origin_of(request))
+    except (UserError, TryLater) as error:
+        return JSONResponse({"error": "invalid_request", "error_description": str(error)}, 400)
+    return Response(status_code=200)
+
+
 # ── Links ──
 
 
@@ -187,9 +246,19 @@ async def log_out(frame: Frame, request: Request) -> Response:
     await who.services.certificate_context.db.write(
         lambda tx: sessions.end(tx, session, actor=who.principal.actor, why="logged out")
     )
-    response: Response = RedirectResponse("/login", 303)
+    response = await _farewell(frame, request, who)
     drop_cookie(request, response)
     return response
+
+
+async def _farewell(frame: Frame, request: Request, who: WebCaller) -> Response:
+    """Who came by the provider is still logged in there: a page offers to end that, too."""
+    people = who.services.people
+    if who.visit.session.method is LoginMethod.PROVIDER and people.provider is not None:
+        there = await people.provider.farewell(people.address)
+        if there:
+            return page(frame, request, "logged_out.html", there=there, company=people.provider.settings.name)
+    return RedirectResponse("/login", 303)
 
 
 # ── The set-up of an account ──
@@ -198,6 +267,8 @@ async def log_out(frame: Frame, request: Request) -> Response:
 async def set_up(frame: Frame, request: Request) -> Response:
     """Choose a password and an app for codes; or a passkey, which a script enrols."""
     who = await caller_of(request, setting_up=True)
+    if who.visit.person.issuer is not None:
+        raise factors.ByProvider
     services, given = who.services, await form_of(request) if request.method == "POST" else {}
     secret = given.get("secret") or factors.new_totp_secret(services.certificate_context.random)
     if request.method == "GET":

@@ -204,16 +204,24 @@ def end_session(tx: Tx, session: str) -> bool:
     return tx.run("UPDATE sessions SET ended_at = now_us() WHERE id = :id AND ended_at IS NULL", id=session) == 1
 
 
-def end_sessions_of(tx: Tx, person: str, *, but: str = "", sid: str | None = None) -> int:
-    """All sessions of a person, but one; or those that the provider calls by one name."""
-    known = "" if sid is None else "AND sid = :sid"
-    return tx.run(
-        f"""UPDATE sessions SET ended_at = now_us()
-             WHERE person = :person AND id <> :but AND ended_at IS NULL {known}""",
-        person=person,
-        but=but,
-        **({} if sid is None else {"sid": sid}),
+def end_sessions_of(tx: Tx, person: str) -> int:
+    return tx.run("UPDATE sessions SET ended_at = now_us() WHERE person = :person AND ended_at IS NULL", person=person)
+
+
+def sessions_of_provider(tx: Tx, issuer: str, *, subject: str | None, sid: str | None) -> list[LoginSession]:
+    """Those of a person, or those that the provider calls by one name; with both, of the person by that name."""
+    given = {"subject": subject, "sid": sid}
+    known = {name: value for name, value in given.items() if value is not None}
+    columns = {"subject": "people.subject", "sid": "sessions.sid"}
+    fits = " AND ".join(f"{columns[name]} = :{name}" for name in known)
+    rows = tx.rows(
+        f"""SELECT {SESSIONS.of("sessions")} FROM sessions JOIN people ON people.id = sessions.person
+             WHERE people.issuer = :issuer AND sessions.ended_at IS NULL AND {fits} LIMIT :limit""",
+        issuer=issuer,
+        limit=PAGE,
+        **known,
     )
+    return [SESSIONS.read(row) for row in rows]
 
 
 # ── Tickets ──

@@ -15,6 +15,7 @@ from holdfast.core.client import networks
 from holdfast.core.public_address import PublicAddress
 from holdfast.errors import StoreError, UserError
 from holdfast.operations.context import Services
+from holdfast.operations.people.provider import OUT
 from holdfast.telemetry import Log
 from holdfast.web.browser import LoginNeeded, SetupNeeded, WebFace, to_login, to_setup
 from holdfast.web.guard import Guard
@@ -35,7 +36,7 @@ def mount(
     app.router.redirect_slashes = False  # it would be to an address made of what the client calls us
     app.state.face = WebFace(services=services, address=address, proxies=networks(proxies))
     _answer_errors(app, log)
-    return Mount("/", Guard(app, address, new_id, open_to_others=frozenset()))
+    return Mount("/", Guard(app, address, new_id, open_to_others=frozenset({OUT})))
 
 
 def _answer_errors(app: Starlette, log: Log) -> None:

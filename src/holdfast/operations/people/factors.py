@@ -42,8 +42,21 @@ class FactorRefused(UserError):
         self.field = field
 
 
+class ByProvider(UserError):
+    status, code = 403, "by-provider"
+    hint = "Change your password and your second factor there."
+
+    def __init__(self) -> None:
+        super().__init__("You log in by the OpenID provider, and by nothing else.")
+
+
 def demand_fresh(tx: Tx, visit: Visit) -> None:
-    """A browser that was left open must not be enough to take an account over."""
+    """A browser that was left open must not be enough to take an account over.
+
+    Who comes by the provider has nothing of their own: with it, they could come back after they were removed there.
+    """
+    if visit.person.issuer is not None:
+        raise ByProvider
     if tx.now() > visit.session.created_at + FRESH_FOR:
         raise LogInAgain
 

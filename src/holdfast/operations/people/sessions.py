@@ -154,8 +154,8 @@ def end(tx: Tx, session: LoginSession, *, actor: str, why: str) -> None:
         journal.audit(tx, "session_ended", session.id, actor=actor, person=session.person, why=why)
 
 
-def end_all(tx: Tx, person: Person, *, actor: str, why: str, but: str = "") -> int:
-    ended = people.end_sessions_of(tx, person.id, but=but)
+def end_all(tx: Tx, person: Person, *, actor: str, why: str) -> int:
+    ended = people.end_sessions_of(tx, person.id)
     if ended:
         journal.audit(tx, "sessions_ended", person.id, actor=actor, name=person.name, number=ended, why=why)
     return ended

@@ -6,7 +6,7 @@ import hashlib
 from datetime import datetime
 from math import ceil
 
-from holdfast.core.people import OF_ADDRESS, OF_NAME
+from holdfast.core.people import OF_ADDRESS, OF_NAME, Patience
 from holdfast.errors import TxConflict, UserError
 from holdfast.store import people
 from holdfast.store.tx import Tx
@@ -33,12 +33,20 @@ def _of_address(address: str) -> str:
 
 def count(tx: Tx, name: str, address: str) -> None:
     """Count one try. Raises TooManyTries where one has to wait; a try that comes too early costs no more."""
-    now = tx.now()
-    for key, patience in ((_of_name(name), OF_NAME), (_of_address(address), OF_ADDRESS)):
-        before = people.failures_of(tx, key)
-        _refuse_early(None if before is None else before.refused_until, now)
-        if not people.save_failures(tx, patience.after(before, key, now), before):
-            raise TxConflict(f"another try of {key} came in between")
+    _count(tx, _of_name(name), OF_NAME)
+    count_address(tx, address)
+
+
+def count_address(tx: Tx, address: str) -> None:
+    """Where the name is not known."""
+    _count(tx, _of_address(address), OF_ADDRESS)
+
+
+def _count(tx: Tx, key: str, patience: Patience) -> None:
+    before, now = people.failures_of(tx, key), tx.now()
+    _refuse_early(None if before is None else before.refused_until, now)
+    if not people.save_failures(tx, patience.after(before, key, now), before):
+        raise TxConflict(f"another try of {key} came in between")
 
 
 def _refuse_early(until: datetime | None, now: datetime) -> None:

@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 
-from holdfast.acme import strict_json
 from holdfast.core import base64url
 from holdfast.core.own_ca.problem import AcmeError
+from holdfast.pki import strict_json
 from holdfast.pki.keys import RSA_BITS, PublicKey, check_key
 from holdfast.pki.refused import KeyRefused
 
