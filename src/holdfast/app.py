@@ -22,7 +22,7 @@ from holdfast.api import docs_page
 from holdfast.api.app import mount
 from holdfast.compose_ca import CaServer
 from holdfast.compose_certificates import CertificateKeeper
-from holdfast.config import SOCKET_NAME, Settings
+from holdfast.config import SOCKET_NAME, Settings, describe
 from holdfast.core.backoff import STORE
 from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.demo import fill as demo_data
@@ -191,6 +191,7 @@ class App:
             replica=self._identity.name,
             installation=self._installation,
             facts=self._facts,
+            values=lambda: describe(self._settings),
         )
         return face.mount(
             self._front, self._telemetry.log, address=self._address, new_id=new_id, proxies=proxies, pages=pages

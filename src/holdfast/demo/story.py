@@ -551,7 +551,8 @@ def _under_way(story: Story, trouble: Trouble, spec: CertificateSpec, row: Certi
 
 
 def _letters(story: Story) -> None:
-    known = [each for each in story.rows if isinstance(each, Certificate)]
+    rows = {each.name: each for each in story.rows if isinstance(each, Certificate)}
+    known = [*(rows.pop(each.name) for each in TROUBLES), *rows.values()]
     for n in range(120):  # what was delivered
         about = known[int(spread(f"sent {n}") * len(known))]
         at = story.now - timedelta(hours=2 + n * 5.7)

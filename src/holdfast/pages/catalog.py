@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.pages import audit, certificate, certificates, cluster, forecast, overview
+from holdfast.pages import (
+    approvals,
+    audit,
+    certificate,
+    certificates,
+    cluster,
+    forecast,
+    issuers,
+    jobs,
+    notifications,
+    overview,
+    own_ca,
+    palette,
+    settings,
+)
 
-MODULES: Final = (overview, certificates, certificate, cluster, forecast, audit)
+MODULES: Final = (
+    overview, certificates, certificate, approvals, notifications, jobs, issuers, own_ca, cluster, forecast, audit,
+    settings, palette,
+)  # fmt: skip

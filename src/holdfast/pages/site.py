@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
@@ -32,6 +32,7 @@ def routes(
     replica: str,
     installation: Callable[[], str],
     facts: Callable[[], Mapping[str, str]],
+    values: Callable[[], Sequence[Any]],
 ) -> list[BaseRoute]:
     """All pages, for the face that browsers see; the last of them answers whatever is left."""
     assets = Assets()
@@ -44,6 +45,7 @@ def routes(
         replica=replica,
         installation=installation,
         facts=facts,
+        values=values,
         built=frozenset(path for module in catalog.MODULES for path, *_ in module.PAGES),
     )
     known = [

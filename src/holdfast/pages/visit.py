@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -40,7 +40,8 @@ class Frame:
     log: Log
     replica: str
     installation: Callable[[], str]  # the chip beside the name: production, dev, demo
-    facts: Callable[[], Mapping[str, str]]  # of this installation, for the first run and the settings
+    facts: Callable[[], Mapping[str, str]]  # of this installation, for the first run
+    values: Callable[[], Sequence[Any]]  # every setting, with its value and where that came from
     built: frozenset[str] = frozenset()  # paths of the pages that are there
 
 

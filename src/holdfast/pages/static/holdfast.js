@@ -40,7 +40,7 @@
     for (const each of $$("[aria-invalid]", form)) each.removeAttribute("aria-invalid");
     for (const each of $$(".error[data-made]", form)) each.remove();
     try {
-      const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams(new FormData(form, button?.name ? button : undefined)), headers: { Accept: "application/json" }, credentials: "same-origin" });
+      const answer = await fetch(button?.getAttribute("formaction") || form.getAttribute("action"), { method: "POST", body: new URLSearchParams(new FormData(form, button?.name ? button : undefined)), headers: { Accept: "application/json" }, credentials: "same-origin" });
       const told = await answer.json().catch(() => ({ says: "The server gave no answer that can be read.", hint: `Status ${answer.status}.` }));
       if (answer.ok) {
         form.closest("dialog")?.close();
@@ -100,8 +100,8 @@
   document.addEventListener("input", (event) => {
     const typed = event.target.closest("[data-must]");
     if (typed) $("[data-when-equal]", typed.form).disabled = typed.value.trim() !== typed.dataset.must;
-    const echo = event.target.dataset?.echo;
-    if (echo) document.getElementById(echo).textContent = event.target.value;
+    const mirror = event.target.dataset?.mirror;
+    if (mirror) document.getElementById(mirror).value = event.target.value;
   });
   document.addEventListener("change", (event) => {
     const found = event.target;
