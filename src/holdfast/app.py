@@ -269,6 +269,7 @@ class App:
             self._clock,
             self._points,
             committed=Spoken(self._telemetry.log, self._telemetry.metrics.store_commits.inc),
+            damaged=lambda error: self._telemetry.log.error("store.damaged", error=str(error), fix=error.hint),
         )
         try:
             yield db

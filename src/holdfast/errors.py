@@ -95,6 +95,10 @@ class StoreUnfit(StoreError):
         self.hint = hint
 
 
+class StoreDamaged(StoreUnfit):
+    """Pages of the database file cannot be read any more; what lies on others can."""
+
+
 class StoreRefused(UserError):
     """The store must not be used as it is (wrong key, second process, truncated file); a person must act."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.config import Settings
 from holdfast.core.people import group_rule
 from holdfast.core.public_address import PublicAddress
-from holdfast.errors import SettingRefused
+from holdfast.errors import SettingRefused, StoreDamaged
 from holdfast.listening.bounds import LOBBY, PROBES_KEPT, Bounds, share_descriptors
 from holdfast.operations.context import PeopleServices
 from holdfast.operations.notifications import routing
@@ -26,11 +26,17 @@ if TYPE_CHECKING:  # commands load this module, and need no logging
 
 
 def open_store(
-    settings: Settings, clock: Clock, points: Points, *, committed: Callable[[Tx], None] = lambda tx: None
+    settings: Settings,
+    clock: Clock,
+    points: Points,
+    *,
+    committed: Callable[[Tx], None] = lambda tx: None,
+    damaged: Callable[[StoreDamaged], None] = lambda error: None,
 ) -> Database:
     """The store the settings name. Refuses at once what must not be used; connects only when first asked."""
     deadline = settings.store.deadline
-    return compose(_engine(settings, clock), clock=clock, points=points, deadline=deadline, committed=committed)
+    engine = _engine(settings, clock)
+    return compose(engine, clock=clock, points=points, deadline=deadline, committed=committed, damaged=damaged)
 
 
 def compose(
@@ -40,11 +46,13 @@ def compose(
     points: Points,
     deadline: timedelta,
     committed: Callable[[Tx], None] = lambda tx: None,
+    damaged: Callable[[StoreDamaged], None] = lambda error: None,
 ) -> Database:
     """Build the store on an engine. Alert routing is given to it here, and nowhere else in the product."""
     return Database(
-        engine, clock=clock, points=points, deadline=deadline, before_commit=routing.route, committed=committed
-    )
+        engine, clock=clock, points=points, deadline=deadline, before_commit=routing.route, committed=committed,
+        damaged=damaged,
+    )  # fmt: skip
 
 
 def open_for_migration(settings: Settings, clock: Clock, points: Points) -> Database | None:

@@ -1,6 +1,7 @@
 """`doctor` and `challenge test`: what each look finds, the one fix it names, and the exit code."""
 
 import os
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,18 +14,21 @@ from tests.support.channels import a_webhook
 from tests.support.dns_server import SOA, DnsServer
 from tests.support.engine import Moody
 from tests.support.inboxes import Inbox
-from tests.support.jobs import MovableClock
+from tests.support.jobs import MovableClock, opened
 from tests.support.messages import a_notification, owe
 from tests.support.reaper import PATIENCE
+from tests.support.stores import migrated
 from tests.support.terminal import Terminal, a_terminal
 
 from holdfast.cli.installation import doctor
 from holdfast.config import ServerSettings
 from holdfast.core.finding import Finding, Level
 from holdfast.core.own_ca.acme import Identifier
-from holdfast.errors import Refused, StoreUnavailable
+from holdfast.errors import Refused, StoreUnavailable, StoreUnfit
+from holdfast.from_settings import compose
 from holdfast.network import SystemNet
-from holdfast.operations.installation import diagnosis
+from holdfast.operations.installation import diagnosis, observe
+from holdfast.ports import no_points
 from holdfast.solvers.preflight import Preflight
 from holdfast.solvers.tls_alpn import showing
 from holdfast.store.database import Database, Engine
@@ -65,6 +69,44 @@ async def test_a_clock_that_is_off_is_found(db: Database) -> None:
     assert (await diagnosis.clock(db, SystemClock())).level is Level.OK
     off = MovableClock(datetime.now(UTC) - timedelta(minutes=5))
     assert is_bad(await diagnosis.clock(db, off), "away from the database's")  # type: ignore[arg-type]
+
+
+async def spoil(path: Path, table: str) -> None:
+    """Overwrite the pages of one table, as a bad disk would; every other page stays as it was."""
+    connection = sqlite3.connect(path)
+    [page] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    [size] = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xa5" * size)
+
+
+@pytest.mark.parametrize("table", ["certificates", "leases"])
+async def test_damaged_pages_show_in_readiness_in_the_log_and_in_doctor(tmp_path: Path, table: str) -> None:
+    path, told = tmp_path / "holdfast.sqlite", list[str]()
+    async with opened(SqliteEngine(path, SystemClock())) as db:
+        await migrated(db)
+    assert diagnosis.sqlite_pages(path, SystemClock()).level is Level.OK
+    await spoil(path, table)
+    found = diagnosis.sqlite_pages(path, SystemClock())
+    assert is_bad(found, "is damaged")
+    assert "Restore it from a backup" in found.fix
+    engine = SqliteEngine(path, SystemClock())
+    db = compose(
+        engine, clock=SystemClock(), points=no_points, deadline=timedelta(seconds=PATIENCE),
+        damaged=lambda error: told.append(str(error)),
+    )  # fmt: skip
+    try:
+        assert await observe.store_problem(db) == ""
+        for _ in range(2):
+            with pytest.raises(StoreUnfit, match="damaged"):
+                await db.read(lambda tx: tx.rows(f"SELECT * FROM {table}"))
+        assert len(told) == 1
+        assert "damaged" in await observe.store_problem(db)
+        assert is_bad(await diagnosis.store(db), "damaged")
+    finally:
+        await db.close()
 
 
 def test_a_disk_that_is_nearly_full_is_found(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
 from holdfast.api.codes import doc
-from holdfast.errors import OutcomeUnknown, StoreError, TryLater, UserError
+from holdfast.errors import OutcomeUnknown, StoreError, StoreUnfit, TryLater, UserError
 from holdfast.operations.certificates.lifecycle import Stale
 from holdfast.operations.mistakes import place, words
 from holdfast.telemetry import Log
@@ -116,7 +116,8 @@ def install(app: Starlette, log: Log) -> None:
         code = "outcome-unknown" if unknown else "store-unavailable"
         hint = "It may have happened: look before you repeat it, or repeat it with the same Idempotency-Key."
         detail = f"The store cannot answer now: {error}."
-        return problem(request, 503, code, detail, hint=hint if unknown else "Try again.", after=SOON)
+        again = f"{error.hint}." if isinstance(error, StoreUnfit) else "Try again."
+        return problem(request, 503, code, detail, hint=hint if unknown else again, after=SOON)
 
     async def of_remote(request: Request, error: Exception) -> Response:
         detail = f"{str(error).removesuffix('.')}."

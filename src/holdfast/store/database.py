@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol, TypeVar
 
 from holdfast.core.backoff import CONFLICT
-from holdfast.errors import Duplicate, OutcomeUnknown, StoreUnavailable, TxConflict
+from holdfast.errors import Duplicate, OutcomeUnknown, StoreDamaged, StoreUnavailable, TxConflict
 from holdfast.ports import Clock, Points
 from holdfast.store import journal
 from holdfast.store.marks import Autocommit, Inline, NoFsync
@@ -207,8 +207,11 @@ class Database(Retrying):
         deadline: timedelta,
         before_commit: BeforeCommit,
         committed: Callable[[Tx], None] = _nothing,
+        damaged: Callable[[StoreDamaged], None] = lambda error: None,
     ) -> None:
         super().__init__(clock, deadline)
+        self.damage: StoreDamaged | None = None  # the first that was met; a page does not mend itself
+        self._damaged = damaged  # hears of it once
         self._before_commit = before_commit
         self._committed = committed  # hears of durable commits, on the writers' threads
         self.engine = engine
@@ -239,7 +242,16 @@ class Database(Retrying):
         """Read here and now, on the event loop."""
         if self._near is None or self._near.broken:
             self._near = self.engine.connect(write=False, deadline=self._deadline)
-        return fn(Tx(self._near))
+        try:
+            return fn(Tx(self._near))
+        except StoreDamaged as error:
+            self._note(error)
+            raise
+
+    def _note(self, error: StoreDamaged) -> None:
+        if self.damage is None:
+            self.damage = error
+            self._damaged(error)
 
     async def _attempt(self, fn: Callable[[Tx], T], deadline: float) -> T:
         apart = self.engine.shared and isinstance(fn, Autocommit)  # no reason to wait for the commits of others
@@ -280,6 +292,9 @@ class Database(Retrying):
             return await call.future
         except asyncio.CancelledError:
             self._abandon(call, overdue=False)
+            raise
+        except StoreDamaged as error:
+            self._note(error)
             raise
         finally:
             alarm.cancel()

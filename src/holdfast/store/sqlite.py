@@ -14,6 +14,7 @@ from typing import IO, Final
 from holdfast.errors import (
     Duplicate,
     OutcomeUnknown,
+    StoreDamaged,
     StoreError,
     StoreRefused,
     StoreUnavailable,
@@ -196,6 +197,10 @@ class SqliteSession:
     def abort(self) -> None:
         self._connection.interrupt()
 
+    def stop_when(self, give_up: Callable[[], bool]) -> None:
+        """Asked now and then while a statement runs."""
+        self._connection.set_progress_handler(give_up, 100_000)
+
     def close(self) -> None:
         self._connection.close()
 
@@ -228,6 +233,19 @@ def open_read_only(path: Path, clock: Clock) -> SqliteSession:
     return SqliteSession(connection)
 
 
+def damaged_page(path: Path, clock: Clock, *, give_up: Callable[[], bool]) -> str:
+    """The first thing that is wrong with the pages of a file; "" if nothing is. StoreUnavailable: it was given up."""
+    session = open_read_only(path, clock)
+    try:
+        session.stop_when(give_up)
+        [found] = session.query("PRAGMA quick_check(1)", {})
+        return "" if found["quick_check"] == "ok" else str(found["quick_check"])
+    except StoreUnfit as error:
+        return str(error)
+    finally:
+        session.close()
+
+
 def _row(cursor: sqlite3.Cursor, values: tuple[object, ...]) -> Row:
     return {column[0]: value for column, value in zip(cursor.description, values, strict=True)}
 
@@ -245,7 +263,7 @@ def _translated(error: sqlite3.Error) -> Exception:
             f"the database file cannot be written: {error}. Free some space; work resumes by itself."
         )
     if primary in _DAMAGED:
-        return StoreUnfit(f"the database file is damaged: {error}", FROM_BACKUP)
+        return StoreDamaged(f"the database file is damaged: {error}", FROM_BACKUP)
     if primary == sqlite3.SQLITE_INTERRUPT:
         return StoreUnavailable("the store took too long; nothing was changed")
     return StoreError(f"{type(error).__name__}: {error}")

@@ -66,10 +66,11 @@ async def _here(chosen: Settings, name: str) -> Found:
     from holdfast.world import LocalFiles, SystemClock, room_on_disk
 
     files, folder = LocalFiles(), chosen.store.data_dir
-    on_sqlite = chosen.store.sqlite_file is not None
+    file = chosen.store.sqlite_file
     found = [
         diagnosis.disk(folder, room_on_disk),
-        diagnosis.sqlite(sqlite3.sqlite_version_info[:3], used=on_sqlite),
+        diagnosis.sqlite(sqlite3.sqlite_version_info[:3], used=file is not None),
+        *([] if file is None else [diagnosis.sqlite_pages(file, SystemClock())]),
         diagnosis.private_file(files, "data folder", folder, needed=False),
         diagnosis.listening(chosen.server.listen, in_the_clear=chosen.server.in_the_clear),
         *diagnosis.plugin_packages(),

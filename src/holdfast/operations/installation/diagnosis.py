@@ -14,13 +14,15 @@ from holdfast import plugins
 from holdfast.core.finding import Finding, bad, note, ok
 from holdfast.core.kind import Trait
 from holdfast.core.own_ca import ca
-from holdfast.errors import StoreError, TryLater
+from holdfast.errors import StoreError, StoreRefused, StoreUnavailable, TryLater
 from holdfast.operations import kinds
 from holdfast.operations.installation import observe
 from holdfast.plugins import PluginsClash
 from holdfast.ports import Clock, Files, Net, NetProblem, Request, Tls, Transport
 from holdfast.store.database import Store
+from holdfast.store.sqlite import FROM_BACKUP, damaged_page
 
+PAGES_WITHIN: Final = 20.0  # seconds
 SKEW: Final = timedelta(seconds=5)
 ROOM: Final = 1024**3  # bytes; below it a busy store is near its end
 SHARE: Final = 0.05  # of the disk
@@ -40,6 +42,22 @@ async def store(db: Store) -> Finding:
     if problem:
         return bad("store", problem, "Start the database, check store.url, then: holdfast serve (it migrates)")
     return ok("store", "it answers, and its schema is this version's")
+
+
+def sqlite_pages(path: Path, own: Clock) -> Finding:
+    """Reads the whole file, beside the server that uses it, for a while at most: pages that are damaged show nowhere
+    until somebody asks for what lies on them."""
+    end = own.monotonic() + PAGES_WITHIN
+    try:
+        problem = damaged_page(path, own, give_up=lambda: own.monotonic() > end)
+    except StoreRefused:
+        return ok("database file", "there is none yet")
+    except StoreUnavailable:
+        saw = f"not all of {path} could be read in {PAGES_WITHIN:g} s"
+        return note("database file", saw, "Look again when the machine has less to do.")
+    if problem:
+        return bad("database file", f"{path} is damaged: {problem}", f"Stop the server. {FROM_BACKUP}.")
+    return ok("database file", "every page can be read")
 
 
 async def clock(db: Store, own: Clock) -> Finding:

@@ -22,7 +22,7 @@ from holdfast.operations.notifications.gauges import SeenNotifications
 from holdfast.operations.own_ca import authorities
 from holdfast.ports import Clock
 from holdfast.store import endpoints, issuers, migrate, statistics
-from holdfast.store.database import Store
+from holdfast.store.database import Database, Store
 from holdfast.store.own_ca import crls
 from holdfast.store.statistics import EndedIssuance
 from holdfast.store.tx import Tx
@@ -205,6 +205,8 @@ PROBE_DEADLINE = 2.0  # seconds; a probe that waits longer is worth nothing
 async def store_problem(db: Store) -> str:
     """One round trip and a look at the schema; empty when all is well, otherwise a sentence."""
     known = migrate.bundled()
+    if isinstance(db, Database) and db.damage is not None:
+        return f"{db.damage} {db.damage.hint}."
     try:
         async with asyncio.timeout(PROBE_DEADLINE):
             current = await db.read(lambda tx: migrate.current(tx, known))
@@ -239,6 +241,7 @@ async def refresh(db: Store, metrics: Metrics, holder: str, ttl: timedelta) -> b
         metrics.store_up.set(0)
         return False
     _show(seen, metrics, holder, ttl)
+    metrics.store_up.set(not await store_problem(db))
     return True
 
 
