@@ -357,7 +357,11 @@ class App:
             identity=self._identity,
             pace=_pace(settings),
             kinds=[replace(kind, slots=min(kind.slots, settings.engine.slots)) for kind in kinds],
-            families=[selfcheck.owed(self._random), *ca.families(), *(one for each in kept for one in each.families())],
+            families=[
+                selfcheck.owed(self._random, settings.scheduler.selfcheck_interval),
+                *ca.families(),
+                *(one for each in kept for one in each.families()),
+            ],
             duties=[
                 *ca.duties(),
                 *self._audit_duties(db),

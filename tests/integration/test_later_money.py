@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.support.fake_cas.base import FOR_EVER
 from tests.support.issuing import a_wish
+from tests.support.jobs import audits
 from tests.support.later import Days, LaterCa, a_still_house
 from tests.support.later_office import HOUR, Office, an_office
 from tests.support.lifecycle import DAY, TruthfulCa
@@ -265,6 +266,18 @@ async def test_what_was_in_doubt_and_is_not_found_is_told_when_it_is_cancelled(t
         await days.go_on(clock.now() + HOUR)
         told = [each for each in await house.timeline(NAME) if each.name == "order.withdrawn"]
         assert [(each.details["how"], each.details["alert"]) for each in told] == [("refused", True)]
+
+
+async def test_the_audit_log_names_the_engine_where_it_begins_again_by_itself(tmp_path: Path) -> None:
+    async with an_office(tmp_path, "digicert") as office:
+        office.ca.bad_names = {NAME}
+        await office.house.ask(NAME, issuers=["later"])
+        await office.live(3 * HOUR)
+        begun = [each for each in await audits(office.house.db) if each[1] == "issuance_begun"]  # type: ignore[arg-type]
+        assert [actor for actor, _, _ in begun[:2]] == ["local:alice", "system"]
+        view = await office.house.view(NAME)
+        asked = await office.house.db.read(lambda tx: issuances.of(tx, view.certificate.id))
+        assert {each.requested_by for each in asked} == {"local:alice"}, "whose wish it is, approvals must know"
 
 
 # ── Accepted late ──

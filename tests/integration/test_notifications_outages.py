@@ -109,6 +109,9 @@ def test_a_poison_message_dies_at_its_fifth_attempt_while_its_channel_goes_on() 
         assert (poison.state.value, poison.retry_count, poison.why) == ("dead", 5, "ATTEMPTS_USED_UP")
         assert poison.last_error == "500 Internal Server Error"
         assert box.tried.count(poison.id) == 5
+        dead = "SELECT details FROM events WHERE name = 'notification.dead' AND subject = :id"
+        [told] = await room.db.read(lambda tx: tx.rows(dead, id=poison.id))
+        assert '"attempts":5' in told["details"].replace(" ", "")
         assert poison.tried_at is not None
         took = (poison.tried_at - poison.created_at).total_seconds()
         assert 15 * 60 <= took < 24 * 60  # 1 + 2 + 4 + 8 minutes, each found by the next poll

@@ -281,7 +281,9 @@ async def test_certificates_that_nobody_collects_are_told_once_for_an_account(db
     for serial in ("01", "02"):
         details = {"account": "acct_1", "names": ["a.example"], "serial": serial}
         await room.happen("certificate.uncollected", f"cert-{serial}", **details)
-    assert [each.title for each in await room.all()] == ["A certificate for a.example was issued and never fetched"]
+    assert [each.title for each in await room.all()] == [
+        "A certificate for a.example was issued, and no download of it is on record"
+    ]
 
 
 async def test_a_window_that_moves_is_told(db: Database, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ async def test_a_long_log_is_walked_page_by_page_to_its_end(db: Database, monkey
 
 
 async def test_there_is_always_one_check_to_come(db: Database) -> None:
-    families = [selfcheck.owed(SystemRandom())]
+    families = [selfcheck.owed(SystemRandom(), EVERY)]
     assert await sweep.reconcile(db, families, no_points) == 1
     assert await sweep.reconcile(db, families, no_points) == 0
     watch = Watch()
@@ -148,4 +148,14 @@ async def test_there_is_always_one_check_to_come(db: Database) -> None:
 async def test_a_check_that_died_is_a_persons_to_bring_back(db: Database) -> None:
     await claimed(db, selfcheck.CHECK, kind="k")
     await update(db, "UPDATE jobs SET kind = :kind, state = 'dead'", kind=selfcheck.KIND)
-    assert await sweep.reconcile(db, [selfcheck.owed(SystemRandom())], no_points) == 0
+    assert await sweep.reconcile(db, [selfcheck.owed(SystemRandom(), EVERY)], no_points) == 0
+
+
+async def test_a_check_that_a_fast_clock_planned_follows_the_clock_that_was_set_right(db: Database) -> None:
+    owed = [selfcheck.owed(SystemRandom(), EVERY)]
+    await sweep.reconcile(db, owed, no_points)
+    await db.write(lambda tx: tx.run("UPDATE jobs SET due_at = now_us() + :ahead", ahead=timedelta(days=30)))
+    await sweep.reconcile(db, owed, no_points)
+    due, now = await db.read(lambda tx: (jobs.live(tx, selfcheck.KIND, selfcheck.CHECK), tx.now()))
+    assert due is not None
+    assert due.due_at <= now + EVERY

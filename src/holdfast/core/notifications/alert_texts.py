@@ -183,8 +183,9 @@ def _uncollected(details: Details, about: About) -> Alert:
     names = ", ".join(str(each) for each in list(details["names"])[:3])
     return Alert(
         severity=Severity.WARNING,
-        title=f"A certificate for {names} was issued and never fetched",
-        text="The client that ordered it has not fetched it. Further ones of this account are not reported.",
+        title=f"A certificate for {names} was issued, and no download of it is on record",
+        text="Its client may not have fetched it; or a server that was killed within 2 seconds of the download has "
+        "lost the record. Look at the client. Further certificates of this account are not reported.",
         mode="opens",
         key=f"uncollected/{details['account']}",
         next="holdfast ca certificates",

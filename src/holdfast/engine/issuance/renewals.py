@@ -63,6 +63,7 @@ def _act(tx: Tx, found: Certificate, current: Version | None, ids: Ids, snapshot
         return False
     asked = found.changed_by if decision.cause in (Reason.FIRST, Reason.INPUT_CHANGED) else journal.SYSTEM
     because: dict[str, Any] = {"cause": decision.cause, "urgent": decision.urgent, "requested_by": asked}
+    because["actor"] = journal.SYSTEM  # the engine begins it, whoever wanted it
     return issuance_attempts.begin(tx, found, current, ids, **because, snapshot=snapshot) is not None
 
 

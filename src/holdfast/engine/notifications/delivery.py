@@ -374,7 +374,7 @@ class Drain:
                 died.append(each)
         _tell(tx, [each for each in fresh if each not in died], "notification.failed", error=error)
         if died:
-            undelivered.record_dead(tx, row, died, why, error, now)
+            undelivered.record_dead(tx, row, [undelivered.tried(each) for each in died], why, error, now)
 
 
 def _tell(tx: Tx, which: Sequence[Notification], name: str, **facts: str | None) -> None:

@@ -96,6 +96,7 @@ def begin(
     cause: Reason,
     urgent: bool,
     requested_by: str,
+    actor: str | None = None,  # who begins it, if that is not whoever asked for it
     not_before: datetime | None = None,
     to: IssuerRow | None = None,
     snapshot: IssuerSnapshot | None = None,
@@ -133,9 +134,9 @@ def begin(
     certificates.save(
         tx, found, next_action_at=None, next_cause=None, ari_forced_at=now if hurried else found.ari_forced_at
     )
-    journal.audit(
-        tx, "issuance_begun", found.id, actor=requested_by, issuance=issuance.id, cause=cause.value, issuer=chosen.name
-    )
+    facts = {"issuance": issuance.id, "cause": cause.value, "issuer": chosen.name}
+    facts |= {"requested_by": requested_by} if actor not in (None, requested_by) else {}
+    journal.audit(tx, "issuance_begun", found.id, actor=actor or requested_by, **facts)
     journal.event(tx, "issuance.begun", found.id, issuance=issuance.id, cause=cause.value, issuer=chosen.name)
     if approval is None:
         start(tx, issuance, ids.job, current=current, chosen=chosen, found=found, snapshot=snapshot)
@@ -228,6 +229,7 @@ def move_on(tx: Tx, issuance: Issuance, ids: Ids, to: str, *, reason: Reason, wh
         cause=reasons.of(issuance.cause),
         urgent=issuance.urgent,
         requested_by=issuance.requested_by,
+        actor=journal.SYSTEM,
         to=row,
     )
     return True

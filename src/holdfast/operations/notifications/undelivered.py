@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -71,7 +72,12 @@ def refused(tx: Tx, row: ChannelRow, which: Sequence[Notification], why: str, er
     for each in which:
         notifications.failed(tx, each, "gave up", error, now, at=None, why=why)
     if which:
-        record_dead(tx, row, which, Why(why), error, now)
+        record_dead(tx, row, [tried(each) for each in which], Why(why), error, now)
+
+
+def tried(which: Notification) -> Notification:
+    """As it is after the attempt that failed last."""
+    return replace(which, retry_count=which.retry_count + 1)
 
 
 def record_dead(
