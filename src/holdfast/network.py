@@ -25,27 +25,34 @@ class SystemNet:
     """No proxies, no name resolution, no pool: one connection to one address for each call."""
 
     async def connect(self, address: str, port: int, *, tls: Tls | None = None, deadline_for: float) -> Stream:
-        with _told_apart(_shown(address, port)):
-            line = _Line(address, port, socket.SOCK_STREAM)
-            try:
-                async with asyncio.timeout(deadline_for):
-                    await line.reach()
-                    return line if tls is None else await _secured(line, tls)
-            except BaseException:
-                line.close()
-                raise
+        return await _reached(_shown(address, port), (address, port), tls, deadline_for)
+
+    async def connect_local(self, path: str, *, deadline_for: float) -> Stream:
+        return await _reached(path, path, None, deadline_for)
 
     async def ask(
         self, server: str, port: int, query: bytes, *, tcp: bool, deadline_for: float, fits: Callable[[bytes], bool]
     ) -> bytes:
         with _told_apart(_shown(server, port)):
-            line = _Line(server, port, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
+            line = _Line(_shown(server, port), (server, port), socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
             try:
                 async with asyncio.timeout(deadline_for):
                     await line.reach()
                     return await (_ask_by_tcp if tcp else _ask_by_udp)(line, query, fits)
             finally:
                 line.close()
+
+
+async def _reached(peer: str, to: tuple[str, int] | str, tls: Tls | None, deadline_for: float) -> Stream:
+    with _told_apart(peer):
+        line = _Line(peer, to)
+        try:
+            async with asyncio.timeout(deadline_for):
+                await line.reach()
+                return line if tls is None else await _secured(line, tls)
+        except BaseException:
+            line.close()
+            raise
 
 
 async def _secured(line: _Line, tls: Tls) -> Stream:
@@ -100,10 +107,10 @@ class _Line:
     version: str = ""
     alpn: str | None = None
 
-    def __init__(self, address: str, port: int, kind: socket.SocketKind) -> None:
-        self.peer: Final = _shown(address, port)
-        self._to = (address, port)
-        self._socket = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind | socket.SOCK_NONBLOCK)
+    def __init__(self, peer: str, to: tuple[str, int] | str, kind: socket.SocketKind = socket.SOCK_STREAM) -> None:
+        self.peer: Final = peer
+        self._to = to  # of a Unix socket, its path
+        self._socket = socket.socket(_family(to), kind | socket.SOCK_NONBLOCK)
         self._loop = asyncio.get_running_loop()
 
     async def reach(self) -> None:
@@ -227,6 +234,12 @@ def _hung_up(error: Exception) -> bool:
     if isinstance(error, NetProblem):
         return error.kind == "reset"
     return isinstance(error, (ConnectionError, ssl.SSLEOFError)) or "ALERT" in (getattr(error, "reason", None) or "")
+
+
+def _family(to: tuple[str, int] | str) -> socket.AddressFamily:
+    if isinstance(to, str):
+        return socket.AF_UNIX
+    return socket.AF_INET6 if ":" in to[0] else socket.AF_INET
 
 
 def _shown(address: str, port: int) -> str:

@@ -136,6 +136,9 @@ class Net(Protocol):
     async def connect(self, address: str, port: int, *, tls: Tls | None = None, deadline_for: float) -> Stream:
         """A connection, with its handshake done; NetProblem if there is none in time."""
 
+    async def connect_local(self, path: str, *, deadline_for: float) -> Stream:
+        """A connection to a daemon of this machine, by the path of its Unix socket."""
+
     async def ask(
         self, server: str, port: int, query: bytes, *, tcp: bool, deadline_for: float, fits: Callable[[bytes], bool]
     ) -> bytes:
