@@ -27,6 +27,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "occupied": "Forecasts, plans and exports are made one at a time, and another one is being made.",
     "took-too-long": "A forecast, a plan or an export was not done in its time, and was stopped. Ask for less.",
     "forecast-too-long": "The forecast has more renewals to count than are counted for one request.",
+    "too-many-renewals": "One token asked for too many renewals of one certificate within an hour.",
     "throttled": "Too many bad tokens came from this address. It passes by itself.",
     "own-request": "Who asked for it, or changed it since it was last approved, cannot approve it.",
     "token-refused": "Such a token cannot be made.",

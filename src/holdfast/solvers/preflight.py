@@ -15,7 +15,7 @@ from holdfast.solvers.dns_client import DnsClient, values
 from holdfast.validators import wire
 from holdfast.validators.check import Validator
 from holdfast.validators.resolver import DnsProblem, Resolver
-from holdfast.validators.verdict import ChallengeToCheck, Valid, ValidationSettings
+from holdfast.validators.verdict import ChallengeToCheck, Crowded, Valid, ValidationSettings
 from holdfast.validators.wire import RecordKind
 
 DNS_PORT: Final = 53
@@ -97,6 +97,8 @@ class Preflight:
             type="http-01", identifier_type="dns", identifier=name, token=token, thumbprint="preflight"
         )
         verdict = await Validator(self.net, self.clock, self.random, self.looks).check(asked)
+        if isinstance(verdict, Crowded):
+            raise AssertionError("one look cannot be too many")
         if isinstance(verdict, Valid) or verdict.problem.type not in UNREACHED:
             where = ", then ".join(str(each) for each in _hops(verdict.evidence))
             return ok("http-01", f"a web server answers at {where.replace(token, 'TOKEN')}")

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from holdfast.pki import names
 from holdfast.pki.refused import NameRefused
 from holdfast.ports import Clock, Net, Random
 from holdfast.validators import dns_challenges, http01, tlsalpn01
 from holdfast.validators.caa import Caa
-from holdfast.validators.dialer import Addresses, SafeDialer
+from holdfast.validators.dialer import Addresses, Crowd, SafeDialer, TooCrowded
 from holdfast.validators.http01 import Ports
 from holdfast.validators.resolver import DnsProblem, Resolver
 from holdfast.validators.verdict import (
     ChallengeFailed,
     ChallengeToCheck,
+    Crowded,
     Invalid,
     Trace,
     Valid,
     ValidationResult,
     ValidationSettings,
 )
+
+MOST_AT_ONE_ADDRESS: Final = 64
 
 
 class Validator:
@@ -33,12 +37,14 @@ class Validator:
         self._issuers = frozenset(name.lower() for name in settings.caa_identities)
         self._resolver = Resolver(net, random, settings.resolvers)
         self._caa = Caa(self._resolver, clock, settings.caa_identities)
+        self._crowd = Crowd(MOST_AT_ONE_ADDRESS)
         self._dialer = SafeDialer(
             net,
             self._resolver,
             Addresses(settings.allowed_networks),
             ports=frozenset(self._ports),
             each=settings.timeout / 2,
+            crowd=self._crowd,
         )
 
     async def check(self, challenge: ChallengeToCheck) -> ValidationResult:
@@ -49,6 +55,8 @@ class Validator:
             async with asyncio.timeout(self._settings.timeout):
                 await self._prove(challenge, trace)
                 await self._caa.check(challenge, trace)
+        except TooCrowded:
+            return Crowded()
         except ChallengeFailed as why:
             failed = why
         except DnsProblem as why:
@@ -57,6 +65,8 @@ class Validator:
             failed = ChallengeFailed(
                 "connection", f"The check did not end in {self._settings.timeout:g} s.", retryable=True
             )
+        finally:
+            self._crowd.leave(trace.held)
         evidence = trace.evidence(self._clock.monotonic() - began)
         return Valid(evidence) if failed is None else Invalid(failed.problem, evidence, failed.retryable)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -189,6 +191,29 @@ class DialedConnection:
     private: bool  # the address is one that only the operator's list allows
 
 
+class TooCrowded(Exception):
+    """As many checks as may be talk to this address already."""
+
+
+class Crowd:
+    """How many checks talk to each address: one server, however many names lead to it, does not hold all of them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._there: Counter[str] = Counter()
+
+    def enter(self, address: str) -> None:
+        if self._there[address] >= self._most:
+            raise TooCrowded(address)
+        self._there[address] += 1
+
+    def leave(self, addresses: Iterable[str]) -> None:
+        for address in addresses:
+            self._there[address] -= 1
+            if not self._there[address]:
+                del self._there[address]
+
+
 class NotPermitted(Exception):
     """An address that our rule forbids; the text says what kind of address it is."""
 
@@ -197,8 +222,16 @@ class SafeDialer:
     """Dials for strangers. An address that was checked is the address that is dialled: no name is resolved twice."""
 
     def __init__(
-        self, net: Net, resolver: Resolver, addresses: Addresses, *, ports: frozenset[int] | None, each: float
+        self,
+        net: Net,
+        resolver: Resolver,
+        addresses: Addresses,
+        *,
+        ports: frozenset[int] | None,
+        each: float,
+        crowd: Crowd | None = None,
     ):
+        self._crowd = crowd or Crowd(sys.maxsize)
         self._net = net
         self._resolver = resolver
         self._addresses = addresses
@@ -214,6 +247,9 @@ class SafeDialer:
         problem = NetProblem("unreachable", "there is no address")
         for address in _in_turn(self._permitted(host, found)):
             trace.address = str(address)
+            if trace.address not in trace.held:
+                self._crowd.enter(trace.address)
+                trace.held.append(trace.address)
             try:
                 stream = await self.dial(address, port, tls=tls)
             except NetProblem as why:

@@ -71,7 +71,12 @@ class Invalid:
     retryable: bool  # whether the same check may succeed later although the client changes nothing
 
 
-ValidationResult = Valid | Invalid
+@dataclass(frozen=True, slots=True)
+class Crowded:
+    """Nothing was looked at: as many checks as may be talk to the same address already."""
+
+
+ValidationResult = Valid | Invalid | Crowded
 
 
 class ChallengeFailed(Exception):
@@ -92,6 +97,7 @@ class Trace:
     hops: list[str] = field(default_factory=list)  # URLs
     tries: list[str] = field(default_factory=list)  # connections: where to, and what came of it
     more: dict[str, object] = field(default_factory=dict)  # what one kind of challenge alone knows
+    held: list[str] = field(default_factory=list)  # addresses at which this check counts until it ends
 
     def evidence(self, duration: float) -> Mapping[str, object]:
         return {

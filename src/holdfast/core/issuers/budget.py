@@ -146,6 +146,17 @@ def give_back(budget: Budget, amount: timedelta, held_for: timedelta) -> Budget:
     return changed(budget, tat=budget.tat - unused) if unused > timedelta(0) else budget
 
 
+def turn_returned(budget: Budget, now: datetime, at: datetime, *, urgent: bool, count: int = 1) -> Budget:
+    """Nobody will take the turn at this time: the line is shorter, and whoever comes next waits less."""
+    for waiting in (False, True):
+        line = _LINES[urgent, waiting]
+        last: datetime | None = getattr(budget, line)
+        if last is not None and last >= at > now:
+            moved: dict[str, object] = {line: max(last - budget.limit.every * count, now)}
+            return changed(budget, **moved)
+    return budget
+
+
 def hold(budget: Budget, until: datetime) -> Budget:
     """The server said: not before this time (429, Retry-After). A milder word never shortens a hold."""
     return changed(budget, not_before=until if budget.not_before is None else max(budget.not_before, until))

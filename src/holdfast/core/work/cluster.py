@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -50,17 +51,38 @@ class Turn:
     job: str
     line: tuple[int, str]  # priority and budgets: turns are only changed among those that wait for the same
     at: datetime
-    ends: datetime  # when the certificate that it renews expires
+    ends: datetime | None  # when the certificate that it renews expires; None: it is the first
+    owner: str = ""
 
 
-def dealt(turns: Iterable[Turn]) -> list[tuple[Turn, datetime]]:
-    """Who gets another turn, and which. Turns are exchanged, not made: what the budgets allow stays as it is."""
+def dealt(turns: Iterable[Turn], soon: datetime) -> list[tuple[Turn, datetime]]:
+    """Who gets another turn, and which. Turns are exchanged, not made: what the budgets allow stays as it is.
+
+    Certificates that expire before `soon` go first, by their end; the others in turn between their owners.
+    """
     lines: dict[tuple[int, str], list[Turn]] = {}
     for turn in turns:
         lines.setdefault(turn.line, []).append(turn)
-    return [(turn, at) for line in lines.values() for turn, at in _in_line(line) if at != turn.at]
+    return [(turn, at) for line in lines.values() for turn, at in _in_line(line, soon) if at != turn.at]
 
 
-def _in_line(line: list[Turn]) -> list[tuple[Turn, datetime]]:
-    by_risk = sorted(line, key=lambda turn: (turn.ends, turn.at, turn.job))
-    return list(zip(by_risk, sorted(turn.at for turn in line), strict=True))
+def _in_line(line: list[Turn], soon: datetime) -> list[tuple[Turn, datetime]]:
+    at_risk = sorted((each for each in line if each.ends is not None and each.ends <= soon), key=_by_end)
+    rest = sorted((each for each in line if each.ends is None or each.ends > soon), key=_by_end)
+    order = [*at_risk, *_between_owners(rest)]
+    return list(zip(order, sorted(turn.at for turn in line), strict=True))
+
+
+def _by_end(turn: Turn) -> tuple[datetime, datetime, str]:
+    """A first certificate has no end: its place is by the turn that it was promised."""
+    return (turn.ends or turn.at, turn.at, turn.job)
+
+
+def _between_owners(turns: list[Turn]) -> list[Turn]:
+    """The first of each owner, then the second of each: whoever has many waits for their own."""
+    seen: Counter[str] = Counter()
+    places = list[tuple[int, int, Turn]]()
+    for turn in turns:
+        places.append((seen[turn.owner], len(places), turn))
+        seen[turn.owner] += 1
+    return [turn for _, _, turn in sorted(places, key=lambda place: place[:2])]

@@ -18,14 +18,15 @@ from holdfast.store.tx import Tx
 from holdfast.store.work import jobs, turns
 from holdfast.store.work.turns import Unplaced
 
+AT_RISK: Final = timedelta(days=7)  # what expires sooner goes by its end, whosever it is
 SOON: Final = timedelta(seconds=30)  # what is nearer than this is left alone: somebody may be taking it up
 
 
 async def deal(context: CertificateContext) -> int:
     """How many changed places. Nothing waits for a turn on most days, and then this is one look at an index."""
     await context.db.write(lambda tx: turns.hurry(tx, ISSUE, round(1 / EMERGENCY)))  # the reserve is for these
-    waiting = await context.db.read(lambda tx: turns.waiting(tx, ISSUE, tx.now() + SOON))
-    changes, total = dealt(waiting), 0
+    now, waiting = await context.db.read(lambda tx: (tx.now(), turns.waiting(tx, ISSUE, tx.now() + SOON)))
+    changes, total = dealt(waiting, now + AT_RISK), 0
     for start in range(0, len(changes), turns.PAGE):
         page = changes[start : start + turns.PAGE]
         total += await context.db.write(lambda tx, page=page: turns.exchange(tx, page))  # type: ignore[misc]

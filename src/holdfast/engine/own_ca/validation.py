@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import Final
 
 from holdfast.core.own_ca import acme
 from holdfast.core.own_ca.acme import ChallengeState, Disproved, Proved, TryAgain
+from holdfast.core.own_ca.fairness import may_begin
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.core.work.job import Again, Claim, Done, Outcome, Spec
 from holdfast.engine.kind import JobKind, Work
@@ -19,15 +24,62 @@ from holdfast.store.marks import inline
 from holdfast.store.tx import Tx
 from holdfast.validators import check, verdict
 
+SLOTS: Final = 128
+PATIENCE: Final = 0.25  # seconds that a validation waits in its slot for its account's turn, before it gives it back
+SOON: Final = timedelta(seconds=1)
+LATE: Final = timedelta(seconds=30)
+
+
+class _Turns:
+    """The validations of this process, by account: servers that answer slowly hold up nobody but whose they are."""
+
+    def __init__(self) -> None:
+        self._held: Counter[str] = Counter()
+        self._sent_back: Counter[str] = Counter()  # for want of a turn, and not begun since
+        self._freed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def of(self, account: str) -> AsyncIterator[timedelta | None]:
+        """Wait a moment for a turn; gives None when it has come, or else how long to stay away."""
+        try:
+            async with asyncio.timeout(PATIENCE), self._freed:
+                await self._freed.wait_for(lambda: may_begin(self._held, account, SLOTS))
+                self._held[account] += 1
+        except TimeoutError:
+            yield self.later(account)
+            return
+        self._sent_back[account] = max(self._sent_back[account] - 1, 0)
+        try:
+            yield None
+        finally:
+            await self._free(account)
+
+    def later(self, account: str) -> timedelta:
+        """The more an account has waiting, the later they come back: asking for a turn costs the store a write."""
+        self._sent_back[account] += 1
+        return min(SOON + SOON * (self._sent_back[account] / 16), LATE)
+
+    async def _free(self, account: str) -> None:
+        self._held[account] -= 1
+        if not self._held[account]:
+            del self._held[account]
+            self._sent_back.pop(account, None)
+        async with self._freed:
+            self._freed.notify_all()
+
 
 def kind(acme_context: AcmeContext, validator: check.Validator) -> JobKind:
     """Jobs of this kind have a challenge as subject."""
+    turns = _Turns()
 
     async def handler(work: Work) -> Outcome:
         facts = work.claim.known or await acme_context.db.read(inline(lambda tx: _facts(tx, work.claim.subject)))
         if facts is None:
             return Done()  # it was decided before, and we did not hear of it
-        answer = await validator.check(_asked(acme_context, facts))
+        async with turns.of(facts.authz.account) as wait:
+            answer = None if wait else await validator.check(_asked(acme_context, facts))
+        if answer is None or isinstance(answer, verdict.Crowded):
+            return Again(after=wait or turns.later(facts.authz.account), reason="VALIDATION_TURN")
         work.point("job.effect-done")
         return _outcome(acme_context, facts, _decided(facts, answer, most=acme_context.policy.tries))
 
@@ -35,7 +87,7 @@ def kind(acme_context: AcmeContext, validator: check.Validator) -> JobKind:
         acme_context.changes.fire(claim.subject)
         acme_context.changes.fire(str(claim.payload.get("authz", "")))
 
-    return JobKind(name=VALIDATE, handler=handler, slots=64, timeout=timedelta(minutes=1), settled=settled)
+    return JobKind(name=VALIDATE, handler=handler, slots=SLOTS, timeout=timedelta(minutes=1), settled=settled)
 
 
 def _facts(tx: Tx, challenge_id: str) -> Answered | None:
@@ -58,7 +110,7 @@ def _asked(acme_context: AcmeContext, facts: Answered) -> verdict.ChallengeToChe
     )
 
 
-def _decided(facts: Answered, answer: verdict.ValidationResult, *, most: int) -> acme.ValidationStep:
+def _decided(facts: Answered, answer: verdict.Valid | verdict.Invalid, *, most: int) -> acme.ValidationStep:
     if isinstance(answer, verdict.Valid):
         return acme.decide_validation(facts.seen, answer.evidence, None, retryable=False, most=most)
     return acme.decide_validation(facts.seen, answer.evidence, answer.problem, retryable=answer.retryable, most=most)

@@ -16,6 +16,7 @@ from holdfast.core.certificate import CertificateSpec, CertificateState, changer
 from holdfast.core.certificate import Version as HeldVersion
 from holdfast.core.inventory import InventoryFilter, Sort, Standing
 from holdfast.core.issuance import Issuance
+from holdfast.core.own_ca.ca import RateLimit
 from holdfast.core.reasons import Reason
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.core.work.job import Priority, Spec
@@ -61,6 +62,7 @@ from holdfast.operations.operation import operation
 from holdfast.operations.own_ca import revocation
 from holdfast.operations.scopes import VISIBLE, certificate, owner_in_input
 from holdfast.store import certificates, inventory, issuances, issuers, journal, versions
+from holdfast.store.acme import limits
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
 
@@ -69,6 +71,9 @@ REVOKE_TRIES: Final = 10
 CANCELLED_FOR: Final = issuance_attempts.NO_CA_FOR
 # An order that is paid for and of no use, or perhaps not there: a second order is a person's decision.
 ORDERED_ANEW: Final = frozenset({Reason.WRONG_CERTIFICATE.value, Reason.ORDER_UNCERTAIN.value})
+
+
+RENEWALS: Final = RateLimit(count=20, span=timedelta(hours=1))  # of one certificate, asked for by one token
 
 
 class CertificateExists(UserError):
@@ -515,6 +520,7 @@ def renew(tx: Tx, ctx: Context, asked: Renewal) -> CertificateView:
     if found.state is not CertificateState.ACTIVE:
         raise NotNow(found.name, found.state.value, f"Resume it first: holdfast resume {found.name}")
     now, under_way = tx.now(), issuances.under_way(tx, found.id)
+    _count_renewal(tx, ctx, found, begins=under_way is None)
     if under_way is not None and under_way.reason in ORDERED_ANEW and not delay:
         issuance_attempts.cancel(
             tx, under_way, actor=ctx.actor, reason=Reason.MANUAL, why=f"{ctx.actor} asked for a new order"
@@ -525,6 +531,15 @@ def renew(tx: Tx, ctx: Context, asked: Renewal) -> CertificateView:
     else:
         _begin_renewal(tx, ctx, found, now, delay)
     return _shown(tx, found.id)
+
+
+def _count_renewal(tx: Tx, ctx: Context, found: Row, *, begins: bool) -> None:
+    """Each begins an order, which others cannot have then: so many of one certificate are a mistake, or worse."""
+    if not begins:
+        return
+    full = limits.take(tx, {f"renew/{found.id}/{ctx.principal.id}": RENEWALS}, tx.now())
+    if full:
+        raise TooManyRenewals(found.name, max(full.values()))
 
 
 def _begin_renewal(tx: Tx, ctx: Context, found: Row, now: datetime, delay: timedelta) -> None:
@@ -541,6 +556,15 @@ def _begin_renewal(tx: Tx, ctx: Context, found: Row, now: datetime, delay: timed
 def _no_later(found: Row, current: HeldVersion | None, wish: datetime, now: datetime) -> datetime:
     planned = renewal.decide(found, current, now).at
     return min(wish, max(planned or now, now))
+
+
+class TooManyRenewals(UserError):
+    status, code = 429, "too-many-renewals"
+
+    def __init__(self, name: str, wait: timedelta) -> None:
+        super().__init__(f"You asked for {RENEWALS.count} renewals of {name} within an hour.")
+        self.after = wait.total_seconds() + 1
+        self.hint = f"See why they did not help: holdfast explain {name}"
 
 
 class IssuanceCancellation(CertificateRef):

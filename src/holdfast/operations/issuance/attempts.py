@@ -347,6 +347,7 @@ def cancel(tx: Tx, issuance: Issuance, *, actor: str, reason: Reason, why: str) 
     _end(tx, issuance, "cancelled", tx.now(), error=why, reason=reason.value, withdraw=True)
     job = jobs.live(tx, ISSUE, issuance.id)
     if job is not None:
+        budgets.return_turn(tx, job.id)
         jobs.cancel(tx, job.id)
     approval = access.approval_of(tx, issuance.id)
     if approval is not None:

@@ -13,7 +13,7 @@ from holdfast.core.issuers import budget
 from holdfast.core.issuers.budget import Budget, Limit, TakenAll, WaitAll
 from holdfast.core.work.job import Priority
 from holdfast.store.rows import Part, Table
-from holdfast.store.tx import Row, Tx, value_list
+from holdfast.store.tx import Row, Tx, from_micros, value_list
 
 WAITING = ("BUDGET", "NOT_BEFORE")  # reasons of jobs that were promised a turn
 TABLE: Final = Table(Budget, "budgets", parts={"limit": Part(Table(Limit))})
@@ -95,6 +95,27 @@ def give_back(tx: Tx, paid: Mapping[str, timedelta], since: datetime) -> None:
         after = budget.give_back(held, paid[held.key], held_for)
         if after != held:
             _save(tx, after)
+
+
+def return_turn(tx: Tx, job: str) -> None:
+    """A job that waits for its turn ends: the last in its line gets that turn, and the line is shorter by one."""
+    row = tx.row(
+        """SELECT kind, priority, budgets, due_at FROM jobs WHERE id = :id AND state = 'ready' AND due_at > now_us()
+              AND budgets <> '' AND reason IN ('BUDGET', 'NOT_BEFORE') /* FOR UPDATE */""",
+        id=job,
+    )
+    if row is None:
+        return
+    tx.run(
+        """UPDATE jobs SET due_at = :due_at WHERE id = (
+             SELECT id FROM jobs WHERE kind = :kind AND state = 'ready' AND reason IN ('BUDGET', 'NOT_BEFORE')
+                AND priority = :priority AND budgets = :budgets AND due_at > :due_at
+              ORDER BY due_at DESC LIMIT 1)""",
+        **row,
+    )
+    counts, at, urgent = Counter(_keys(row)), from_micros(row["due_at"]), row["priority"] == Priority.URGENT
+    for held in load(tx, counts):
+        _save(tx, budget.turn_returned(held, tx.now(), at, urgent=urgent, count=counts[held.key]))
 
 
 def _promise(tx: Tx, row: Row, answer: WaitAll) -> None:

@@ -16,13 +16,13 @@ MOST: Final = 20_000
 
 
 def waiting(tx: Tx, kind: str, after: datetime) -> list[Turn]:
-    """Jobs of attempts to renew something that is in use, which wait for a turn later than this."""
+    """Jobs of attempts that wait for a turn later than this."""
     rows = tx.rows(
-        """SELECT jobs.id, jobs.priority, jobs.budgets, jobs.due_at, certificate_versions.not_after
+        """SELECT jobs.id, jobs.priority, jobs.budgets, jobs.due_at, certificates.owner, certificate_versions.not_after
              FROM jobs
              JOIN issuances ON issuances.id = jobs.subject
              JOIN certificates ON certificates.id = issuances.certificate
-             JOIN certificate_versions ON certificate_versions.id = certificates.current_version
+             LEFT JOIN certificate_versions ON certificate_versions.id = certificates.current_version
             WHERE jobs.kind = :kind AND jobs.state = 'ready' AND jobs.due_at > :after
               AND jobs.reason IN ('BUDGET', 'NOT_BEFORE')
             ORDER BY jobs.due_at LIMIT :most""",
@@ -35,7 +35,8 @@ def waiting(tx: Tx, kind: str, after: datetime) -> list[Turn]:
             job=row["id"],
             line=(row["priority"], row["budgets"]),
             at=from_micros(row["due_at"]),
-            ends=from_micros(row["not_after"]),
+            ends=instant(row["not_after"]),
+            owner=row["owner"],
         )
         for row in rows
     ]
