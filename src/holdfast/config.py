@@ -448,7 +448,7 @@ def load(path: Path | None, env: Mapping[str, str], read_file: Callable[[Path], 
     return Settings(**sections, provenance=tuple(sources.items()))
 
 
-def _parsed(key: str, kind: SettingKind, raw: object, origin: object) -> Any:
+def _parsed(key: str, kind: SettingKind, raw: object, origin: object) -> object:
     try:
         return kind.parse(raw)
     except ValueError as problem:
@@ -478,7 +478,7 @@ def _table(path: Path, read_file: Callable[[Path], bytes]) -> dict[str, Any]:
         raise SettingRefused(f"{path}, {place}", what, 'Write text in quotes: key = "value".') from None
 
 
-def _refuse_unknown_keys(table: Mapping[str, Any], path: Path | None) -> None:
+def _refuse_unknown_keys(table: Mapping[str, object], path: Path | None) -> None:
     for section, keys in table.items():
         if section not in SECTIONS:
             raise SettingRefused(f"{section} ({path})", "there is no such section", _meant(section, SECTIONS))

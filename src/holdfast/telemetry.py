@@ -30,16 +30,16 @@ class Log:
     def __init__(self, logger: Any) -> None:
         self._logger = logger
 
-    def debug(self, event: str, **facts: Any) -> None:
+    def debug(self, event: str, **facts: object) -> None:
         self._logger.debug(event, **facts)
 
-    def info(self, event: str, **facts: Any) -> None:
+    def info(self, event: str, **facts: object) -> None:
         self._logger.info(event, **facts)
 
-    def warning(self, event: str, **facts: Any) -> None:
+    def warning(self, event: str, **facts: object) -> None:
         self._logger.warning(event, **facts)
 
-    def error(self, event: str, **facts: Any) -> None:
+    def error(self, event: str, **facts: object) -> None:
         self._logger.error(event, **facts)
 
 
@@ -55,7 +55,7 @@ class _Stderr:
             sys.stderr.flush()
 
 
-def _visible(_logger: Any, _method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _visible(_logger: object, _method: str, facts: MutableMapping[str, object]) -> MutableMapping[str, object]:
     """A console writes text as it is; other people's must neither steer it nor fail to be written. JSON is safe so."""
     for name, value in facts.items():
         if isinstance(value, str) and not value.isprintable():
@@ -64,7 +64,7 @@ def _visible(_logger: Any, _method: str, facts: MutableMapping[str, Any]) -> Mut
     return facts
 
 
-def make_log(level: str, style: str, **always: Any) -> Log:
+def make_log(level: str, style: str, **always: object) -> Log:
     """A log on stderr. `style` json: one object a line; console: for people; auto: console at a terminal."""
     if style == "auto":
         style = "console" if sys.stderr.isatty() else "json"
@@ -93,10 +93,10 @@ class SilentLog(Log):
     def __init__(self) -> None:
         super().__init__(None)
 
-    def debug(self, event: str, **facts: Any) -> None: ...
-    def info(self, event: str, **facts: Any) -> None: ...
-    def warning(self, event: str, **facts: Any) -> None: ...
-    def error(self, event: str, **facts: Any) -> None: ...
+    def debug(self, event: str, **facts: object) -> None: ...
+    def info(self, event: str, **facts: object) -> None: ...
+    def warning(self, event: str, **facts: object) -> None: ...
+    def error(self, event: str, **facts: object) -> None: ...
 
 
 class ManySeries:
@@ -289,7 +289,7 @@ class Health:
     def started(self) -> bool:
         return len(self.passed) == len(PHASES)
 
-    def startup(self) -> Mapping[str, Any]:
+    def startup(self) -> Mapping[str, object]:
         current = next((phase for phase in PHASES if phase not in self.passed), None)
         return {
             "started": self.started,

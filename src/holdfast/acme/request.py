@@ -7,7 +7,7 @@ import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from starlette.types import Receive
 
@@ -169,7 +169,7 @@ class AcmeRequest:
         return self.signed
 
     @property
-    def content(self) -> dict[str, Any]:
+    def content(self) -> dict[str, object]:
         return jws.payload_json(self.jws)
 
     def must_be_object(self) -> None:

@@ -105,7 +105,7 @@ def account(place: CaUrls, found: Account) -> dict[str, object]:
     return shown
 
 
-def order(place: CaUrls, found: Order) -> dict[str, Any]:
+def order(place: CaUrls, found: Order) -> dict[str, object]:
     shown: dict[str, Any] = {
         "status": found.state.value,
         "expires": rfc3339(found.expires_at),

@@ -63,7 +63,7 @@ def _is_long_read(operation: Operation) -> bool:
     return operation.reads and operation.form is OperationForm.STEPS
 
 
-async def _while_there(request: Request, running: Coroutine[Any, Any, RunOutcome]) -> RunOutcome | None:
+async def _while_there(request: Request, running: Coroutine[object, object, RunOutcome]) -> RunOutcome | None:
     """A read of several steps ends, with None, when its client is gone. A change never ends so."""
     work, gone = asyncio.ensure_future(running), asyncio.ensure_future(_gone(request))
     try:

@@ -161,7 +161,7 @@ def _says_json(request: Request) -> bool:
     return kind in ("", "application/json") or kind.endswith("+json")
 
 
-def _loc(error: Mapping[str, Any]) -> Any:
+def _loc(error: Mapping[str, object]) -> object:
     """Where a body is no JSON, its place is an offset in it, and no field."""
     return ("body",) if error["type"] == "json_invalid" else error["loc"]
 
@@ -188,7 +188,7 @@ def _pointer(place: Any) -> str:
 class InvalidInput(Exception):
     """An input with mistakes, each as pydantic writes them: type, loc, ctx, input."""
 
-    def __init__(self, errors: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, errors: Sequence[Mapping[str, object]]) -> None:
         super().__init__()
         self.errors = list(errors)
 

@@ -103,10 +103,10 @@ class Client:
         self,
         method: str,
         path: str,
-        body: Any = None,
+        body: object = None,
         headers: Mapping[str, str] | None = None,
         query: Row | None = None,
-    ) -> Any:
+    ) -> object:
         if {".", ".."} & {*path.split("/")}:  # they would lead to another operation
             raise Usage(f"{path!r:.80} is no address of the API: a name in it is made of dots.")
         given = {name: value for name, value in (query or {}).items() if value not in (None, False, [])}
@@ -135,7 +135,7 @@ class Client:
                 if quiet_for is None:
                     raise
 
-    def _stream(self, query: Row, timeout: httpx2.Timeout) -> Generator[Any]:
+    def _stream(self, query: Row, timeout: httpx2.Timeout) -> Generator[object]:
         with self._http.stream("GET", "/api/v1/events/stream", params=query, timeout=timeout) as answer:
             if answer.status_code != 200:
                 answer.read()
@@ -158,7 +158,7 @@ class Client:
             raise NoServer(f"The line to the server broke: {error}.", "Look whether it was done; try again.") from error
 
 
-def _read(answer: httpx2.Response) -> Any:
+def _read(answer: httpx2.Response) -> object:
     if answer.status_code == 204 or not answer.content:
         return None
     kind = answer.headers.get("content-type", "")

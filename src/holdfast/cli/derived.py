@@ -24,9 +24,9 @@ from holdfast.errors import Usage
 class Client(Protocol):
     """A line to the API, as cli/client.py has it: named here, so that help pages do not load it."""
 
-    def ask(self, method: str, path: str, body: Any, headers: Mapping[str, str], query: Row) -> Any: ...
-    def pages(self, path: str, *, most: int | None = None, **query: Any) -> list[Any]: ...
-    def lines(self, path: str, **query: Any) -> Iterable[str]: ...
+    def ask(self, method: str, path: str, body: object, headers: Mapping[str, str], query: Row) -> object: ...
+    def pages(self, path: str, *, most: int | None = None, **query: object) -> list[object]: ...
+    def lines(self, path: str, **query: object) -> Iterable[str]: ...
 
 
 TABLE: Final = Path(__file__).with_name("commands.json")
@@ -78,7 +78,7 @@ _SHARED: Final = {"dry_run": "dry_runs", "idempotency_key": "keyed", "yes": "des
 def command_of(row: Row) -> Callable[..., None]:
     """A function that Typer reads like one written by hand."""
 
-    def run(**given: Any) -> None:
+    def run(**given: object) -> None:
         carry_out(row, given)
 
     parameters = [_parameter(each) for each in row.get("params", ())]
@@ -165,7 +165,7 @@ def _given(row: Row, given: Row) -> list[Row]:
     return [each for each in row.get("params", ()) if given.get(each["field"]) not in (None, (), [])]
 
 
-def request(client: Client, row: Row, said: Row, *, dry_run: bool = False, most: int | None = None) -> Any:
+def request(client: Client, row: Row, said: Row, *, dry_run: bool = False, most: int | None = None) -> object:
     """Ask the API for an operation; `said` has its input by field."""
     places = {each["field"]: each["in"] for each in row.get("params", ())}
     inside = {where: {name: value for name, value in said.items() if places[name] == where} for where in _PLACES}
@@ -216,16 +216,16 @@ def _ask_back(row: Row, said: Row, client: Client) -> None:
         raise typer.Exit(FAILED)
 
 
-def _asks(row: Row, said: Row, tried: Any) -> str:
+def _asks(row: Row, said: Row, tried: object) -> str:
     return _filled(row["asks"], said, tried) if row.get("asks") else ""
 
 
-def _filled(sentence: str, said: Row, result: Any) -> str:
+def _filled(sentence: str, said: Row, result: object) -> str:
     facts = {**(result if isinstance(result, Mapping) else {}), **said}
     return sentence.format(**{name: _in_words(each) for name, each in facts.items()})
 
 
-def _in_words(value: Any) -> Any:
+def _in_words(value: object) -> object:
     if isinstance(value, Mapping):
         return ", ".join(f"{name.replace('_', ' ')} {_in_words(each)}" for name, each in value.items())
     return "; ".join(map(str, map(_in_words, value))) or "none" if isinstance(value, list) else value
@@ -266,7 +266,7 @@ class NotAPair(Usage):
     hint = "For example: --label team=web, --set host=mail.example.com, --credential url=/run/secrets/url"
 
 
-def _setting(param: Row, text: str) -> tuple[str, Any]:
+def _setting(param: Row, text: str) -> tuple[str, object]:
     name, value = _pair(param, text)
     try:
         return name, json.loads(value)
@@ -328,7 +328,7 @@ def _file(param: Row, text: str) -> str:
     return found
 
 
-def _profile(param: Row, text: str) -> Any:
+def _profile(param: Row, text: str) -> object:
     import tomllib
 
     found = _file(param, text)
@@ -339,7 +339,7 @@ def _profile(param: Row, text: str) -> Any:
     return dict(_field(*each) for each in fields.items()) if isinstance(fields, dict) else fields
 
 
-def _field(name: str, value: Any) -> tuple[str, Any]:
+def _field(name: str, value: object) -> tuple[str, object]:
     """A duration of a profile is written as everywhere, 90d; the API takes seconds."""
     from holdfast.cli.durations import span
 
@@ -368,7 +368,7 @@ def _past(param: Row, text: str) -> str:
     return ago(text).isoformat()
 
 
-def _rate(param: Row, text: str) -> dict[str, Any]:
+def _rate(param: Row, text: str) -> dict[str, object]:
     from holdfast.cli.durations import span
 
     number, slash, per = text.partition("/")
@@ -388,13 +388,13 @@ class NotARate(Usage):
     hint = "For example: --rate 30/1m"
 
 
-def _window(param: Row, text: str) -> Any:
+def _window(param: Row, text: str) -> object:
     from holdfast.cli.certificates.options import window
 
     return window(text)
 
 
-def _json(param: Row, text: str) -> Any:
+def _json(param: Row, text: str) -> object:
     try:
         return json.loads(text)
     except ValueError:
@@ -411,7 +411,7 @@ READERS: Final[Mapping[str, Callable[[Row, str], Any]]] = {
 # ── The result ──
 
 
-def show(row: Row, result: Any) -> None:
+def show(row: Row, result: object) -> None:
     """As it is shown by hand, or plainly."""
     from holdfast.cli.terminal import tame
 
@@ -432,7 +432,7 @@ def _by_hand(operation: str) -> Display | None:
     return found.get(operation)
 
 
-def _plainly(row: Row, result: Any) -> None:
+def _plainly(row: Row, result: object) -> None:
     from holdfast.cli.terminal import show_one, show_rows
 
     if isinstance(result, list):

@@ -156,7 +156,7 @@ def with_options(command: Command, names: Iterable[str]) -> Command:
     ]
     added = {str(each.name) for each in more}
 
-    def run(**given: Any) -> Any:
+    def run(**given: object) -> object:
         remember({name: given.pop(name, None) for name in added})
         if not getattr(command, "commands", {}):  # of a group, the command in it decides
             _refuse_others(wanted)

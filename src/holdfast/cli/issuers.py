@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -68,7 +68,7 @@ def add(
     _added(made)
 
 
-def _settings(given: list[str] | None, directory: str | None, eab_kid: str | None) -> dict[str, Any]:
+def _settings(given: list[str] | None, directory: str | None, eab_kid: str | None) -> dict[str, object]:
     named = {key: value for key, value in (("directory", directory), ("eab_kid", eab_kid)) if value is not None}
     return dict(map(_setting, given or ())) | named
 
@@ -88,7 +88,7 @@ def _terms(directory: str) -> str:
     return f"With our account there you agree to the CA's terms: {where}"
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def _setting(text: str) -> tuple[str, object]:
     name, value = label_of(text)
     try:
         return name, json.loads(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
@@ -58,7 +58,7 @@ def _filter(
     severity: Severity | None,
     event: str | None,
     about: str | None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     if dead and state not in (None, "dead"):
         raise typer.BadParameter("--dead and --state say two things")
     given = {"state": "dead" if dead else state, "channel": channel, "severity": severity, "event": event}
@@ -153,7 +153,7 @@ def _settle(
     client: Client,
     verb: Literal["requeue", "resolve"],
     notifications: list[str] | None,
-    which: dict[str, Any],
+    which: dict[str, object],
     *,
     everything: bool,
     **note: str,

@@ -84,7 +84,7 @@ def _one(value: Any, kind: Any, info: Any) -> Any:
     raise NotPlain
 
 
-def _is_list(kind: Any) -> bool:
+def _is_list(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, StrEnum)
 
 

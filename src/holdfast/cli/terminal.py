@@ -58,7 +58,7 @@ def emit(rows: Sequence[Row], columns: Sequence[Column], *, name: str = "name", 
         print(as_table(tame(list(rows)), shown)) if rows else say(empty or "There is nothing.")
 
 
-def as_data(value: Any) -> bool:
+def as_data(value: object) -> bool:
     """Write it as JSON or YAML, if --output asks for that; returns whether it did."""
     match chosen().output:
         case "json":
@@ -138,7 +138,7 @@ def pairs(facts: Iterable[tuple[str, str]]) -> str:
     return "\n".join(f"{name.ljust(width)}  {value}" for name, value in shown)
 
 
-def _yaml(value: Any, depth: int = 0) -> list[str]:
+def _yaml(value: object, depth: int = 0) -> list[str]:
     """Blocks of mappings and lists; scalars are JSON, which is YAML."""
     pad = "  " * depth
     if isinstance(value, Mapping) and value:
@@ -158,7 +158,7 @@ def _yaml(value: Any, depth: int = 0) -> list[str]:
     return [f"{pad}{_scalar(value)}"]
 
 
-def _is_block(value: Any) -> bool:
+def _is_block(value: object) -> bool:
     return isinstance(value, Mapping | list) and bool(value)
 
 
@@ -338,7 +338,7 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
     match value:
         case None:
             return "-"

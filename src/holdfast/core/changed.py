@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def changed(value: T, **changes: Any) -> T:
+def changed(value: T, **changes: object) -> T:
     kind: Any = type(value)
     names, read = _fields_of(kind)
     values = dict(zip(names, read(value), strict=True))

@@ -197,7 +197,7 @@ class Seen:
         return {"outcome": self.outcome.value, "count": self.count, **plain}
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Seen:
+    def from_json(cls, found: Mapping[str, object]) -> Seen:
         rest: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in found.items()
         }

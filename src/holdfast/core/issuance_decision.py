@@ -41,7 +41,7 @@ class Payment:
     taken: Mapping[str, timedelta]
     at: datetime | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As it is kept with the job, as long as it may be given back."""
         taken = {key: each.total_seconds() for key, each in self.taken.items()}
         return {"taken": taken, "at": None if self.at is None else self.at.isoformat()}
@@ -73,7 +73,7 @@ def next_budgets(facts: Facts, after: Issuance) -> list[str]:
     return [*[key] * (many.order + (many.lookup if after.asked_at is not None else 0)), *others]
 
 
-def remembered(facts: Facts) -> dict[str, Any] | None:
+def remembered(facts: Facts) -> dict[str, object] | None:
     """The payload of the job for its next claims: what may have to be given back for the certificate."""
     paid = _paid_for_certificate(facts)
     return {**facts.claim.payload, "paid": paid.to_json()} if paid.taken and facts.claim.paid else None
@@ -535,7 +535,7 @@ def _polled(facts: Facts) -> dict[str, Any]:
     return {"polls": facts.issuance.polls + 1, "polled_since": facts.issuance.polled_since or facts.now}
 
 
-def _wait(facts: Facts, after: timedelta, why: Reason, *, also: tuple[Effect, ...] = (), **changes: Any) -> WaitFor:
+def _wait(facts: Facts, after: timedelta, why: Reason, *, also: tuple[Effect, ...] = (), **changes: object) -> WaitFor:
     return WaitFor(_in_time(facts, after), why, changes, also)
 
 

@@ -65,7 +65,7 @@ class Kind(Generic[S, P, M, L]):
     address: str = "base_url"  # the setting, or the credential, that says where the remote is
     destinations: frozenset[str] = DESTINATIONS  # settings that decide who gets the credentials; a change asks for them
 
-    def leads_elsewhere(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    def leads_elsewhere(self, before: Mapping[str, object], after: Mapping[str, object]) -> list[str]:
         """The changed settings that decide who gets the credentials. One that is left out has its default."""
         fields = {field.alias or name: field for name, field in self.settings.model_fields.items()}
         defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}

@@ -64,7 +64,7 @@ class DigicertIssuer:
             raise reply.broken()
         return Placed(ref=digicert_order.ref(number, found))
 
-    def _outlives(self, order: Mapping[str, Any], request: OrderRequest) -> bool:
+    def _outlives(self, order: Mapping[str, object], request: OrderRequest) -> bool:
         return digicert_order.outlives(order, request, self._settings, self._rest.clock.now())
 
     async def _reissue(self, number: int, order: Mapping[str, object], request: OrderRequest) -> Placed:
@@ -232,7 +232,7 @@ class DigicertIssuer:
         body = {"status": "canceled", "note": note}
         (await self._rest.put(f"/order/certificate/{segment(ref['order'])}/status", "a cancellation", body)).good()
 
-    def _check_reissue(self, order: Mapping[str, Any], ref: OrderRef) -> None:
+    def _check_reissue(self, order: Mapping[str, object], ref: OrderRef) -> None:
         """The order itself was issued before, and is not to be touched."""
         if digicert_order.certificate_id(order) not in ref["known"]:
             why = f"{self._rest.name} has reissued order {ref['order']} already. Revoke that certificate there."
@@ -329,7 +329,7 @@ def _new_one(certificates: Sequence[Mapping[str, Any]], ref: OrderRef, request: 
     return None
 
 
-def _may_be(order: Mapping[str, Any], name: str, request: OrderRequest) -> bool:
+def _may_be(order: Mapping[str, object], name: str, request: OrderRequest) -> bool:
     """CertCentral has been seen to ignore filters: its list is filtered again."""
     shown = digicert_order.certificate(order).get("common_name")
     return (

@@ -147,7 +147,7 @@ def no_such_product(product: str, offered: Sequence[str] = ()) -> Refused:
 # ── Bodies ──
 
 
-def body(request: OrderRequest, settings: DigicertSettings, *, renewal_of: int | None) -> dict[str, Any]:
+def body(request: OrderRequest, settings: DigicertSettings, *, renewal_of: int | None) -> dict[str, object]:
     """A new order, which follows another one or none."""
     custom = [{"metadata_id": int(number), "value": value} for number, value in settings.custom_fields.items()]
     return reissue_body(request, settings) | _told(
@@ -183,7 +183,7 @@ def reissue_body(request: OrderRequest, settings: DigicertSettings) -> dict[str,
     }
 
 
-def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+def _told(values: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -211,7 +211,7 @@ def common_name(request: OrderRequest) -> str:
 # ── Answers ──
 
 
-def outlives(order: Mapping[str, Any], request: OrderRequest, settings: DigicertSettings, now: datetime) -> bool:
+def outlives(order: Mapping[str, object], request: OrderRequest, settings: DigicertSettings, now: datetime) -> bool:
     """Whether a reissue still has a life worth having, before the plan that it belongs to is over.
 
     Each would otherwise be cut shorter than the one before, until the last ends with the plan.
@@ -267,12 +267,12 @@ def _refuses_with(reply: Reply, *parts: str) -> bool:
     return 400 <= reply.status < 500 and all(each in found for each in parts)
 
 
-def word(thing: Mapping[str, Any]) -> str:
+def word(thing: Mapping[str, object]) -> str:
     """The status of an order or of a certificate, in one spelling."""
     return folded(thing.get("status"))
 
 
-def ref(order: int, reply: Mapping[str, Any], *, known: Sequence[int] | None = None) -> dict[str, Any]:
+def ref(order: int, reply: Mapping[str, object], *, known: Sequence[int] | None = None) -> dict[str, object]:
     """The `ref` of an order: its number and ids; `known` are the certificates that a reissue replaces."""
     request = next((each.get("id") for each in requests(reply)), None)
     number = reply.get("certificate_id")
@@ -298,7 +298,7 @@ def listed(reply: Reply, name: str) -> list[dict[str, Any]]:
     return [each for each in found if isinstance(each, dict)]
 
 
-def certificate(order: Mapping[str, Any]) -> dict[str, Any]:
+def certificate(order: Mapping[str, object]) -> dict[str, object]:
     """The order's current one; before it is issued it has names only."""
     found = order.get("certificate")
     return found if isinstance(found, dict) else {}
@@ -324,7 +324,7 @@ def is_rejected(order: Mapping[str, object], request: object) -> bool:
     return any(each.get("id") == request and is_denied(each) for each in requests(order))
 
 
-def has_serial(certificate: Mapping[str, Any]) -> bool:
+def has_serial(certificate: Mapping[str, object]) -> bool:
     return isinstance(certificate.get("id"), int) and bool(certificate.get("serial_number"))
 
 

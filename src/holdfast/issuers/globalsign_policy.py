@@ -63,7 +63,7 @@ def _texts(rule: Mapping[str, object]) -> list[str]:
 
 def body(
     request: OrderRequest, policy: GlobalSignPolicy, *, subject: Mapping[str, str], now: datetime
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """An order, without the signature of the key; Refused says what the account does not allow."""
     key = _key(request, policy)
     order = {

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast.core.reasons import Reason
@@ -62,7 +62,7 @@ def text(value: Mapping[str, object], name: str, what: str) -> str:
     return found
 
 
-def items(value: Mapping[str, Any], name: str, what: str, *, most: int) -> list[Any]:
+def items(value: Mapping[str, object], name: str, what: str, *, most: int) -> list[object]:
     found = value.get(name)
     if not isinstance(found, list) or len(found) > most:
         raise unreadable(what)

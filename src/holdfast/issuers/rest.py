@@ -151,7 +151,7 @@ class Rest:
         path: str,
         what: str,
         *,
-        body: Any = None,
+        body: object = None,
         form: Mapping[str, Secret[str]] | None = None,
         query: Mapping[str, str] | None = None,
         headers: Headers | None = None,

@@ -89,7 +89,7 @@ async def confirm(
     return {"done": found.action, "result": await action.do(line, found.args, found.once)}
 
 
-def _stable(shown: Any, made_at: datetime) -> Any:
+def _stable(shown: object, made_at: datetime) -> object:
     """What must still be so when the plan is confirmed. The dry run of then has later times, which do not count."""
     if isinstance(shown, Mapping):
         return {name: _stable(each, made_at) for name, each in shown.items()}
@@ -156,7 +156,7 @@ async def _look_request(line: ApiLine, args: Args) -> JsonObject:
     return {name: row[name] for name in ("name", "names", "issuers", "key", "owner", "labels", "approval_required")}
 
 
-async def _request(line: ApiLine, args: Args, once: str) -> Any:
+async def _request(line: ApiLine, args: Args, once: str) -> object:
     return brief(await line.post("/certificates", _wish(args), once=once))
 
 
@@ -170,7 +170,7 @@ async def _look_revoke(line: ApiLine, args: Args) -> JsonObject:
     return {**shown, "reason": args["reason"]}
 
 
-async def _revoke(line: ApiLine, args: Args, once: str) -> Any:
+async def _revoke(line: ApiLine, args: Args, once: str) -> object:
     path = f"/certificates/{segment(args['certificate'])}/revoke"
     return brief(await line.post(path, {"reason": args["reason"]}, once=once))
 
@@ -181,7 +181,7 @@ async def _look_cancel(line: ApiLine, args: Args) -> JsonObject:
     return shown
 
 
-async def _cancel(line: ApiLine, args: Args, once: str) -> Any:
+async def _cancel(line: ApiLine, args: Args, once: str) -> object:
     path = f"/certificates/{segment(args['certificate'])}/cancel"
     return brief(await line.post(path, {"why": args["why"]}, once=once))
 
@@ -192,7 +192,7 @@ async def _look_archive(line: ApiLine, args: Args) -> JsonObject:
     return shown
 
 
-async def _archive(line: ApiLine, args: Args, once: str) -> Any:
+async def _archive(line: ApiLine, args: Args, once: str) -> object:
     return brief(await line.post(f"/certificates/{segment(args['certificate'])}", method="DELETE", once=once))
 
 
@@ -209,12 +209,12 @@ async def _look_requeue(line: ApiLine, args: Args) -> JsonObject:
     return shown
 
 
-def _letter(row: Mapping[str, Any]) -> JsonObject:
+def _letter(row: Mapping[str, object]) -> JsonObject:
     names = ("id", "kind", "subject", "channel", "event", "title", "reason_code", "last_error", "dead_because")
     return {name: row[name] for name in names if row.get(name) is not None}
 
 
-async def _requeue(line: ApiLine, args: Args, once: str) -> Any:
+async def _requeue(line: ApiLine, args: Args, once: str) -> object:
     """One after the other: what cannot be given back does not keep the others from it."""
     found, problems = await _look_requeue(line, args), list[str]()
     done: dict[str, list[str]] = {"jobs": [], "notifications": []}
@@ -263,7 +263,7 @@ class ConfirmedPlan:
         return self.expires_at - LIVES_FOR
 
 
-def digest(shown: Any) -> str:
+def digest(shown: object) -> str:
     return hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()[:32]
 
 

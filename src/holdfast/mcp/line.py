@@ -54,7 +54,9 @@ class ApiLine:
         answer = await self._ask("GET", path, None, {}, query)
         return None if answer.status in (403, 404) else _read(answer)
 
-    async def ask(self, method: str, path: str, body: Any, headers: Mapping[str, str], query: Mapping[str, Any]) -> Any:
+    async def ask(
+        self, method: str, path: str, body: object, headers: Mapping[str, str], query: Mapping[str, object]
+    ) -> object:
         return _read(await self._ask(method, path, body, headers, query))
 
     async def document(self) -> Any:
@@ -86,7 +88,7 @@ def _read(answer: ApiAnswer) -> Any:
     raise ToolError(f"{what} ({', '.join(facts) or answer.status}){hint}")
 
 
-def clean(value: Any) -> Any:
+def clean(value: object) -> object:
     """An answer without its secret and its long fields."""
     if isinstance(value, Mapping):
         return {name: clean(each) for name, each in value.items() if name not in SECRETS | LONG}
@@ -100,7 +102,7 @@ class McpSession:
     line_for: Callable[[Any], ApiLine]  # given the HTTP request, or None on stdio
 
 
-def line_of(ctx: Context[McpSession, Any]) -> ApiLine:
+def line_of(ctx: Context[McpSession, object]) -> ApiLine:
     inner = ctx.request_context
     return inner.lifespan_context.line_for(inner.request)
 

@@ -42,7 +42,7 @@ async def needs_attention(line: McpCaller) -> JsonObject:
     return {**found, "count": sum(len(each) for name, each in found.items() if name != "not_shown")}
 
 
-def _pressing(row: Mapping[str, Any]) -> str:
+def _pressing(row: Mapping[str, object]) -> str:
     return str(row["safe_until"] or row["expires_at"] or "")
 
 
@@ -147,11 +147,11 @@ async def list_cas(line: McpCaller) -> JsonObject:
     return {"cas": [{**_ca(row), "budget": await _budget(line, row["name"])} for row in rows]}
 
 
-async def _budget(line: ApiLine, ca: str) -> Any:
+async def _budget(line: ApiLine, ca: str) -> object:
     return await line.maybe(f"/issuers/{segment(ca)}/budget")
 
 
-def _ca(row: Mapping[str, Any]) -> JsonObject:
+def _ca(row: Mapping[str, object]) -> JsonObject:
     return {name: row[name] for name in ("name", "kind", "state", "breaker_open", "breaker_error")}
 
 

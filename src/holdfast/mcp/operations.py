@@ -28,7 +28,7 @@ async def find_operation(
     return {"operations": [_shown(document, name, each) for _, name, each in best]}
 
 
-def _score(wanted: set[str], name: str, operation: Mapping[str, Any]) -> int:
+def _score(wanted: set[str], name: str, operation: Mapping[str, object]) -> int:
     inside = set(re.findall(r"\w+", f"{name} {operation['summary']} {operation.get('description', '')}".lower()))
     parts = set(re.findall(r"[a-z]+", name))
     return sum(3 * (word in parts) + (word in inside) for word in _stems(wanted))
@@ -81,7 +81,7 @@ async def call_operation(line: McpCaller, name: Name, arguments: Arguments | Non
     return {"result": await _call(line, operation, given, once=once)}
 
 
-def _tried(given: Mapping[str, Any]) -> bool:
+def _tried(given: Mapping[str, object]) -> bool:
     """Whether the arguments ask for a dry run. What only looks like a yes must not become a change."""
     asked = given.get("dry_run", False)
     if not isinstance(asked, bool):
@@ -101,11 +101,11 @@ async def _operation(line: ApiLine, name: str) -> JsonObject:
 async def _call(
     line: ApiLine,
     operation: Mapping[str, Any],
-    given: Mapping[str, Any],
+    given: Mapping[str, object],
     *,
     once: str | None = None,
     dry_run: bool = False,
-) -> Any:
+) -> object:
     places = {each["name"]: each["in"] for each in operation.get("parameters", ())}
     inside = {name: segment(str(value)) for name, value in given.items() if places.get(name) == "path"}
     missing = [name for name, where in places.items() if where == "path" and name not in inside]

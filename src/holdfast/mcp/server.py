@@ -52,7 +52,7 @@ TOOLS: Final[Mapping[Callable[..., Any], ToolAnnotations]] = {
 
 def build(session: McpSession) -> MCPServer[McpSession]:
     @asynccontextmanager
-    async def lifespan(_: Any) -> AsyncIterator[McpSession]:
+    async def lifespan(_: object) -> AsyncIterator[McpSession]:
         yield session
 
     server: MCPServer[McpSession] = MCPServer(
@@ -86,7 +86,7 @@ def token_of(request: Any) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def exact(function: Callable[..., Any], hints: ToolAnnotations) -> Tool:
+def exact(function: Callable[..., object], hints: ToolAnnotations) -> Tool:
     tool = ExactTool.from_function(function, annotations=hints)
     tool.parameters["additionalProperties"] = False
     return tool

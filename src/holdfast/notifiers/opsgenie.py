@@ -63,7 +63,7 @@ class Opsgenie:
         }
         return self.url, body
 
-    def _closed(self, said: Rendered) -> tuple[str, dict[str, Any]]:
+    def _closed(self, said: Rendered) -> tuple[str, dict[str, object]]:
         note = shortened(unmarked(f"{said.title}\n{said.text}"), _NOTE)
         return f"{self.url}/{quote(said.key, safe='')}/close?identifierType=alias", {"source": _SOURCE, "note": note}
 

@@ -45,7 +45,7 @@ class PagerDuty:
     async def close(self) -> None:
         """There is nothing open."""
 
-    def _event(self, said: Rendered) -> dict[str, Any]:
+    def _event(self, said: Rendered) -> dict[str, object]:
         """The dedup key is the key of the outage: repetitions are the same alert, and the all-clear resolves it."""
         event: dict[str, Any] = {
             "routing_key": self.routing_key.reveal(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from holdfast import __version__
@@ -122,5 +122,5 @@ def is_page(response: Response) -> bool:
     return response.body.lstrip().startswith(b"<")
 
 
-def as_json(value: Any) -> bytes:
+def as_json(value: object) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()

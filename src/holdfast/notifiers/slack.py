@@ -40,7 +40,7 @@ class Slack:
         """There is nothing open."""
 
 
-def _content(said: Rendered) -> dict[str, Any]:
+def _content(said: Rendered) -> dict[str, object]:
     sign = _OVER if said.resolved else _SIGNS[said.severity]
     heading = for_slack(f"{sign} {said.heading}")
     blocks: list[dict[str, Any]] = [{"type": "header", "text": _plain(_cut(heading, _HEADING))}]
@@ -56,7 +56,7 @@ def _content(said: Rendered) -> dict[str, Any]:
     return {"text": heading, "mrkdwn": False, "unfurl_links": False, "unfurl_media": False, "blocks": blocks}
 
 
-def _plain(text: str) -> dict[str, Any]:
+def _plain(text: str) -> dict[str, object]:
     return {"type": "plain_text", "text": text, "emoji": False}
 
 

@@ -47,7 +47,7 @@ def _content(said: Rendered) -> bytes:
     return body
 
 
-def _message(said: Rendered, limit: int) -> dict[str, Any]:
+def _message(said: Rendered, limit: int) -> dict[str, object]:
     colour = "Good" if said.resolved else _COLOURS[said.severity]
     body = [_text(said.heading, limit, weight="Bolder", size="Medium", color=colour)]
     body += [_text(line, limit) for line in said.lines]
@@ -68,17 +68,17 @@ def _message(said: Rendered, limit: int) -> dict[str, Any]:
     return {"type": "message", "attachments": [attachment]}
 
 
-def _text(text: str, limit: int, **style: str) -> dict[str, Any]:
+def _text(text: str, limit: int, **style: str) -> dict[str, object]:
     """A run of text is shown as it is; a TextBlock, and the rows of a FactSet, would read Markdown in it."""
     return {"type": "RichTextBlock", "inlines": [_run(text, limit, **style)]}
 
 
-def _row(name: str, value: str, limit: int) -> dict[str, Any]:
+def _row(name: str, value: str, limit: int) -> dict[str, object]:
     inlines = [_run(f"{name}: ", limit, weight="Bolder"), _run(value, limit)]
     return {"type": "RichTextBlock", "spacing": "Small", "inlines": inlines}
 
 
-def _run(text: str, limit: int, **style: str) -> dict[str, Any]:
+def _run(text: str, limit: int, **style: str) -> dict[str, object]:
     return {"type": "TextRun", "text": without_functions(shortened(text, limit)), **style}
 
 

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 from datetime import UTC
-from typing import Any, Final
+from typing import Final
 
 from holdfast.core.kind import Credential, Kind
 from holdfast.core.notifications.notification import ChannelLimits
@@ -68,7 +68,7 @@ def signature(key: Secret[bytes], message: str, sent_at: str, body: bytes) -> st
     return f"v1,{base64.b64encode(signed.digest()).decode()}"
 
 
-def _content(said: Rendered) -> dict[str, Any]:
+def _content(said: Rendered) -> dict[str, object]:
     """As the specification shapes it: type, timestamp and data; a repetition has the same content."""
     data = {
         "id": said.id,

@@ -146,7 +146,7 @@ class Context:
             approval_for=self.certificate_context.approval_for,
         )
 
-    def after_commit(self, act: Callable[[], Awaitable[Any]]) -> None:
+    def after_commit(self, act: Callable[[], Awaitable[object]]) -> None:
         """Have something done once the change is committed; never after a dry run."""
         self.after.append(act)
 

@@ -146,7 +146,7 @@ class BadFilter(UserError):
     code, hint = "bad-filter", "A label filter is name=value, for example: label=team=web"
 
 
-def cursor(place: Sequence[Any] | None) -> str | None:
+def cursor(place: Sequence[object] | None) -> str | None:
     if place is None:
         return None
     return base64url.encode(json.dumps(list(place)).encode())
@@ -185,7 +185,7 @@ def paged(
     return Page(items=[show(each) for each in rows], next=cursor(end))
 
 
-def from_row(view: type[V], row: object, **others: Any) -> V:
+def from_row(view: type[V], row: object, **others: object) -> V:
     """A view of a row: fields of the same name are taken over, the others are given."""
     same = {name: getattr(row, name) for name in view.model_fields.keys() - others.keys() if hasattr(row, name)}
     return view(**same, **others)

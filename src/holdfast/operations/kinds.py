@@ -40,7 +40,7 @@ def limits_of(row: IssuerRow) -> CaLimits:
     return limits_by(row.kind, row.settings)
 
 
-def limits_by(kind: str, settings: Mapping[str, Any]) -> CaLimits:
+def limits_by(kind: str, settings: Mapping[str, object]) -> CaLimits:
     """What the kind knows, with what the settings say otherwise."""
     found = plugins.kinds(ISSUERS).get(kind)
     return ca_limits.as_given(ca_limits.UNKNOWN if found is None else found.limits_of(settings), settings)

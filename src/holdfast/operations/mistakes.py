@@ -29,15 +29,15 @@ def _fixed(text: str) -> _Words:
     return lambda ctx: text
 
 
-def _many(ctx: Mapping[str, Any]) -> str:
+def _many(ctx: Mapping[str, object]) -> str:
     return f"There are {_number(ctx) or 'more'}, and at most {ctx['max_length']} are allowed."
 
 
-def _few(ctx: Mapping[str, Any]) -> str:
+def _few(ctx: Mapping[str, object]) -> str:
     return f"There are {_number(ctx) or 'fewer'}, and at least {ctx['min_length']} must be given."
 
 
-def _number(ctx: Mapping[str, Any]) -> str:
+def _number(ctx: Mapping[str, object]) -> str:
     """Of a table it is not told."""
     found = ctx.get("actual_length")
     return "" if found is None else str(found)
@@ -86,7 +86,7 @@ _TYPES: Final[Mapping[str, str]] = {
 }
 
 
-def words(kind: str, context: Mapping[str, Any]) -> str:
+def words(kind: str, context: Mapping[str, object]) -> str:
     """A sentence about one mistake, as pydantic names it."""
     if kind in _KINDS:
         return _KINDS[kind](context)

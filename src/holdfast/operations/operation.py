@@ -168,7 +168,7 @@ def operation(
     return declare
 
 
-def _told(function: Callable[..., Any]) -> tuple[str, str]:
+def _told(function: Callable[..., object]) -> tuple[str, str]:
     text = inspect.cleandoc(function.__doc__ or "")
     first, _, rest = text.partition("\n")
     if not first:
@@ -176,7 +176,7 @@ def _told(function: Callable[..., Any]) -> tuple[str, str]:
     return first, rest.strip()
 
 
-def _form(function: Callable[..., Any], hints: Mapping[str, Any], *, reads: bool) -> tuple[OperationForm, Any]:
+def _form(function: Callable[..., object], hints: Mapping[str, object], *, reads: bool) -> tuple[OperationForm, object]:
     result = hints["return"]
     if result is type(None):
         result = None
@@ -212,7 +212,7 @@ def named(name: str) -> Operation:
     return _DECLARED[name]
 
 
-def of(function: Callable[..., Any]) -> Operation:
+def of(function: Callable[..., object]) -> Operation:
     """The operation that a function was declared as."""
     return _FUNCTIONS[function]
 

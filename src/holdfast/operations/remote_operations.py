@@ -121,8 +121,8 @@ def declare_set_credentials(
     text: str,
     asks: type[RemoteCredentials],
     *,
-    check: Callable[[Context, R, Mapping[str, Any]], None],
-    follows: Callable[[Tx, R], Mapping[str, Any]],
+    check: Callable[[Context, R, Mapping[str, object]], None],
+    follows: Callable[[Tx, R], Mapping[str, object]],
     example: str,
 ) -> Declared:
     """Declare the operation that replaces credentials by new ones of the same names.
@@ -171,7 +171,7 @@ def _on_one(family: RemoteFamily[R, V], word: str, done: str) -> Callable[[Decla
     )
 
 
-def _typed(function: Declared, text: str, asked: type[BaseModel], result: Any) -> Declared:
+def _typed(function: Declared, text: str, asked: type[BaseModel], result: object) -> Declared:
     """The function with the docstring and the types of its family, which `operation` reads."""
     function.__doc__ = text
     function.__annotations__ |= {"asked": asked, "return": result}

@@ -36,7 +36,7 @@ Probe = Callable[[IssuerRow], Awaitable[str]]  # asks an issuer whether it knows
 Fit = Callable[[str, Mapping[str, Any], Collection[str]], None]
 
 
-def any_fit(kind: str, settings: Mapping[str, Any], credentials: Collection[str]) -> None:
+def any_fit(kind: str, settings: Mapping[str, object], credentials: Collection[str]) -> None:
     """Accepts all settings: for issuers that the server adds by itself, such as those of the first start."""
 
 
@@ -53,7 +53,7 @@ class ChannelOpener(Protocol):
     @property
     def kinds(self) -> frozenset[str]: ...
 
-    async def check(self, name: str, kind: str, settings: Mapping[str, Any], credentials: Credentials) -> None: ...
+    async def check(self, name: str, kind: str, settings: Mapping[str, object], credentials: Credentials) -> None: ...
 
     async def open(self, row: ChannelRow) -> OpenChannel: ...
 
@@ -176,7 +176,7 @@ class RemoteRow(Protocol):
     @property
     def kind(self) -> str: ...
     @property
-    def settings(self) -> Mapping[str, Any]: ...
+    def settings(self) -> Mapping[str, object]: ...
     @property
     def credentials(self) -> Mapping[str, str]: ...
     @property
@@ -197,10 +197,10 @@ class RemoteTable(Protocol[R]):
 
     def get(self, tx: Tx, name: str, *, lock: bool = False) -> R | None: ...
     def insert(self, tx: Tx, row: R) -> bool: ...
-    def save(self, tx: Tx, before: R, **changes: Any) -> R: ...
+    def save(self, tx: Tx, before: R, **changes: object) -> R: ...
 
 
-def decided(row: RemoteRow) -> dict[str, Any]:
+def decided(row: RemoteRow) -> dict[str, object]:
     """What people decide about any remote: the audit log has digests of it."""
     return {"kind": row.kind, "settings": dict(row.settings), "credentials": dict(row.credentials), "state": row.state}
 
@@ -280,7 +280,7 @@ class NamedRemotes(Generic[R]):
         journal.audit(tx, f"{self.noun}_{word}", after.name, actor=actor, **states, **facts, **both)
         journal.event(tx, f"{self.noun}.{word}", after.name, by=actor, **both)
 
-    def deleted(self, tx: Tx, row: R, actor: str, **facts: Any) -> None:
+    def deleted(self, tx: Tx, row: R, actor: str, **facts: object) -> None:
         """Delete the credentials of a remote that is gone, and write it down."""
         delete_secrets(tx, row.credentials.values())
         journal.audit(tx, f"{self.noun}_deleted", row.name, actor=actor, **facts)

@@ -143,7 +143,7 @@ class _Guarded(Steps):
 
         return checked
 
-    async def once(self, fn: Callable[[Tx], R], ctx: Context) -> Any:
+    async def once(self, fn: Callable[[Tx], R], ctx: Context) -> object:
         """The one transaction of an operation; with a key it happens once, and its result is kept as plain values."""
 
         prepared = len(ctx.after)
@@ -161,7 +161,7 @@ class _Guarded(Steps):
             await self._db.write(lambda tx: [digest, to_jsonable_python(checked(tx))], key=key)
         )
 
-    async def kept(self) -> list[Any]:
+    async def kept(self) -> list[object]:
         """The result of the same request with the same key, if it was made before; the asker is authorised first."""
         key = self._key
         found = await self.read(lambda tx: None if key is None else kept_result(tx, key))
@@ -171,7 +171,7 @@ class _Guarded(Steps):
     def _key(self) -> str | None:
         return self._options.key if self._operation.keyed and not self._options.dry_run else None
 
-    def _of_this_request(self, kept: list[Any]) -> Any:
+    def _of_this_request(self, kept: list[object]) -> object:
         digest, result = kept
         if digest != self._options.digest:
             raise KeyReused

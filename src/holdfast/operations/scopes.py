@@ -22,11 +22,11 @@ class Scope:
     objects: bool = False  # an object is named: for an asker who may not see it, it does not exist
 
 
-def _installation(tx: Tx, who: Principal, action: Action, asked: Any) -> None:
+def _installation(tx: Tx, who: Principal, action: Action, asked: object) -> None:
     demand(who, action)
 
 
-def _visible(tx: Tx, who: Principal, action: Action, asked: Any) -> None:
+def _visible(tx: Tx, who: Principal, action: Action, asked: object) -> None:
     demand(who, action, who.scope)
 
 
@@ -37,7 +37,7 @@ VISIBLE: Final = Scope(name="what the asker may see", check=_visible)  # lists, 
 def certificate(field: str = "ref") -> Scope:
     """The certificate that this field of the input names."""
 
-    def check(tx: Tx, who: Principal, action: Action, asked: Any) -> None:
+    def check(tx: Tx, who: Principal, action: Action, asked: object) -> None:
         demand_on_certificate(tx, who, action, getattr(asked, field))
 
     return Scope(name="a certificate", check=check, objects=True)
@@ -64,7 +64,7 @@ def _demand(who: Principal, action: Action, resource: Owned, ref: str) -> None:
 def owner_in_input(owned: Callable[[Principal, Any], Owned]) -> Scope:
     """Whose it will be is said by the input, and by what the asker is confined to."""
 
-    def check(tx: Tx, who: Principal, action: Action, asked: Any) -> None:
+    def check(tx: Tx, who: Principal, action: Action, asked: object) -> None:
         demand(who, action, owned(who, asked))
 
     return Scope(name="the owner in the input", check=check)

@@ -65,7 +65,7 @@ _DONE: Final = {
 }
 
 
-def done(operation: Operation, fields: dict[str, Any], result: Any) -> str:
+def done(operation: Operation, fields: dict[str, object], result: object) -> str:
     """The sentence after success, with fields of the input and of the result."""
     known = {**plain(result), **fields} if isinstance(plain(result), dict) else dict(fields)
     if "detail" in known and "ok" in known:  # the test of a remote

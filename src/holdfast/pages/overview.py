@@ -49,7 +49,7 @@ async def _issuers(visit: Visit) -> tuple[list[Any], list[str]]:
     return sorted(found, key=lambda each: each.gauge.share), [row.name for row in rows if row.state == "paused"]
 
 
-async def _cluster(visit: Visit) -> Any:
+async def _cluster(visit: Visit) -> object:
     whole = visit.may(Action.SEE_CLUSTER) and not visit.principal.confined
     return await visit.call("cluster.get") if whole else None
 

@@ -47,7 +47,7 @@ def environment(assets: Assets) -> Environment:
     return made
 
 
-def _icons(assets: Assets) -> Any:
+def _icons(assets: Assets) -> object:
     sprite = assets.address("icons.svg")
 
     def icon(name: str, more: str = "") -> Markup:

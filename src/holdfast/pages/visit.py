@@ -97,7 +97,7 @@ class Visit:
 
     # ── The answer ──
 
-    async def show(self, template: str, status: int = 200, /, **context: Any) -> Response:
+    async def show(self, template: str, status: int = 200, /, **context: object) -> Response:
         counts = await self.call("attention.list")
         text = self.frame.templates.get_template(template).render(**self._frame(counts), **context)
         response = HTMLResponse(text, status)
@@ -105,7 +105,7 @@ class Visit:
             response.delete_cookie(SAID)
         return response
 
-    def part(self, template: str, status: int = 200, /, **context: Any) -> Response:
+    def part(self, template: str, status: int = 200, /, **context: object) -> Response:
         """A piece of a page, without its frame."""
         known = {"now": self.frame.now(), "visit": self, "csrf": self.caller.csrf, "who": self.principal}
         text = self.frame.templates.get_template(template).render(**known, **context)

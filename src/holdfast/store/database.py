@@ -145,7 +145,7 @@ class _State(Enum):
 class _Call:
     __slots__ = ("error", "fn", "future", "group", "result", "session", "state")
 
-    def __init__(self, fn: Callable[[Tx], Any], future: asyncio.Future[Any]) -> None:
+    def __init__(self, fn: Callable[[Tx], object], future: asyncio.Future[object]) -> None:
         self.fn = fn
         self.future = future
         self.state = _State.WAITING

@@ -15,7 +15,7 @@ class NoFsync:
 
     __slots__ = ("fn",)
 
-    def __init__(self, fn: Callable[[Tx], Any]) -> None:
+    def __init__(self, fn: Callable[[Tx], object]) -> None:
         self.fn = fn
 
     def __call__(self, tx: Tx) -> Any:
@@ -32,7 +32,7 @@ class Autocommit:
 
     __slots__ = ("fn",)
 
-    def __init__(self, fn: Callable[[Tx], Any]) -> None:
+    def __init__(self, fn: Callable[[Tx], object]) -> None:
         self.fn = fn
 
     def __call__(self, tx: Tx) -> Any:

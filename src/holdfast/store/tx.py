@@ -37,8 +37,8 @@ class Session(Protocol):
 
     def begin(self, *, write: bool) -> None: ...
     def now_us(self) -> int: ...
-    def execute(self, sql: str, params: Mapping[str, Any]) -> int: ...
-    def query(self, sql: str, params: Mapping[str, Any]) -> list[Row]: ...
+    def execute(self, sql: str, params: Mapping[str, object]) -> int: ...
+    def query(self, sql: str, params: Mapping[str, object]) -> list[Row]: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def close(self) -> None: ...
@@ -61,20 +61,20 @@ class Tx:
         self.wakes = False  # there is new work: tell the workers after COMMIT
         self.wrote = False  # something was changed: COMMIT will wait for the disk
 
-    def run(self, sql: str, **params: Any) -> int:
+    def run(self, sql: str, **params: object) -> int:
         """Execute one statement and return how many rows it changed."""
         changed = self._session.execute(sql, _bound(params))
         if changed > 0:
             self.wrote = True
         return changed
 
-    def rows(self, sql: str, **params: Any) -> list[Row]:
+    def rows(self, sql: str, **params: object) -> list[Row]:
         rows = self._session.query(sql, _bound(params))
         if rows and not self.wrote:
             self.wrote = sql.startswith(_CHANGES)
         return rows
 
-    def row(self, sql: str, **params: Any) -> Row | None:
+    def row(self, sql: str, **params: object) -> Row | None:
         rows = self._session.query(sql, _bound(params))
         if rows and not self.wrote:
             self.wrote = sql.startswith(_CHANGES)
@@ -92,14 +92,14 @@ class Tx:
             self._now = from_micros(micros)
 
 
-def _bound(params: dict[str, Any]) -> dict[str, Any]:
+def _bound(params: dict[str, object]) -> dict[str, object]:
     for name, value in params.items():
         if type(value) not in _PLAIN:
             params[name] = _storable(value)
     return params
 
 
-def _storable(value: Any) -> Any:
+def _storable(value: object) -> object:
     if isinstance(value, datetime):
         return to_micros(value)
     if isinstance(value, timedelta):
@@ -109,7 +109,7 @@ def _storable(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} cannot be stored")
 
 
-def value_list(rows: Sequence[tuple[Any, ...]]) -> tuple[str, dict[str, Any]]:
+def value_list(rows: Sequence[tuple[object, ...]]) -> tuple[str, dict[str, object]]:
     """Text and parameters of `VALUES (…), (…)`: how one statement names many rows on both engines."""
     text, names = _list_of(len(rows), len(rows[0]) if rows else 0)
     return text, dict(zip(names, chain.from_iterable(rows), strict=True))

@@ -201,7 +201,7 @@ class _Import:
             raise typer.Exit(DETACHED) from None
         return outcomes
 
-    def _accounts(self, found: Sequence[FoundCertificate]) -> list[dict[str, Any]]:
+    def _accounts(self, found: Sequence[FoundCertificate]) -> list[dict[str, object]]:
         """The CA of each directory; of several accounts there, the one that most certificates came from."""
         told = []
         for directory in dict.fromkeys(each.directory for each in found if each.directory is not None):
@@ -212,7 +212,7 @@ class _Import:
             told.append({**answer, "url": None if account is None else account.url, "others": others})
         return told
 
-    def _account_offer(self, directory: str, account: FoundAccount | None) -> dict[str, Any]:
+    def _account_offer(self, directory: str, account: FoundAccount | None) -> dict[str, object]:
         offer: dict[str, Any] = {"directory": directory, "roots": self._roots}
         if account is not None:
             offer |= {"key": account.key.reveal().decode(), "url": account.url, "contacts": list(account.contacts)}
@@ -229,7 +229,7 @@ def _left(done: int, total: int) -> str:
     return f"You left; {done} of {total} were adopted. The same command goes on: none is adopted twice."
 
 
-def _offer(found: FoundCertificate) -> dict[str, Any]:
+def _offer(found: FoundCertificate) -> dict[str, object]:
     """For the socket in the data folder, which only its owner may open, or for a server elsewhere that is trusted."""
     return {
         "name": found.name,
@@ -258,7 +258,7 @@ def _roots(file: Path) -> str:
 # ── Telling ──
 
 
-def _told(found: FoundCertificate, outcome: Row) -> dict[str, Any]:
+def _told(found: FoundCertificate, outcome: Row) -> dict[str, object]:
     return {
         "name": found.name,
         "names": list(found.names),
@@ -342,7 +342,7 @@ def _account_line(account: Row, *, planned: bool) -> str:
     return f"{ca}; no account {would}adopted: {'the one here is kept' if account['url'] else 'none was found'}"
 
 
-def _left_out(found: Iterable[FoundCertificate], account: FoundAccount | None) -> list[dict[str, Any]]:
+def _left_out(found: Iterable[FoundCertificate], account: FoundAccount | None) -> list[dict[str, object]]:
     """The other accounts, each with the certificates that came by it."""
     names: dict[str, list[str]] = {}
     for each in found:

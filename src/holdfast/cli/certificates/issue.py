@@ -66,7 +66,7 @@ def issue(
     ] = False,
     wait: WaitOption = False,
     timeout: TimeoutOption = 300,
-    **said: Any,
+    **said: object,
 ) -> None:
     """Ask for a certificate. It is issued now and renewed from then on; one that exists already is not changed."""
     asked = options.asked(said)
@@ -155,7 +155,7 @@ def change(
     *,
     wait: WaitOption = False,
     timeout: TimeoutOption = 300,
-    **said: Any,
+    **said: object,
 ) -> None:
     """Change a certificate. Other names, issuers, key, profile, chain or lifetime: it is issued anew at once."""
     if not options.asked(said):  # values that cannot be read are refused here, before the server is asked
@@ -351,7 +351,7 @@ def _renew_many(client: Client, labels: Sequence[str], manner: Manner) -> int:
     return FAILED if problems else waited
 
 
-def _ask_for_all(client: Client, due: Sequence[Row], manner: Manner, done: list[Any], problems: list[str]) -> None:
+def _ask_for_all(client: Client, due: Sequence[Row], manner: Manner, done: list[object], problems: list[str]) -> None:
     with bar("Renewing", len(due)) as step:
         for row in due:
             try:
@@ -382,7 +382,7 @@ def _turn(row: Row) -> str:
     return str(row["status"]["next_attempt_at"] or "")
 
 
-def _one(client: Client, row: Row, manner: Manner) -> Any:
+def _one(client: Client, row: Row, manner: Manner) -> object:
     delay = _share(row["id"]) * manner.stagger.total_seconds()
     path, when = f"/certificates/{row['id']}/renew", {"delay_s": round(delay)} if manner.stagger else None
     return client.post(path, when, headers=once(row["id"]), dry_run=chosen().dry_run)

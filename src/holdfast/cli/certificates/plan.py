@@ -83,7 +83,7 @@ def apply(
         raise typer.Exit(FAILED)
 
 
-def _apply(client: Client, source: Source, wish: Row) -> list[dict[str, Any]]:
+def _apply(client: Client, source: Source, wish: Row) -> list[dict[str, object]]:
     done: list[dict[str, Any]] = []
     expect = source.digest
     while True:
@@ -214,13 +214,13 @@ def _line(step: Row) -> str:
     return f"{_SIGNS[step['action']]} {step['action']:<8} {step['name']}  {told}"
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return "(default)"
     return ", ".join(map(str, value)) if isinstance(value, list) and value else json.dumps(value)
 
 
-def _show_done(done: list[dict[str, Any]]) -> None:
+def _show_done(done: list[dict[str, object]]) -> None:
     words = {"create": "created", "change": "changed", "archive": "archived"}
     for each in tame(done):
         print(f"{_SIGNS[each['action']]} {'FAILED' if each['error'] else words[each['action']]:<8} {each['name']}")

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -64,7 +64,7 @@ def status(
         asyncio.run(_status(chosen, as_json=as_json))
 
 
-def _print(rows: Sequence[dict[str, Any]], *, as_json: bool) -> None:
+def _print(rows: Sequence[dict[str, object]], *, as_json: bool) -> None:
     print(json.dumps(rows, indent=2) if as_json else _table(rows))
 
 
@@ -127,7 +127,7 @@ async def _rotate(chosen: Settings) -> Rotation:
         return await key_rotation.rotate(db, keyring, chosen, files, random=random, clock=clock, points=no_points)
 
 
-def _row(key: Row) -> dict[str, Any]:
+def _row(key: Row) -> dict[str, object]:
     return {
         "key": key["id"],
         "use": key["use"],
@@ -138,7 +138,7 @@ def _row(key: Row) -> dict[str, Any]:
     }
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> str:
+def _table(rows: Sequence[dict[str, object]]) -> str:
     if not rows:
         return "There is no key yet."
     cells = [[name.upper() for name in rows[0]], *([str(value) for value in row.values()] for row in rows)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import httpx2
 import typer
@@ -163,7 +163,7 @@ async def _on_http(chosen: Settings, listen: str, server: str | None) -> None:
         raise NoTools(f"{listen!r:.60} is no address.", "For example: --http 127.0.0.1:8632")
     async with _api(_base(chosen, server)) as http:
 
-        def line_for(request: Any) -> ApiLine:
+        def line_for(request: object) -> ApiLine:
             """With the token of the request: this process has no token that others could use."""
             token = token_of(request)
             return _line(http, _bearer(token), token.encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -86,7 +86,7 @@ def status(ca: CaArgument = "default", root: RootOption = None, store: StoreOpti
 NONE = "No store was found here. Let each program read the root by itself: holdfast ca chain CA --root > root.pem"
 
 
-async def _looked(root: Root, stores: Sequence[TrustStore]) -> list[dict[str, Any]]:
+async def _looked(root: Root, stores: Sequence[TrustStore]) -> list[dict[str, object]]:
     return [{"store": each.kind, "trusted": await _has(each, root), "where": each.where} for each in stores]
 
 

@@ -62,7 +62,7 @@ class Document:
     scope: Mapping[str, str] = field(default_factory=dict)  # it speaks of certificates with these labels only
 
 
-def read(tree: Any) -> Document:
+def read(tree: object) -> Document:
     """Check a whole document; DocumentRefused tells everything that is wrong with it."""
     problems: list[tuple[str, str]] = []
     if not isinstance(tree, Mapping):
@@ -89,7 +89,7 @@ class _Default:
 _OF_DEFAULTS: Final = ("when", *(each for each in KEYS if each not in NO_DEFAULT))
 
 
-def _defaults(tree: Any, problems: list[tuple[str, str]]) -> list[_Default]:
+def _defaults(tree: object, problems: list[tuple[str, str]]) -> list[_Default]:
     if tree is None:
         return []
     if not isinstance(tree, list):
@@ -323,7 +323,7 @@ def differences(before: CertificateSpec, after: CertificateSpec) -> tuple[Change
 # ── Written down ──
 
 
-def shown(spec: CertificateSpec) -> dict[str, Any]:
+def shown(spec: CertificateSpec) -> dict[str, object]:
     """As an entry of a document, without the fields that have their defaults."""
     plain = CertificateSpec(name=spec.name, identifiers=spec.identifiers, issuers=spec.issuers)
     said, usual = in_full(spec), in_full(plain)
@@ -333,7 +333,7 @@ def shown(spec: CertificateSpec) -> dict[str, Any]:
 _ALWAYS: Final = frozenset({"name", "names", "issuers"})
 
 
-def document(existing: Sequence[Existing], scope: Mapping[str, str]) -> dict[str, Any]:
+def document(existing: Sequence[Existing], scope: Mapping[str, str]) -> dict[str, object]:
     """All of them as a document: comparing it with what there is finds no difference."""
     entries = []
     for each in sorted(existing, key=lambda each: each.wanted.name):

@@ -153,7 +153,7 @@ def solvers_of(
 # ── What is kept of proofs ──
 
 
-def to_json(response: ChallengeResponse) -> dict[str, Any]:
+def to_json(response: ChallengeResponse) -> dict[str, object]:
     return {
         "type": response.type,
         "identifier": [response.identifier.type, response.identifier.value],
@@ -163,11 +163,11 @@ def to_json(response: ChallengeResponse) -> dict[str, Any]:
     }
 
 
-def is_known(response: ChallengeResponse, kept: Sequence[Mapping[str, Any]]) -> bool:
+def is_known(response: ChallengeResponse, kept: Sequence[Mapping[str, object]]) -> bool:
     return any(_same(response, each) for each in kept)
 
 
-def has(mark: Mark, response: ChallengeResponse, kept: Sequence[Mapping[str, Any]]) -> bool:
+def has(mark: Mark, response: ChallengeResponse, kept: Sequence[Mapping[str, object]]) -> bool:
     """Without a mark it may have been done all the same: then it is done again."""
     return any(_same(response, each) and each.get(mark) for each in kept)
 
@@ -180,13 +180,13 @@ def marked(
     return tuple({**each, mark: value} if any(_same(response, each) for response in proofs) else each for each in kept)
 
 
-def without(proofs: Iterable[ChallengeResponse], kept: Sequence[Mapping[str, Any]]) -> KeptResponses:
+def without(proofs: Iterable[ChallengeResponse], kept: Sequence[Mapping[str, object]]) -> KeptResponses:
     """Those that are left when these are gone."""
     proofs = [*proofs]
     return tuple(each for each in kept if not any(_same(response, each) for response in proofs))
 
 
-def _same(response: ChallengeResponse, kept: Mapping[str, Any]) -> bool:
+def _same(response: ChallengeResponse, kept: Mapping[str, object]) -> bool:
     return all(kept.get(name) == value for name, value in to_json(response).items())
 
 

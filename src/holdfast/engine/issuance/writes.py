@@ -53,7 +53,7 @@ def save(
     facts: Facts,
     row: IssuerRow,
     event: IssuanceEvent | None,
-    told: Mapping[str, Any] | None = None,
+    told: Mapping[str, object] | None = None,
     *,
     then: IssuanceEvent | None = None,
     **changes: Any,
@@ -149,7 +149,7 @@ def placed_by(facts: Facts) -> IssuanceEvent:
     return "csr handed in" if facts.binding else "order placed"
 
 
-def keep_order(tx: Tx, facts: Facts, ref: Mapping[str, Any]) -> None:
+def keep_order(tx: Tx, facts: Facts, ref: Mapping[str, object]) -> None:
     """The order as it was placed, whatever became of the attempt meanwhile; one that was stopped is withdrawn."""
     found = issuances.get(tx, facts.issuance.id, lock=True)
     if found is None or found.ref is not None:
@@ -191,7 +191,7 @@ def _effect(tx: Tx, facts: Facts, effect: Effect) -> None:
                 tell(tx, facts, event, issuer=issuer, word=effect.word, error=effect.why)
 
 
-def tell(tx: Tx, facts: Facts, name: str, **told: Any) -> None:
+def tell(tx: Tx, facts: Facts, name: str, **told: object) -> None:
     issuance = facts.issuance
     order = {} if issuance.order_number is None else {"order": issuance.order_number}
     journal.event(tx, name, issuance.certificate, job=facts.claim.id, issuance=issuance.id, **{**order, **told})

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import Reason
@@ -56,7 +56,7 @@ class Authorization:
         return self.status == "invalid" or ended or failed
 
 
-def read_order(value: Mapping[str, Any], place: ResponseContext) -> CaOrder:
+def read_order(value: Mapping[str, object], place: ResponseContext) -> CaOrder:
     what = f"An order of {place.name}"
     certificate, profile = value.get("certificate"), value.get("profile")
     named = reading.items(value, "identifiers", what, most=MOST_NAMES)

@@ -178,7 +178,7 @@ class AcmeReply:
             raise acme_reading.failure(self.ca, self.response.status, self.problem, after=self.after, what=self.what)
         return self
 
-    def json(self) -> dict[str, Any]:
+    def json(self) -> dict[str, object]:
         return reading.json_object(self.good().response.body, f"The answer of {self.ca} ({self.what})")
 
     def location(self, place: ResponseContext) -> str:

@@ -126,7 +126,7 @@ def _own_challenge(tx: Tx, who: Requester, challenge_id: str) -> tuple[Challenge
 # ── What a test leads to; called in the transaction that ends its job ──
 
 
-def proved(tx: Tx, acme_context: AcmeContext, challenge: Challenge, authz: Authz, seen: Sequence[Any]) -> None:
+def proved(tx: Tx, acme_context: AcmeContext, challenge: Challenge, authz: Authz, seen: Sequence[object]) -> None:
     """The authorization is valid, and orders that waited for nothing else are ready."""
     now = tx.now()
     until = _holds_until(acme_context, seen, now)
@@ -158,7 +158,7 @@ def _holds_until(acme_context: AcmeContext, seen: Sequence[Any], now: datetime) 
     return ends if until is None else min(ends, datetime.fromtimestamp(until, UTC))
 
 
-def tried(tx: Tx, challenge: Challenge, seen: Sequence[Any], next_try_at: datetime) -> None:
+def tried(tx: Tx, challenge: Challenge, seen: Sequence[object], next_try_at: datetime) -> None:
     """A try failed in a way that may pass: the challenge stays in processing, and the try is on record."""
     authorizations.tried(tx, challenge.id, "tried", seen, next_try_at=next_try_at)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from holdfast.core.work.job import Claim, Spec
 from holdfast.ports import Clock
@@ -64,17 +64,17 @@ class Handover:
 class Owe(Protocol):
     """Asks for a job. `known` spares its handler a look at what this very transaction writes."""
 
-    def __call__(self, tx: Tx, spec: Spec, known: Any = None) -> None: ...
+    def __call__(self, tx: Tx, spec: Spec, known: object = None) -> None: ...
 
 
-def _owe(tx: Tx, spec: Spec, known: Any = None) -> None:
+def _owe(tx: Tx, spec: Spec, known: object = None) -> None:
     jobs.owe(tx, spec)  # the worker that claims the job reads the rest
 
 
 async def _hand_over(db: Store, taker: Taker, fn: Callable[[Tx, Owe], T]) -> T:
     claims: list[Claim] = []
 
-    def owe(tx: Tx, spec: Spec, known: Any = None) -> None:
+    def owe(tx: Tx, spec: Spec, known: object = None) -> None:
         claims.append(jobs.owe_claimed(tx, spec, taker.holder, taker.ttl, known))
 
     def run(tx: Tx) -> T:

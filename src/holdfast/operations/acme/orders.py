@@ -255,7 +255,7 @@ def _check_names(ca: Authority, identifiers: Sequence[Identifier]) -> None:
 NAMES_TOLD: Final = 500  # characters of names that an audit entry holds; a stranger chooses how many there are
 
 
-def _names_told(identifiers: Sequence[Identifier]) -> dict[str, Any]:
+def _names_told(identifiers: Sequence[Identifier]) -> dict[str, object]:
     """Many names are told by their number and digest: what a stranger asks for and never proves is kept for ever."""
     values = sorted(each.value for each in identifiers)
     told: dict[str, Any] = {"count": len(values), "digest": sha256("\n".join(values).encode()).hexdigest()}

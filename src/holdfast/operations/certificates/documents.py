@@ -230,7 +230,7 @@ class _Truth:
 # ── Planning: a document against the certificates there are ──
 
 
-async def planned(ctx: Context, tree: Any, *, prune: bool = False) -> PlannedDocument:
+async def planned(ctx: Context, tree: object, *, prune: bool = False) -> PlannedDocument:
     """Compare a document with the certificates there are; DocumentRefused lists all mistakes of the document."""
     truth = await ctx.read(_truth)
     return await aside(_planned, tree, truth, prune)
@@ -257,7 +257,7 @@ def _existing(found: Certificate) -> Existing:
     )
 
 
-def _planned(tree: Any, truth: _Truth, prune: bool) -> PlannedDocument:
+def _planned(tree: object, truth: _Truth, prune: bool) -> PlannedDocument:
     document = declared.read(tree)
     wanted = _wanted(document, truth.issuers)
     made = declared.compare(wanted, truth.existing, scope=document.scope, prune=prune)
@@ -310,7 +310,7 @@ def _listed(known: Collection[str]) -> str:
 
 async def applied(
     ctx: Context,
-    tree: Any,
+    tree: object,
     *,
     prune: bool = False,
     expect: str | None = None,

@@ -161,7 +161,7 @@ def list_certificates(tx: Tx, ctx: Context, asked: CertificateQuery) -> Page[Cer
     return cast("Page[CertificateView]", page)  # without a model for each of 500: that takes longer than all the rest
 
 
-def _end(tx: Tx, found: Sequence[Row], sort: Sort) -> tuple[Any, ...]:
+def _end(tx: Tx, found: Sequence[Row], sort: Sort) -> tuple[object, ...]:
     last = found[-1]
     if sort == "name":
         return (last.name, last.id)
@@ -315,12 +315,12 @@ def create(
     return got(tx, new.id)
 
 
-def kept(found: Row, **changes: Any) -> dict[str, Any]:
+def kept(found: Row, **changes: object) -> dict[str, object]:
     """What people decide about a certificate: the audit log has digests of it, before and after."""
     return {"wanted": found.wanted, "state": found.state, **changes}
 
 
-def told(spec: CertificateSpec) -> dict[str, Any]:
+def told(spec: CertificateSpec) -> dict[str, object]:
     """What the audit log says of it in words."""
     return {
         "name": spec.name,

@@ -239,7 +239,7 @@ def _values(given: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _decided(row: Policy) -> dict[str, Any]:
+def _decided(row: Policy) -> dict[str, object]:
     """What the audit log says of a policy, and has digests of."""
     return _shown(row).model_dump(mode="json", exclude={"policy", "version", "created_at"})
 

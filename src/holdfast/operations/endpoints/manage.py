@@ -405,7 +405,7 @@ async def check(ctx: Context, asked: EndpointRef) -> EndpointView:
     return await ctx.write(write)
 
 
-def _decided(row: WatchedEndpoint) -> dict[str, Any]:
+def _decided(row: WatchedEndpoint) -> dict[str, object]:
     """What people decide about an endpoint: the audit log has digests of it."""
     place = row.place
     return {

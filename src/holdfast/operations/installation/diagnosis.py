@@ -153,7 +153,7 @@ def issuers(rows: Sequence[Mapping[str, Any]], probed: Mapping[str, Mapping[str,
     return [_issuer(row, probed.get(row["name"])) for row in rows]
 
 
-def _issuer(row: Mapping[str, Any], probe: Mapping[str, Any] | None) -> Finding:
+def _issuer(row: Mapping[str, object], probe: Mapping[str, object] | None) -> Finding:
     check = f"CA {row['name']}"
     if row["state"] != "active":
         return note(check, "it is paused", f"To use it again: holdfast issuer resume {row['name']}")
@@ -198,7 +198,7 @@ def _way_back(row: Mapping[str, Any]) -> str:
     return f"Check its address, our way to it and its credentials; then: holdfast issuer test {row['name']}"
 
 
-def channels(rows: Sequence[Mapping[str, Any]] | None, dead: int | None) -> list[Finding]:
+def channels(rows: Sequence[Mapping[str, object]] | None, dead: int | None) -> list[Finding]:
     """Where alerts go. They are not tested here: a test sends a message."""
     if rows is None:
         return []
@@ -212,7 +212,7 @@ def channels(rows: Sequence[Mapping[str, Any]] | None, dead: int | None) -> list
     return found
 
 
-def _channel(row: Mapping[str, Any]) -> Finding:
+def _channel(row: Mapping[str, object]) -> Finding:
     check = f"channel {row['name']}"
     if row.get("state", "active") != "active":
         return note(check, "it is paused", f"To use it again: holdfast notify channel resume {row['name']}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field
 
@@ -167,7 +167,7 @@ def _tell(tx: Tx, was: JobRow, word: str, actor: str, **why: str) -> None:
     journal.event(tx, f"job.{word}", was.subject, job=was.id)
 
 
-def _state(job: JobRow | None) -> dict[str, Any]:
+def _state(job: JobRow | None) -> dict[str, object]:
     """None: it left the queue."""
     return {"state": "gone"} if job is None else {"state": job.state, "due": job.due_at, "attempts": job.attempts}
 

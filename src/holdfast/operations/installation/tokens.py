@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, StringConstraints
 
@@ -146,7 +146,7 @@ def _row(tx: Tx, token_id: str, token: Secret[str], grant: Grant, actor: str) ->
     )
 
 
-def _decided(row: TokenRow) -> dict[str, Any]:
+def _decided(row: TokenRow) -> dict[str, object]:
     """The fields of a token that the audit log has digests of; its hash is not among them."""
     good = row.revoked_at is None
     return {"name": row.name, "role": row.role, "rights": row.rights, "owners": row.owners, "labels": row.labels,
@@ -285,7 +285,7 @@ def shown(row: TokenRow) -> Token:
     return from_row(Token, row, **_lists(row))
 
 
-def _lists(row: TokenRow) -> dict[str, Any]:
+def _lists(row: TokenRow) -> dict[str, object]:
     return {"rights": sorted(row.rights), "owners": list(row.owners)}
 
 

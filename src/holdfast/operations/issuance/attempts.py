@@ -411,7 +411,7 @@ def replan(tx: Tx, found: Certificate, now: datetime, *, current: Version | None
     return _plan(tx, found, changes, decision)
 
 
-def _plan(tx: Tx, found: Certificate, changes: Mapping[str, Any], decision: RenewalDecision) -> Certificate:
+def _plan(tx: Tx, found: Certificate, changes: Mapping[str, object], decision: RenewalDecision) -> Certificate:
     cause = decision.waits_for or decision.cause
     plan = {"next_action_at": decision.at, "next_cause": None if decision.at is None else cause.value}
     return certificates.save(tx, found, **{**changes, **plan})

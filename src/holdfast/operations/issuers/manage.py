@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 
@@ -242,7 +242,7 @@ def add(
     name: str,
     *,
     kind: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     credentials: Mapping[str, KeptSecret] | None = None,
     actor: str,
 ) -> IssuerRow:
@@ -253,7 +253,7 @@ def add(
     return row
 
 
-def _by_preset(kind: str, preset: str | None, available: Collection[str]) -> tuple[str, Mapping[str, Any]]:
+def _by_preset(kind: str, preset: str | None, available: Collection[str]) -> tuple[str, Mapping[str, object]]:
     """The kind, and the settings that a preset has; the name of a preset may stand where that of a kind would."""
     known = kinds.presets()
     if preset is None and kind not in available and kind in known:
@@ -265,7 +265,7 @@ def _by_preset(kind: str, preset: str | None, available: Collection[str]) -> tup
     return known[preset]
 
 
-def _check(kind: str, settings: Mapping[str, Any], credentials: Collection[str], fit: Fit) -> None:
+def _check(kind: str, settings: Mapping[str, object], credentials: Collection[str], fit: Fit) -> None:
     """What holds for issuers of every kind, then what holds for this one."""
     window = settings.get("poll_max_wait_seconds")
     if window is not None and (isinstance(window, bool) or not isinstance(window, int | float) or not _fits(window)):
@@ -287,7 +287,7 @@ def _fits(window: float) -> bool:
     return 0 <= window <= LONGEST_WINDOW_S
 
 
-def _limits(kind: str, settings: Mapping[str, Any]) -> None:
+def _limits(kind: str, settings: Mapping[str, object]) -> None:
     if problem := ca_limits.problem_with(settings.get("limits")):
         raise IssuerRefused(
             f"The limits of this issuer cannot be read: {problem}.", 'For example: {"orders": [300, 36]}.'
@@ -320,7 +320,7 @@ async def change_issuer(ctx: Context, asked: IssuerSettingsInput) -> Transaction
 def change(
     tx: Tx,
     name: str,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     sealed: Mapping[str, KeptSecret] | None = None,
     *,
     actor: str,

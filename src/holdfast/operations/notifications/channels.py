@@ -188,7 +188,7 @@ def _seconds(span: timedelta | None) -> float | None:
     return None if span is None else span.total_seconds()
 
 
-def _decided(row: ChannelRow) -> dict[str, Any]:
+def _decided(row: ChannelRow) -> dict[str, object]:
     """What people decide about a channel: the audit log has digests of it."""
     return {
         **remotes.decided(row),

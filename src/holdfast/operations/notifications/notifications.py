@@ -169,7 +169,7 @@ def in_full(row: CoreNotification, history: list[EventView]) -> NotificationInFu
     return from_row(NotificationInFull, row, **_renamed(row), history=history)
 
 
-def _renamed(row: CoreNotification) -> dict[str, Any]:
+def _renamed(row: CoreNotification) -> dict[str, object]:
     """A pending notification is sent as soon as its channel can, and has no time of its next attempt."""
     return {
         "outage": row.key,
@@ -395,7 +395,7 @@ async def resolve_all(write: Write, which: Filter = DEAD, *, note: str, actor: s
     return await _all(write, which, "resolved", act, actor=actor, note=note)
 
 
-async def _all(write: Write, which: Filter, event: Move, act: Act, *, actor: str, **facts: Any) -> int:
+async def _all(write: Write, which: Filter, event: Move, act: Act, *, actor: str, **facts: object) -> int:
     """Go from the newest to the oldest, so that skipped notifications are not read again."""
     total, before = 0, ""
     which = which if which.state is not None else replace(which, state=NotificationState.DEAD)

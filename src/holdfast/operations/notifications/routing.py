@@ -121,14 +121,14 @@ def _also_to(end: Notification, channel: str, now: datetime) -> Notification:
     return replace(end, channel=channel, id=notifications.notification_id(now, end.message, channel))
 
 
-def _with_dead_job(tx: Tx, event: str, subject: str, details: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_dead_job(tx: Tx, event: str, subject: str, details: Mapping[str, object]) -> Mapping[str, object]:
     """Add the id and the last error of a dead job that was to tell an issuer something."""
     owed = event in alert_texts.OF_JOB and details.get("kind") in alert_texts.CA_JOBS
     job = jobs.dead(tx, str(details["kind"]), subject) if owed else None
     return details if job is None else {**details, "job": job.id, "error": job.last_error or ""}
 
 
-def _certificate_of(tx: Tx, event: str, subject: str, details: Mapping[str, Any]) -> str | None:
+def _certificate_of(tx: Tx, event: str, subject: str, details: Mapping[str, object]) -> str | None:
     """The certificate of an event; of a job, the certificate of its version or its issuance."""
     if event in alert_texts.OF_CERTIFICATE:
         return subject
@@ -138,7 +138,7 @@ def _certificate_of(tx: Tx, event: str, subject: str, details: Mapping[str, Any]
     return None if found is None else found.certificate
 
 
-def _about(tx: Tx, event: str, subject: str, details: Mapping[str, Any]) -> About:
+def _about(tx: Tx, event: str, subject: str, details: Mapping[str, object]) -> About:
     if event in alert_texts.OF_ENDPOINT and (endpoint := endpoints.get(tx, subject)) is not None:
         return About(subject=subject, name=endpoint.name, owner=endpoint.owner, labels=endpoint.labels)
     certificate = _certificate_of(tx, event, subject, details)
@@ -158,7 +158,7 @@ def _about(tx: Tx, event: str, subject: str, details: Mapping[str, Any]) -> Abou
     )
 
 
-def _issuer_of(tx: Tx, details: Mapping[str, Any]) -> str:
+def _issuer_of(tx: Tx, details: Mapping[str, object]) -> str:
     if details.get("issuer"):
         return str(details["issuer"])
     issuance = issuances.get(tx, str(details.get("issuance") or ""))

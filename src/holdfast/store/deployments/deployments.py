@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from holdfast.core.changed import changed
 from holdfast.core.deployment import Deployment, DeploymentState
@@ -39,7 +39,7 @@ def insert(tx: Tx, deployment: Deployment) -> None:
     tx.run(TABLE.insert, **TABLE.values(deployment))
 
 
-def save(tx: Tx, before: Deployment, *, by: Claim | None = None, **changes: Any) -> Deployment:
+def save(tx: Tx, before: Deployment, *, by: Claim | None = None, **changes: object) -> Deployment:
     """Write a step; TxConflict if another worker, or a person, was faster. `by`: or if this claim is over."""
     new = {name: value for name, value in changes.items() if value != getattr(before, name)}
     new["changed_at"] = tx.now()

@@ -222,7 +222,7 @@ def waiting_channels(tx: Tx, now: datetime) -> list[str]:
     return sorted(row["channel"] for row in rows)
 
 
-def waiting(tx: Tx, channel: str, *, limit: int, more: str = "", **params: Any) -> list[Notification]:
+def waiting(tx: Tx, channel: str, *, limit: int, more: str = "", **params: object) -> list[Notification]:
     """A page of the waiting notifications of a channel."""
     rows = tx.rows(
         f"""SELECT {TABLE.columns} FROM notifications WHERE channel = :channel AND state IN ('pending', 'failed') {more}
@@ -383,7 +383,7 @@ def forget_old(tx: Tx, before: datetime, limit: int = 1000) -> int:
 # ── many at once ──
 
 
-def each_of(tx: Tx, changes: str, ids: Sequence[str], **params: Any) -> int:
+def each_of(tx: Tx, changes: str, ids: Sequence[str], **params: object) -> int:
     """Run one UPDATE over these ids, in pages; the number of changed rows."""
     changed = 0
     for start in range(0, len(ids), PAGE):
