@@ -25,6 +25,7 @@ MAY_IMPORT: Final = {
     "config": "config_values core secret",
     "config_values": "core secret",
     "world": "ports system_clock telemetry",
+    "local_bundles": "ports secret",
     "system_clock": "",
     "network": "ports",
     "keyring": "ports secret",
@@ -270,6 +271,10 @@ DOORS: Final = {
         "time secrets os signal socket ssl httpx2 http asyncio.to_thread .create_connection "
         "asyncio.subprocess .subprocess_exec .read_bytes .mkdir .rename .hardlink_to .unlink .stat",
         "It is the adapter of Clock, Random, Transport, Files and Sink.",
+    ),
+    "local_bundles.py": Door(
+        "os fcntl shutil secrets asyncio.to_thread",
+        "It is the adapter of BundleFolders: files with their owners and locks.",
     ),
     "system_clock.py": Door("time datetime.datetime.now asyncio.sleep", "It is the adapter of Clock."),
     "network.py": Door("socket ssl", "It is the adapter of Net."),

@@ -7,7 +7,7 @@ Net in network.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -174,6 +174,50 @@ class Files(Protocol):
         """Run a program without a shell; its exit code and its output, capped at 64 KiB. `env`: besides PATH."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A folder of this machine that deployments may write to: below a root that its host allows."""
+
+    root: Path
+    below: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileAccess:
+    """Who may read the files of a bundle. What they replace is never made readable to more than before."""
+
+    owner: str = ""  # a user of this machine; empty: as before, else the user that we run as
+    group: str = ""  # a group that may read keys; empty: as before, else nobody but the owner
+
+
+class BundleFolders(Protocol):
+    """Folders of files of which one is current. Raises OSError; Unreadable if a folder cannot be trusted.
+
+    Below the root no link is followed, but for `current` itself.
+    """
+
+    async def current(self, place: Place) -> str | None:
+        """The name that the link `current` leads to; None if there is none."""
+
+    async def names(self, place: Place) -> list[str]:
+        """The bundles that are there."""
+
+    async def read(self, place: Place, name: str) -> bytes | None:
+        """A file in the folder; None if there is none."""
+
+    async def put(self, place: Place, name: str, files: Mapping[str, Secret[bytes]], access: FileAccess) -> None:
+        """Write a bundle: durable, read again and compared. One that is there with the same files is kept."""
+
+    async def switch(self, place: Place, name: str) -> None:
+        """Let `current` lead to this bundle, by one rename; durable."""
+
+    async def prune(self, place: Place, keep: Collection[str]) -> None:
+        """Remove all other bundles, and what a crash left behind."""
+
+    async def replace(self, files: Sequence[tuple[Place, str, Secret[bytes]]], access: FileAccess) -> None:
+        """Write all of these beside the old ones, durable, and then rename one after the other, in this order."""
+
+
 class Unreadable(Exception):
     """A file or folder of another program that cannot be read, or must not be; the text says why."""
 
@@ -232,6 +276,10 @@ POINTS: Final = frozenset(
         "key.rewrapped",
         "http.asking",
         "http.answered",
+        "bundle.written",
+        "bundle.switched",
+        "bundle.replacing",
+        "deployment.committed",
     }
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -13,9 +14,22 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from holdfast.deployers.base import Bundle
+from holdfast.deployers.kind import DeployerParts, LocalRules
+from holdfast.local_bundles import LocalBundles
+from holdfast.network import SystemNet
 from holdfast.pki import keys
+from holdfast.world import HttpTransport, LocalFiles, SystemClock, SystemRandom
 
 CERTIFICATE = "www.example.com"
+
+
+def parts(rules: LocalRules | None = None, **more: Any) -> DeployerParts:
+    """The real parts of a deployer."""
+    given: dict[str, Any] = {
+        "credentials": {}, "transport": HttpTransport(), "net": SystemNet(), "files": LocalFiles(),
+        "bundles": LocalBundles(), "clock": SystemClock(), "random": SystemRandom(), "local": rules or LocalRules(),
+    }  # fmt: skip
+    return DeployerParts(target="web-1", **{**given, **more})
 
 
 @cache

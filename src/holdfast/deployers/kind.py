@@ -12,7 +12,7 @@ from holdfast.core.reasons import Reason
 from holdfast.core.target import DeployLimits
 from holdfast.deployers.base import Deployer, later, refused
 from holdfast.errors import TryLater
-from holdfast.ports import Clock, Files, Net, Random, Transport
+from holdfast.ports import BundleFolders, Clock, Files, Net, Random, Transport
 from holdfast.secret import Secret
 
 SAID: Final = 400  # characters of what a program said, in an error
@@ -44,6 +44,7 @@ class DeployerParts:
     transport: Transport
     net: Net
     files: Files
+    bundles: BundleFolders
     clock: Clock
     random: Random
     local: LocalRules = field(default_factory=LocalRules)

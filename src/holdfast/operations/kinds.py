@@ -6,7 +6,7 @@ A row may be of a kind whose package is no longer installed. It then has the lim
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from holdfast import plugins
 from holdfast.core.issuers import ca_limits
@@ -15,14 +15,18 @@ from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.kind import Trait
 from holdfast.core.notifications.channel import ChannelRow
 from holdfast.core.notifications.notification import ChannelLimits
-from holdfast.plugins import ISSUERS, NOTIFIERS, AnyKind
+from holdfast.core.target import DeployLimits, TargetRow
+from holdfast.plugins import DEPLOYERS, ISSUERS, NOTIFIERS, AnyKind
 
 
-def kind_of(row: IssuerRow | ChannelRow) -> AnyKind | None:
-    return plugins.kinds(ISSUERS if isinstance(row, IssuerRow) else NOTIFIERS).get(row.kind)
+_GROUPS: Final[Mapping[type, str]] = {IssuerRow: ISSUERS, ChannelRow: NOTIFIERS, TargetRow: DEPLOYERS}
 
 
-def has(row: IssuerRow | ChannelRow, trait: Trait) -> bool:
+def kind_of(row: IssuerRow | ChannelRow | TargetRow) -> AnyKind | None:
+    return plugins.kinds(_GROUPS[type(row)]).get(row.kind)
+
+
+def has(row: IssuerRow | ChannelRow | TargetRow, trait: Trait) -> bool:
     found = kind_of(row)
     return found is not None and trait in found.traits
 
@@ -71,3 +75,20 @@ def presets() -> dict[str, Preset]:
 def channel_limits(kind: str) -> ChannelLimits:
     found = plugins.kinds(NOTIFIERS).get(kind)
     return ChannelLimits() if found is None else found.limits
+
+
+# ── Targets ──
+
+
+def deploy_limits(kind: str) -> DeployLimits:
+    found = plugins.kinds(DEPLOYERS).get(kind)
+    return DeployLimits() if found is None else found.limits
+
+
+def target_presets() -> dict[str, Preset]:
+    """Well-known daemons, by the name that people know them by."""
+    return {
+        name: Preset(kind.name, settings)
+        for kind in plugins.kinds(DEPLOYERS).values()
+        for name, settings in kind.presets.items()
+    }

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from holdfast.deployers.base import Deployer
 from holdfast.secret import Secret
+from tests.support.deployer_benches import files
 
 
 class Bench(Protocol):
@@ -32,4 +33,4 @@ class Bench(Protocol):
         """Be as before."""
 
 
-BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] = {}
+BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] = {"files": files.a_bench}

@@ -1,0 +1,70 @@
+"""The file of a host that says what deployments may do there: folders, and programs by their names.
+
+    folders = ["/etc/holdfast/live"]
+    allow = ["nginx"]                     # programs of well-known daemons
+
+    [programs.app-reload]
+    argv = ["/usr/bin/systemctl", "reload", "app"]
+    timeout_s = 30
+
+Whoever may change a target over the API chooses among these, and can add nothing to them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.deployers.kind import LocalRules, Program
+
+PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "apache-test": ("/usr/sbin/apachectl", "configtest"),
+    "apache-reload": ("/usr/sbin/apachectl", "graceful"),
+    "dovecot-test": ("/usr/bin/doveconf", "-n"),
+    "dovecot-reload": ("/usr/bin/doveadm", "reload"),
+    "mariadb-reload": ("/usr/bin/mariadb", "-e", "FLUSH SSL"),
+    "nginx-test": ("/usr/sbin/nginx", "-t"),
+    "nginx-reload": ("/usr/sbin/nginx", "-s", "reload"),
+    "postfix-test": ("/usr/sbin/postfix", "check"),
+    "postfix-reload": ("/usr/sbin/postfix", "reload"),
+    "postgresql-reload": ("/usr/bin/systemctl", "reload", "postgresql"),
+    "slapd-test": ("/usr/sbin/slaptest", "-Q"),
+    "slapd-reload": ("/usr/bin/systemctl", "restart", "slapd"),
+}
+_KEYS: Final = frozenset({"folders", "allow", "programs"})
+
+
+def rules_of(text: str) -> LocalRules:
+    """What the file allows; ValueError says what is wrong with it."""
+    found = tomllib.loads(text)
+    if unknown := sorted(set(found) - _KEYS):
+        raise ValueError(f"there is no key {unknown[0]!r:.60}; there are allow, folders and programs")
+    folders = tuple(Path(_text(each, "a folder")) for each in found.get("folders", []))
+    if relative := [each for each in folders if not each.is_absolute() or ".." in each.parts]:
+        raise ValueError(f"the folder {relative[0]} must be written from / on, without ..")
+    named = {name: _program(name, each) for name, each in found.get("programs", {}).items()}
+    return LocalRules(folders=folders, programs={**_allowed(found.get("allow", [])), **named})
+
+
+def _allowed(daemons: list[Any]) -> dict[str, Program]:
+    known = {name.partition("-")[0] for name in PROGRAMS}
+    if unknown := [each for each in daemons if each not in known]:
+        raise ValueError(f"allow knows no daemon {unknown[0]!r:.60}; it knows {', '.join(sorted(known))}")
+    return {name: Program(argv=argv) for name, argv in PROGRAMS.items() if name.partition("-")[0] in daemons}
+
+
+def _program(name: str, table: Any) -> Program:
+    if not isinstance(table, dict) or set(table) - {"argv", "timeout_s"} or not table.get("argv"):
+        raise ValueError(f"programs.{name} is a table with argv, and perhaps timeout_s")
+    argv = tuple(_text(each, f"each part of the argv of {name}") for each in table["argv"])
+    if not argv[0].startswith("/"):
+        raise ValueError(f"the program of {name} is written from / on: {argv[0]!r:.60}")
+    return Program(argv=argv, timeout=float(table.get("timeout_s", 60)))
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"{what} is text")
+    return value

@@ -1,0 +1,1 @@
+"""Deployments: one job drains a reload domain."""

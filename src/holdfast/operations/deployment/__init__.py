@@ -1,0 +1,1 @@
+"""Targets, and deployments of certificates to them."""
