@@ -52,8 +52,8 @@ MAY_IMPORT: Final = {
     "pages": "core operations secret telemetry web",
     "mcp": "core",
     "compose_ca": "acme config core engine listening network operations pki ports store telemetry validators web",
-    "compose_certificates": "compose_ca config core deployers endpoints engine listening network operations ports "
-    "secret solvers store telemetry world",
+    "compose_certificates": "compose_ca config core deployers endpoints engine listening local_bundles network "
+    "operations ports secret solvers store telemetry world",
     "from_settings": "config core listening operations ports store telemetry",
     "app": "api compose_ca compose_certificates config core demo engine from_settings listening operations pages "
     "plugins ports secret store telemetry tracing web world",
@@ -273,7 +273,7 @@ DOORS: Final = {
         "It is the adapter of Clock, Random, Transport, Files and Sink.",
     ),
     "local_bundles.py": Door(
-        "os fcntl shutil secrets asyncio.to_thread",
+        "os fcntl shutil secrets asyncio.to_thread .mkdir .rename .stat .unlink",
         "It is the adapter of BundleFolders: files with their owners and locks.",
     ),
     "system_clock.py": Door("time datetime.datetime.now asyncio.sleep", "It is the adapter of Clock."),

@@ -341,6 +341,7 @@ class App:
             random=self._random,
             telemetry=self._telemetry,
             points=self._points,
+            host=self._identity.name,
         )
         await self._keeper.prepare()
         if self._wants_demo:

@@ -9,14 +9,19 @@ import sys
 import tomllib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from holdfast.compose_ca import CaServer, system_resolvers
 from holdfast.config import Settings
 from holdfast.core.own_ca.acme import Identifier
+from holdfast.deployers import local_file
+from holdfast.deployers.kind import LocalRules
 from holdfast.endpoints import probe
 from holdfast.engine import watch
+from holdfast.engine.deployment import drain
+from holdfast.engine.deployment.deployer_factory import Deployers
 from holdfast.engine.issuance import accounts, challenges, issuer_factory
 from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.engine.issuance.challenges import SolverRule
@@ -31,6 +36,7 @@ from holdfast.engine.sweep import Owed
 from holdfast.errors import SettingRefused, StoreError
 from holdfast.listening.admission import ToldTally
 from holdfast.listening.bounds import Bounds
+from holdfast.local_bundles import LocalBundles
 from holdfast.network import SystemNet
 from holdfast.operations.context import Services
 from holdfast.operations.installation.secret_store import SecretStore
@@ -51,6 +57,7 @@ from holdfast.world import HttpTransport, TracedTransport
 
 OWN: Final = "own"  # the name of our own CA among those that certificates can come from
 SETTING: Final = "keeping.solvers_file"
+LOCAL_FILE: Final = "deployment.local_file"
 
 
 class CertificateKeeper:
@@ -66,6 +73,7 @@ class CertificateKeeper:
         random: Random,
         telemetry: Telemetry,
         points: Points = no_points,
+        host: str = "",
     ) -> None:
         self._settings: Settings = secret_store.settings
         self._clock, self._telemetry = clock, telemetry
@@ -83,6 +91,25 @@ class CertificateKeeper:
             each=self._settings.endpoints.timeout.total_seconds(),
         )
         self.senders = Senders(secret_store=secret_store, transport=transport, clock=clock)
+        self.deployers = Deployers(
+            secret_store=secret_store,
+            transport=transport,
+            net=SystemNet(),
+            bundles=LocalBundles(points),
+            clock=clock,
+            random=random,
+            host=host,
+            local=_local_rules(self._settings.deployment.local_file, secret_store.files),
+        )
+        self._deploying = drain.DeployServices(
+            db=db,
+            secret_store=secret_store,
+            open_target=self.deployers.open,
+            look=self.probe.look,
+            clock=clock,
+            telemetry=telemetry,
+            host=host,
+        )
         self._services = IssuanceServices(
             certificate_context=self.certificate_context,
             make_issuer=self._upstream.make,
@@ -100,6 +127,7 @@ class CertificateKeeper:
             fit=issuer_factory.check,
             post=self.senders,
             look=self.probe.look,
+            targets=self.deployers,
             default_issuers=(OWN,),
             own_ca=ca.services,
         )
@@ -119,12 +147,13 @@ class CertificateKeeper:
         changed = accounts.kind(self.certificate_context, self._upstream.accounts.change_key)
         seen = watch.kind(self.certificate_context.db, self.probe.look, self._settings.endpoints.check_interval)
         told = notification_duties.kinds(self._notifications)
-        return [*issuance_duties.kinds(self._services), changed, seen, *told]
+        return [*issuance_duties.kinds(self._services), changed, seen, *drain.kinds(self._deploying), *told]
 
     def families(self) -> list[Owed]:
         return [
             *issuance_duties.families(self.certificate_context),
             watch.owed(self.certificate_context.random),
+            drain.owed,
             *notification_duties.families(self._notifications),
         ]
 
@@ -139,6 +168,11 @@ class CertificateKeeper:
                 approval=pace.approval_interval,
                 cleanup=pace.cleanup_interval,
                 history_for=self._settings.engine.history_for,
+            ),
+            PeriodicDuty(
+                name="deployments_due",
+                period=self._settings.deployment.interval,
+                duty=partial(drain.wake_due, self._deploying),
             ),
             *notification_duties.duties(
                 self._notifications,
@@ -191,6 +225,19 @@ class CertificateKeeper:
         path = self._settings.keeping.solvers_file
         named = [] if path is None else [_rule(each, path, files, parts) for each in _tables(path, files)]
         return [*named, SolverRule(names=("*",), solver=solvers.make("http", {}, parts))]
+
+
+def _local_rules(path: Path | None, files: Files) -> LocalRules:
+    """What this host allows deployments to do; nothing, if no file says so."""
+    if path is None:
+        return LocalRules()
+    try:
+        content = files.read(path)
+        if content is None:
+            raise SettingRefused(LOCAL_FILE, f"there is no file {path}")
+        return local_file.rules_of(content.decode())
+    except (OSError, ValueError) as error:
+        raise SettingRefused(LOCAL_FILE, f"{path} cannot be used: {error}") from None
 
 
 def solvers_digest(path: Path | None, files: Files) -> str:

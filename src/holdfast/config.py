@@ -284,6 +284,16 @@ class EndpointSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeploymentSettings:
+    """How certificates are installed on targets."""
+
+    local_file: Path | None = setting(
+        None, "TOML file of this host: folders that targets may write to, and programs that they may run.", PATH
+    )
+    interval: timedelta = setting("10s", "How often to look which deployments are due.", INTERVAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationSettings:
     retry_interval: timedelta = setting(
         "2m", "How often failed notifications are looked for that are due again.", INTERVAL
@@ -382,6 +392,7 @@ class Settings:
     entrust: PolledCas = field(default_factory=PolledCas)
     globalsign: PolledCas = field(default_factory=PolledCas)
     endpoints: EndpointSettings = field(default_factory=EndpointSettings)
+    deployment: DeploymentSettings = field(default_factory=DeploymentSettings)
     notification: NotificationSettings = field(default_factory=NotificationSettings)
     audit: Audit = field(default_factory=Audit)
     log: LogSettings = field(default_factory=LogSettings)

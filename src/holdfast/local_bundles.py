@@ -19,15 +19,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from holdfast.ports import FileAccess, Place, Points, Unreadable, no_points
-from holdfast.secret import Secret
+from holdfast.ports import FileAccess, FileContent, Place, Points, Unreadable, no_points
 
 CURRENT: Final = "current"
 BUNDLE: Final = "bundle-"  # how the names of bundles begin
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CARRIED: Final = ("system.posix_acl_access", "security.selinux")
-_PUBLIC: Final = frozenset({"cert.pem", "chain.pem", "fullchain.pem"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +51,7 @@ class LocalBundles:
     async def read(self, place: Place, name: str) -> bytes | None:
         return await asyncio.to_thread(self._read, place, name)
 
-    async def put(self, place: Place, name: str, files: Mapping[str, Secret[bytes]], access: FileAccess) -> None:
+    async def put(self, place: Place, name: str, files: Mapping[str, FileContent], access: FileAccess) -> None:
         await asyncio.to_thread(self._put, place, name, files, access)
 
     async def switch(self, place: Place, name: str) -> None:
@@ -62,7 +60,7 @@ class LocalBundles:
     async def prune(self, place: Place, keep: Collection[str]) -> None:
         await asyncio.to_thread(self._prune, place, keep)
 
-    async def replace(self, files: Sequence[tuple[Place, str, Secret[bytes]]], access: FileAccess) -> None:
+    async def replace(self, files: Sequence[tuple[Place, str, FileContent]], access: FileAccess) -> None:
         await asyncio.to_thread(self._replace, files, access)
 
     # ── Looking ──
@@ -81,7 +79,7 @@ class LocalBundles:
 
     # ── Writing a bundle ──
 
-    def _put(self, place: Place, name: str, files: Mapping[str, Secret[bytes]], access: FileAccess) -> None:
+    def _put(self, place: Place, name: str, files: Mapping[str, FileContent], access: FileAccess) -> None:
         with _within(place, make=True) as folder, _locked(folder):
             if folder is None:
                 raise FileNotFoundError(2, "the folder was removed meanwhile")
@@ -101,12 +99,12 @@ class LocalBundles:
         self._points("bundle.written")
 
     def _fill(
-        self, folder: int, temporary: str, before: str | None, files: Mapping[str, Secret[bytes]], access: FileAccess
+        self, folder: int, temporary: str, before: str | None, files: Mapping[str, FileContent], access: FileAccess
     ) -> None:
         with _opened(temporary, _FOLDER, folder) as new:
             for each, content in files.items():
                 old = None if before is None else _look(folder, f"{before}/{each}")
-                _write(new, each, content.reveal(), _wanted(old, access, public=each in _PUBLIC))
+                _write(new, each, content, _wanted(old, access, public=isinstance(content, bytes)))
             if not _same(new, files):
                 raise OSError(5, "a file reads other than it was written")
             os.fchmod(new, 0o755)  # its keys have modes of their own
@@ -142,7 +140,7 @@ class LocalBundles:
 
     # ── Fixed paths ──
 
-    def _replace(self, files: Sequence[tuple[Place, str, Secret[bytes]]], access: FileAccess) -> None:
+    def _replace(self, files: Sequence[tuple[Place, str, FileContent]], access: FileAccess) -> None:
         """Not atomic: between two renames a reader may meet a new key and an old certificate."""
         with contextlib.ExitStack() as stack:
             written = []
@@ -151,8 +149,8 @@ class LocalBundles:
                 if folder is None:
                     raise FileNotFoundError(2, f"there is no folder for {name}")
                 temporary = f".{name}.{secrets.token_hex(8)}"
-                public = b"PRIVATE KEY" not in content.reveal()
-                _write(folder, temporary, content.reveal(), _wanted(_look(folder, name), access, public=public))
+                public = isinstance(content, bytes)
+                _write(folder, temporary, content, _wanted(_look(folder, name), access, public=public))
                 stack.callback(_remove, folder, temporary)
                 written.append((folder, temporary, name))
             for folder, temporary, name in written:
@@ -239,7 +237,7 @@ def _content(folder: int, name: str) -> bytes | None:
         return None
 
 
-def _write(folder: int, name: str, content: bytes, look: _Look) -> None:
+def _write(folder: int, name: str, content: FileContent, look: _Look) -> None:
     with _opened_new(name, folder) as handle:
         if (look.uid, look.gid) != (os.geteuid(), os.getegid()):
             os.fchown(handle, look.uid, look.gid)
@@ -247,7 +245,7 @@ def _write(folder: int, name: str, content: bytes, look: _Look) -> None:
         for label, value in look.labels.items():
             with contextlib.suppress(OSError):  # a file system without them
                 os.setxattr(handle, label, value)
-        left = memoryview(content)
+        left = memoryview(_plain(content))
         while left:
             left = left[os.write(handle, left) :]
         os.fsync(handle)
@@ -284,7 +282,11 @@ def _wanted(old: _Look | None, access: FileAccess, *, public: bool) -> _Look:
     return _Look(uid=uid, gid=gid, mode=mode, labels={} if old is None else old.labels)
 
 
-def _holds(folder: int, name: str, files: Mapping[str, Secret[bytes]]) -> bool:
+def _plain(content: FileContent) -> bytes:
+    return content if isinstance(content, bytes) else content.reveal()
+
+
+def _holds(folder: int, name: str, files: Mapping[str, FileContent]) -> bool:
     try:
         with _opened(name, _FOLDER, folder) as there:
             return _same(there, files)
@@ -292,8 +294,8 @@ def _holds(folder: int, name: str, files: Mapping[str, Secret[bytes]]) -> bool:
         return False
 
 
-def _same(folder: int, files: Mapping[str, Secret[bytes]]) -> bool:
-    return all(_content(folder, name) == content.reveal() for name, content in files.items())
+def _same(folder: int, files: Mapping[str, FileContent]) -> bool:
+    return all(_content(folder, name) == _plain(content) for name, content in files.items())
 
 
 def _remove(folder: int, name: str) -> None:

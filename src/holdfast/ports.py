@@ -190,6 +190,9 @@ class FileAccess:
     group: str = ""  # a group that may read keys; empty: as before, else nobody but the owner
 
 
+FileContent = bytes | Secret[bytes]  # certificates are for everybody, keys are not
+
+
 class BundleFolders(Protocol):
     """Folders of files of which one is current. Raises OSError; Unreadable if a folder cannot be trusted.
 
@@ -205,7 +208,7 @@ class BundleFolders(Protocol):
     async def read(self, place: Place, name: str) -> bytes | None:
         """A file in the folder; None if there is none."""
 
-    async def put(self, place: Place, name: str, files: Mapping[str, Secret[bytes]], access: FileAccess) -> None:
+    async def put(self, place: Place, name: str, files: Mapping[str, FileContent], access: FileAccess) -> None:
         """Write a bundle: durable, read again and compared. One that is there with the same files is kept."""
 
     async def switch(self, place: Place, name: str) -> None:
@@ -214,7 +217,7 @@ class BundleFolders(Protocol):
     async def prune(self, place: Place, keep: Collection[str]) -> None:
         """Remove all other bundles, and what a crash left behind."""
 
-    async def replace(self, files: Sequence[tuple[Place, str, Secret[bytes]]], access: FileAccess) -> None:
+    async def replace(self, files: Sequence[tuple[Place, str, FileContent]], access: FileAccess) -> None:
         """Write all of these beside the old ones, durable, and then rename one after the other, in this order."""
 
 

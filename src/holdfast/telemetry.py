@@ -182,6 +182,10 @@ class Metrics:
             "notification_deliveries_total", "Sends by this replica.", "channel", "outcome"
         )
 
+        self.deployment_steps = self._counter(
+            "deployment_steps_total", "Steps of deployments by this replica, by the state they led to.", "state"
+        )
+
     def _of_lifecycle(self) -> None:
         """About certificates and CAs: of the whole installation, so every replica says the same. Take max, not sum."""
         self.certificates = self._gauge("certificates", "Certificates by phase and reason code.", "phase", "reason")

@@ -134,6 +134,12 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "scheduler.turns_interval": ('"1h"', "1h", timedelta(hours=1)),
     "scheduler.approval_interval": ('"1h"', "1h", timedelta(hours=1)),
     "keeping.approval_for": ('"90s"', "1.5m", timedelta(seconds=90)),
+    "deployment.local_file": (
+        '"/etc/holdfast/deployment.toml"',
+        "/etc/holdfast/deployment.toml",
+        Path("/etc/holdfast/deployment.toml"),
+    ),
+    "deployment.interval": ('"20s"', "20s", timedelta(seconds=20)),
     "endpoints.check_interval": ('"1h"', "1h", timedelta(hours=1)),
     "endpoints.timeout": ('"5s"', "5s", timedelta(seconds=5)),
     "endpoints.networks": ('["10.1.0.0/16"]', "10.1.0.0/16", ("10.1.0.0/16",)),

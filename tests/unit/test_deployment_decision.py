@@ -43,7 +43,11 @@ def version(name: str = "new", *, left: timedelta = 60 * DAY, **more: Any) -> Ve
 
 
 def facts(state: DeploymentState = DeploymentState.QUEUED, **more: Any) -> DeploymentFacts:
-    of_row = {each: more.pop(each) for each in ("tries", "failures", "looked_since", "reason", "error") if each in more}
+    of_row = {
+        each: more.pop(each)
+        for each in ("tries", "failures", "looked_since", "reason", "error", "served_at")
+        if each in more
+    }
     row = Deployment(
         id="d", certificate="c", certificate_version="new", target="web-1", number=2, state=state, created_at=NOW,
         changed_at=NOW, **of_row,
@@ -63,9 +67,12 @@ def test_the_way_from_queued_to_served_commits_each_step_before_the_next_effect(
     step = decide(facts(DeploymentState.TESTING), CallDone("test"))
     assert (step.event, step.then) == ("tested", "reload")
     step = decide(facts(DeploymentState.RELOADING), CallDone("reload"))
-    assert step == MoveOn("reloaded", "look", {"tries": 0, "looked_since": NOW})
+    assert step == MoveOn("reloaded", "look", {"tries": 0, "looked_since": NOW, "served_at": None})
     seen = Seen(sight=Sight.NEW, words="2 of 2 addresses")
-    assert decide(facts(DeploymentState.VERIFYING), seen) == Finish("seen", "2 of 2 addresses")
+    once = decide(facts(DeploymentState.VERIFYING), seen)
+    assert isinstance(once, WaitFor)  # the old workers of a daemon may answer for a moment more
+    assert once.changes["served_at"] == NOW
+    assert decide(facts(DeploymentState.VERIFYING, served_at=NOW), seen) == Finish("seen", "2 of 2 addresses")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +98,7 @@ def test_equal_bytes_skip_nothing_but_the_write_unless_they_are_seen_served() ->
 def test_it_is_looked_for_until_the_limit_of_its_kind_is_over() -> None:
     early = facts(DeploymentState.VERIFYING, looked_since=NOW - timedelta(seconds=59), tries=2)
     assert decide(early, Seen(sight=Sight.OLD, words="old")) == WaitFor(
-        timedelta(seconds=4), Reason.DEPLOYING, "old", {"tries": 3, "seen": "old"}
+        timedelta(seconds=4), Reason.DEPLOYING, "old", {"tries": 3, "seen": "old", "served_at": None}
     )
 
 
@@ -141,11 +148,19 @@ def test_it_is_not_rolled_back_to_something_worse(more: dict[str, Any], words: s
 
 
 def test_a_rollback_reloads_and_looks_for_the_old_certificate_and_can_fail() -> None:
-    rolling = facts(DeploymentState.ROLLING_BACK, reason="CONFIG_TEST_FAILED", error="bad", **LATE)
+    rolling = facts(DeploymentState.ROLLING_BACK, reason="RELOAD_FAILED", error="bad", **LATE)
+    look = MoveOn(None, "look", {"tries": 0, "looked_since": NOW, "served_at": None})
     assert decide(rolling, CallDone("restore")) == MakeCall("reload")
-    assert decide(rolling, CallDone("reload")) == MoveOn(None, "look", {"tries": 0, "looked_since": NOW})
-    back = decide(rolling, Seen(sight=Sight.NEW))
-    assert back == TryAgain("rolled back", Reason.CONFIG_TEST_FAILED, "bad", HOUR)
+    tested = facts(DeploymentState.ROLLING_BACK, reason="CONFIG_TEST_FAILED", error="bad", **LATE)
+    assert decide(tested, CallDone("restore")) == look  # the daemon never read the new bundle
+    failed = CallFailed(at="reload", reason=Reason.RELOAD_FAILED, **REFUSED)
+    assert decide(rolling, failed) == look
+    assert decide(replace(rolling, has_endpoints=False), failed).event == "rollback failed"
+    assert decide(rolling, CallDone("reload")) == MoveOn(
+        None, "look", {"tries": 0, "looked_since": NOW, "served_at": None}
+    )
+    back = decide(replace(rolling, deployment=replace(rolling.deployment, served_at=NOW)), Seen(sight=Sight.NEW))
+    assert back == TryAgain("rolled back", Reason.RELOAD_FAILED, "bad", HOUR)
     lost = decide(rolling, Seen(sight=Sight.GONE, words="refused"))
     assert isinstance(lost, TryAgain)
     assert (lost.event, lost.reason) == ("rollback failed", Reason.ROLLBACK_FAILED)

@@ -61,6 +61,14 @@ SENTENCES: Final[Mapping[str, str]] = {
     "no-such-issuance": "There is no such issuance, or none that the asker may see.",
     "no-such-approval": "There is no such request for approval, or none that the asker may see.",
     "approval-decided": "The approval was decided before, or it expired. The first decision counts.",
+    # targets and deployments
+    "no-such-target": "There is no such target, or none that the asker may see.",
+    "target-exists": "There is a target of this name already.",
+    "target-changed": "The target was changed since it was read. Read it again.",
+    "target-refused": "The target's settings cannot be used, or the target itself refused.",
+    "target-in-use": "Certificates name the target. Take it off them first.",
+    "no-targets": "The certificate cannot be deployed: it names no such target, or was never issued.",
+    "nothing-before": "The certificate has no earlier version that is still good.",
     # documents and imports
     "document-refused": "The document has mistakes; the detail lists them, each with its place.",
     "yaml-refused": "The document is no YAML, or uses what documents may not use.",

@@ -35,12 +35,14 @@ DISPLAYS: Final = {
     "approvals": "holdfast.cli.installation.display",
     "audit": "holdfast.cli.installation.display",
     "channels": "holdfast.cli.notifications",
+    "deployments": "holdfast.cli.deployments",
     "endpoints": "holdfast.cli.endpoints",
     "issuers": "holdfast.cli.issuers",
     "jobs": "holdfast.cli.installation.display",
     "notifications": "holdfast.cli.notifications",
     "people": "holdfast.cli.installation.display",
     "sessions": "holdfast.cli.installation.display",
+    "targets": "holdfast.cli.deployments",
     "tokens": "holdfast.cli.installation.display",
 }
 

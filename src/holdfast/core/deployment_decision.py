@@ -23,6 +23,7 @@ OVERRIDE_BEFORE: Final = timedelta(hours=24)  # before what is served expires: w
 OVERRIDE_SHARE: Final = 0.1  # or this share of its life, if that is longer
 TRIES: Final = 3  # of a test, a reload or a restore that cannot be done now
 MOMENT: Final = timedelta(seconds=1)
+CONFIRMED_AFTER: Final = timedelta(seconds=1)  # old workers of a daemon may answer for a moment after a new one has
 REFUSALS: Final = frozenset(
     {
         Reason.BUNDLE_UNFIT, Reason.CONFIG_TEST_FAILED, Reason.RELOAD_FAILED, Reason.TARGET_REFUSED,
@@ -196,10 +197,10 @@ def decide(facts: DeploymentFacts, answer: DeployAnswer) -> DeployStep:
         case CallDone("test"):
             return MoveOn("tested", "reload", {"tries": 0})
         case CallDone("restore"):
-            return MakeCall("reload")
+            return _restored(facts)
         case CallDone():
             event: DeploymentEvent | None = None if _rolling_back(facts) else "reloaded"
-            return MoveOn(event, "look", {"tries": 0, "looked_since": facts.now})
+            return MoveOn(event, "look", _looked_anew(facts))
         case Written():
             return _written(facts, answer)
         case Seen():
@@ -208,10 +209,22 @@ def decide(facts: DeploymentFacts, answer: DeployAnswer) -> DeployStep:
             return _failed(facts, answer)
 
 
+def _restored(facts: DeploymentFacts) -> DeployStep:
+    """After a failed test there is nothing to reload: the daemon never read the new bundle."""
+    if _stored(facts) is Reason.CONFIG_TEST_FAILED:
+        return MoveOn(None, "look", _looked_anew(facts))
+    return MakeCall("reload")
+
+
+def _looked_anew(facts: DeploymentFacts) -> dict[str, Any]:
+    return {"tries": 0, "looked_since": facts.now, "served_at": None}
+
+
 def _begin(facts: DeploymentFacts) -> DeployStep:
     deployment = facts.deployment
     if deployment.state is DeploymentState.ROLLING_BACK:
-        return MakeCall("restore")  # whatever else is wanted by now: a target is not left half way
+        back = deployment.looked_since is not None  # and reloaded: it is looked for
+        return MakeCall("look" if back else "restore")  # whatever else is wanted by now: a target is not left half way
     if not facts.wanted:
         return Supersede("A newer deployment takes its place, or its certificate does not name the target any more.")
     if deployment.state in UNDER_WAY:
@@ -234,13 +247,16 @@ def _seen(facts: DeploymentFacts, seen: Seen) -> DeployStep:
     state = facts.deployment.state
     if state is DeploymentState.WRITING:
         return Finish("seen", seen.words) if seen.sight is Sight.NEW else MoveOn("written", "test", {"tries": 0})
+    if seen.sight is Sight.NEW and facts.deployment.served_at is None:
+        return WaitFor(CONFIRMED_AFTER, Reason.DEPLOYING, changes={"served_at": facts.now, "seen": seen.words})
     if seen.sight in (Sight.NEW, Sight.NOTHING):
         if _rolling_back(facts):
             return _again(facts, "rolled back", _stored(facts), facts.deployment.error or "")
         return Finish("seen" if seen.sight is Sight.NEW else "nothing to see", seen.words)
     if facts.now - (facts.deployment.looked_since or facts.now) < facts.verify_for:
         tries = facts.deployment.tries + 1
-        return WaitFor(VERIFYING.rung(tries), Reason.DEPLOYING, seen.words, {"tries": tries, "seen": seen.words})
+        changes = {"tries": tries, "seen": seen.words, "served_at": None}
+        return WaitFor(VERIFYING.rung(tries), Reason.DEPLOYING, seen.words, changes)
     return _not_served(facts, seen)
 
 
@@ -264,9 +280,11 @@ def _failed(facts: DeploymentFacts, failed: CallFailed) -> DeployStep:
     if not failed.refused and tries < TRIES:
         wait = max(PASSING.wait(tries, facts.deployment.id), failed.after or timedelta(0))
         return WaitFor(wait, failed.reason, failed.why, {"tries": tries})
-    if _rolling_back(facts):
-        return _again(facts, "rollback failed", Reason.ROLLBACK_FAILED, failed.why)
-    return _roll_back(facts, failed.reason, failed.why)
+    if not _rolling_back(facts):
+        return _roll_back(facts, failed.reason, failed.why)
+    if failed.at == "reload" and facts.has_endpoints:  # it may serve the certificate before all the same: that is proof
+        return MoveOn(None, "look", _looked_anew(facts))
+    return _again(facts, "rollback failed", Reason.ROLLBACK_FAILED, failed.why)
 
 
 def _roll_back(facts: DeploymentFacts, reason: Reason, why: str) -> DeployStep:

@@ -28,7 +28,7 @@ from holdfast.deployers.base import Bundle, Written, later, refused
 from holdfast.deployers.kind import DeployerKind, DeployerParts
 from holdfast.deployers.local_file import PROGRAMS
 from holdfast.kind_settings import KindSettings, Text
-from holdfast.ports import FileAccess, Place, Unreadable
+from holdfast.ports import FileAccess, FileContent, Place, Unreadable
 from holdfast.secret import Secret
 
 _SAFE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
@@ -150,7 +150,7 @@ class FilesDeployer:
     async def _install_kept(self, place: Place, name: str) -> None:
         within = Place(root=place.root, below=(*place.below, name))
         read = {each: await self.parts.bundles.read(within, each) for each in _FIXED}
-        files = {each: Secret(content) for each, content in read.items() if content is not None}
+        files = {each: _hidden(each, content) for each, content in read.items() if content is not None}
         if fixed := self._fixed(files):
             await self.parts.bundles.replace(fixed, self._access)
         await self.parts.bundles.switch(place, name)
@@ -162,12 +162,12 @@ class FilesDeployer:
             if path:
                 yield file, self._allowed(str(Path(path).parent)), Path(path).name
 
-    def _fixed(self, files: Mapping[str, Secret[bytes]]) -> list[tuple[Place, str, Secret[bytes]]]:
+    def _fixed(self, files: Mapping[str, FileContent]) -> list[tuple[Place, str, FileContent]]:
         return [(folder, name, files[file]) for file, folder, name in self._paths() if file in files]
 
     async def _fixed_hold(self, bundle: Bundle) -> bool:
         wanted = self._fixed(files_of(bundle))
-        return all([await self.parts.bundles.read(at, name) == content.reveal() for at, name, content in wanted])
+        return all([await self.parts.bundles.read(at, name) == _plain(content) for at, name, content in wanted])
 
     async def _adopted(self, place: Place) -> str | None:
         """The bundle that is current. What is at fixed paths before the first one is kept, to be rolled back to."""
@@ -175,10 +175,10 @@ class FilesDeployer:
         if current is not None:
             return current
         found = {file: await self.parts.bundles.read(folder, name) for file, folder, name in self._paths()}
-        files = {name: Secret(content) for name, content in found.items() if content is not None}
+        files = {name: _hidden(name, content) for name, content in found.items() if content is not None}
         if not files:
             return None
-        digest = hashlib.sha256(b"".join(each.reveal() for each in files.values())).hexdigest()[:16]
+        digest = hashlib.sha256(b"".join(map(_plain, files.values()))).hexdigest()[:16]
         name = f"bundle-{FOREIGN}-{digest}"
         await self.parts.bundles.put(place, name, files, self._access)
         return name
@@ -207,15 +207,23 @@ class FilesDeployer:
 _FIXED: Final = ("privkey.pem", "fullchain.pem", "combined.pem")  # files of a bundle that may have other paths, too
 
 
-def files_of(bundle: Bundle) -> dict[str, Secret[bytes]]:
+def files_of(bundle: Bundle) -> dict[str, FileContent]:
     """By the names that certbot made known."""
     return {
         "privkey.pem": bundle.key,
-        "fullchain.pem": Secret(bundle.fullchain),
+        "fullchain.pem": bundle.fullchain,
         "combined.pem": bundle.combined,
-        "cert.pem": Secret(bundle.leaf),
-        "chain.pem": Secret(bundle.chain),
+        "cert.pem": bundle.leaf,
+        "chain.pem": bundle.chain,
     }
+
+
+def _plain(content: FileContent) -> bytes:
+    return content if isinstance(content, bytes) else content.reveal()
+
+
+def _hidden(name: str, content: bytes) -> FileContent:
+    return content if name == "fullchain.pem" else Secret(content)
 
 
 def name_of(bundle: Bundle) -> str:

@@ -24,6 +24,8 @@ class Action(StrEnum):
     CHANGE_JOBS = "change jobs"
     SEE_ISSUERS = "see issuers"
     CHANGE_ISSUERS = "change issuers"
+    SEE_TARGETS = "see targets"
+    CHANGE_TARGETS = "change targets"
     SEE_ENDPOINTS = "see endpoints"
     CHANGE_ENDPOINTS = "change and check endpoints"
     SEE_NOTIFICATIONS = "see notifications"
@@ -57,7 +59,7 @@ _LOOK: Final = frozenset(
     {
         Action.SEE, Action.SEE_ISSUERS, Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_SELF, Action.CHANGE_SELF,
         Action.PLAN, Action.SEE_NOTIFICATIONS, Action.SEE_CHANNELS, Action.SEE_CAS, Action.SEE_POLICIES,
-        Action.SEE_ENDPOINTS,
+        Action.SEE_ENDPOINTS, Action.SEE_TARGETS,
     }
 )  # fmt: skip
 _OPERATE: Final = frozenset(
@@ -75,7 +77,9 @@ MAY: Final[Mapping[Role, frozenset[Action]]] = {
     Role.FIRST: frozenset({Action.MAKE_TOKENS}),
 }
 # What a confined principal may do though no certificate is named.
-_UNOWNED: Final = frozenset({Action.SEE_ISSUERS, Action.SEE_CHANNELS, Action.SEE_SELF, Action.CHANGE_SELF})
+_UNOWNED: Final = frozenset(
+    {Action.SEE_ISSUERS, Action.SEE_CHANNELS, Action.SEE_TARGETS, Action.SEE_SELF, Action.CHANGE_SELF}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Every module that declares operations: importing this one fills the registry."""
 
 from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, policies, statistics
+from holdfast.operations.deployment import deployments, targets
 from holdfast.operations.endpoints import manage as manage_endpoints
 from holdfast.operations.installation import attention, audit, cluster, events, jobs, key_list, tokens
 from holdfast.operations.issuance import approvals, issuances
@@ -22,6 +23,7 @@ __all__ = [
     "clients",
     "cluster",
     "declared",
+    "deployments",
     "documents",
     "eab_keys",
     "events",
@@ -39,5 +41,6 @@ __all__ = [
     "notifications",
     "policies",
     "statistics",
+    "targets",
     "tokens",
 ]

@@ -17,7 +17,7 @@ from holdfast.operations.issuance.attempts import CertificateContext, Ids
 from holdfast.operations.people.passwords import Passwords
 from holdfast.operations.people.provider import Provider
 from holdfast.operations.reckoning import Reckoning
-from holdfast.operations.remotes import ChannelOpener, Fit, Probe, any_fit
+from holdfast.operations.remotes import ChannelOpener, Fit, Probe, TargetOpener, any_fit
 from holdfast.store.tx import Tx
 
 R = TypeVar("R")
@@ -58,6 +58,7 @@ class Services:
     holder: str = ""  # which replica this is
     leaving: Callable[[], bool] = lambda: False  # the process is about to stop: no operation begins a long wait
     fit: Fit = any_fit  # whether an issuer can be made of what it is given
+    targets: TargetOpener | None = None  # how targets are reached
     default_issuers: tuple[str, ...] = ()  # where a certificate comes from if its owner does not say
     own_ca: OwnCaServices | None = None
     reckoning: Reckoning = field(default_factory=Reckoning)  # for the long work of this process

@@ -18,7 +18,6 @@ from holdfast.core.notifications.notification import ChannelLimits
 from holdfast.core.target import DeployLimits, TargetRow
 from holdfast.plugins import DEPLOYERS, ISSUERS, NOTIFIERS, AnyKind
 
-
 _GROUPS: Final[Mapping[type, str]] = {IssuerRow: ISSUERS, ChannelRow: NOTIFIERS, TargetRow: DEPLOYERS}
 
 

@@ -1,4 +1,4 @@
-"""Named remotes (issuers, channels): how they are reached, and what all of them share.
+"""Named remotes (issuers, channels, targets): how they are reached, and what all of them share.
 
 Sealed credentials, the check of versions, pause and resume, tests, audit entries and events are written here once.
 """
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, Field, SecretStr
 
@@ -17,6 +17,7 @@ from holdfast.core.issuers.breaker import Breaker
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.notifications.channel import ChannelRow
 from holdfast.core.notifications.notification import Message, Missed
+from holdfast.core.target import TargetRow
 from holdfast.errors import Refused, TryLater, UserError
 from holdfast.keyring import SecretOwner
 from holdfast.operations import kinds
@@ -56,6 +57,21 @@ class ChannelOpener(Protocol):
     async def check(self, name: str, kind: str, settings: Mapping[str, object], credentials: Credentials) -> None: ...
 
     async def open(self, row: ChannelRow) -> OpenChannel: ...
+
+
+class TargetOpener(Protocol):
+    """Checks the settings of targets and asks whether a deployment would work; Refused names the mistake."""
+
+    @property
+    def kinds(self) -> frozenset[str]: ...
+
+    @property
+    def host(self) -> str:
+        """The name of this replica."""
+
+    async def check(self, name: str, kind: str, settings: Mapping[str, Any], credentials: Credentials) -> None: ...
+
+    async def probe(self, row: TargetRow) -> str: ...
 
 
 # ── Errors: each table of remotes has its own codes for them ──
@@ -141,11 +157,14 @@ def owner_of(noun: str, name: str, kind: AnyKind | None, purpose: str) -> Secret
     return SecretOwner(f"{noun}s", name, f"credentials/{(was or [purpose])[0]}")
 
 
+_NOUNS: Final[Mapping[type, str]] = {IssuerRow: "issuer", ChannelRow: "channel", TargetRow: "target"}
+
+
 async def opened(
-    store: SecretStore, row: IssuerRow | ChannelRow, but: Collection[str] = ()
+    store: SecretStore, row: IssuerRow | ChannelRow | TargetRow, but: Collection[str] = ()
 ) -> dict[str, Secret[bytes]]:
     """The credentials of a remote, by purpose."""
-    noun, kind = "issuer" if isinstance(row, IssuerRow) else "channel", kinds.kind_of(row)
+    noun, kind = _NOUNS[type(row)], kinds.kind_of(row)
     return {
         purpose: await store.reveal(secret, owner_of(noun, row.name, kind, purpose))
         for purpose, secret in row.credentials.items()

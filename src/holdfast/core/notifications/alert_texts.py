@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -225,15 +226,27 @@ def _deploy_failed(details: Details, about: About) -> Alert:
         title=f"{about.name} could not be deployed to {target}",
         text=said(details),
         mode="opens",
-        key=f"deployment/{details['deployment']}",
-        next=f"holdfast explain {about.typed}",
+        key=f"deployment/{about.subject}/{target}",
+        next=f"holdfast deployments ls --certificate {about.typed}",
         reason=str(details.get("reason") or ""),
         facts={"target": target},
     )
 
 
 def _deploy_served(details: Details, about: About) -> Alert:
-    return clear(f"{about.name} is deployed again", "The target serves it.", f"deployment/{details['deployment']}")
+    target = str(details.get("target") or "")
+    return clear(f"{about.name} is deployed again", f"{target} serves it.", f"deployment/{about.subject}/{target}")
+
+
+def _rollback_failed(details: Details, about: About) -> Alert:
+    """The target may serve neither the new certificate nor the old one: somebody must look now."""
+    target = str(details.get("target") or "")
+    return replace(
+        _deploy_failed(details, about),
+        severity=Severity.CRITICAL,
+        title=f"{about.name} could not be rolled back on {target}",
+        gate=f"rollback/{about.subject}/{target}",
+    )
 
 
 # ── Endpoints ──
@@ -644,6 +657,7 @@ TOLD: Final[Mapping[str, AlertRule]] = {
     "endpoint.well": _endpoint_well,
     "deployment.failed": _deploy_failed,
     "deployment.served": _deploy_served,
+    "deployment.rollback_failed": _rollback_failed,
     "issuer.down": _issuer_down,
     "issuer.up": _issuer_up,
     "issuer.account_well": _account_well,
@@ -669,7 +683,8 @@ TOLD: Final[Mapping[str, AlertRule]] = {
 OF_CERTIFICATE: Final = frozenset(
     {
         "certificate.expires", "certificate.well", "certificate.stranded", "issuance.failed", "approval.asked",
-        "ari.moved", "deployment.failed", "deployment.served", "issuance.uncertain", "issuance.ordered_again",
+        "ari.moved", "deployment.failed", "deployment.served", "deployment.rollback_failed", "issuance.uncertain",
+        "issuance.ordered_again",
         "issuance.barred", "issuance.not_as_asked", "issuance.needs_approval", "issuance.goes_on", "order.withdrawn",
         "order.goes_on", "approval.settled", "revocation.waits", "revocation.settled",
         "withdrawal.waits", "withdrawal.settled",

@@ -49,6 +49,8 @@ def pick(tx: Tx, host: str, domain: str) -> Rest | list[Found]:
         return Rest(deployments.next_due(tx, host, domain))
     fresh = [each for each in due if each.failures == 0]
     found = [each for row in fresh or due[:1] if (each := _found(tx, row, now)) is not None]
+    if not found:
+        return Rest(None)
     if len(found) == 1:
         return found
     return [replace(each, facts=replace(each.facts, alone=False)) for each in found]
@@ -60,7 +62,8 @@ def _found(tx: Tx, row: Deployment, now: datetime) -> Found | None:
     if certificate is None or version is None or target is None:
         return None
     before = deployments.in_place(tx, row.certificate, row.target)
-    previous = versions.get(tx, row.previous if row.state in UNDER_WAY or before is None else before.certificate_version)
+    there = None if before is None else before.certificate_version
+    previous = versions.get(tx, row.previous if row.state in UNDER_WAY else there)
     names = [each.value for each in certificate.wanted.identifiers]
     endpoints = tuple(looking.endpoints_for(target.endpoints, names))
     facts = DeploymentFacts(

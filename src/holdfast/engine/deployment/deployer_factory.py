@@ -11,6 +11,7 @@ from holdfast.core.reasons import Reason
 from holdfast.core.target import TargetRow
 from holdfast.deployers.base import Deployer, Probes, refused
 from holdfast.deployers.kind import DeployerParts, LocalRules
+from holdfast.operations import remotes
 from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.ports import BundleFolders, Clock, Net, Random, Transport
 from holdfast.secret import Secret
@@ -38,7 +39,7 @@ class Deployers:
         self._make(name, kind, settings, {purpose: _text(each) for purpose, each in credentials.items()})
 
     async def open(self, row: TargetRow) -> Deployer:
-        opened = {purpose: await self.secret_store.reveal(secret) for purpose, secret in row.credentials.items()}
+        opened = await remotes.opened(self.secret_store, row)
         return self._make(row.name, row.kind, row.settings, {each: _text(held) for each, held in opened.items()})
 
     async def probe(self, row: TargetRow) -> str:

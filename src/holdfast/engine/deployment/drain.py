@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from holdfast.core import reasons
+from holdfast.core.certificate import Version
 from holdfast.core.deployment import DeploymentState
 from holdfast.core.deployment_decision import (
     CallDone,
@@ -37,8 +38,9 @@ from holdfast.engine.deployment.looking import LookAt
 from holdfast.engine.kind import JobKind, Work
 from holdfast.errors import KeyMissing, KeyUnusable, LeaseLost, Refused, TryLater, TxConflict
 from holdfast.operations.deployment import planning
-from holdfast.operations.installation.secret_store import SecretStore
+from holdfast.operations.installation.secret_store import SecretStore, certificate_key
 from holdfast.ports import Clock
+from holdfast.secret import Secret
 from holdfast.store.database import Store
 from holdfast.store.deployments import deployments
 from holdfast.store.tx import Tx
@@ -212,7 +214,9 @@ class Drain:
         except LeaseLost:
             raise
         except TryLater as why:
-            return CallFailed(at=at, reason=_reason(why.reason, Reason.TARGET_UNREACHABLE), why=str(why), after=why.after)
+            return CallFailed(
+                at=at, reason=_reason(why.reason, Reason.TARGET_UNREACHABLE), why=str(why), after=why.after
+            )
         except Refused as why:
             return CallFailed(at=at, reason=_reason(why.reason, Reason.TARGET_REFUSED), why=str(why), refused=True)
         except TimeoutError:
@@ -260,7 +264,7 @@ class Drain:
 
     async def _bundle(self, each: Deploying) -> Bundle:
         if each.bundle is None:
-            key = await self._key(each.facts.version.key_secret)
+            key = await self._key(each, each.facts.version)
             row, now = each.facts.deployment, each.facts.now
             each.bundle = bundles.made(each.found.certificate, each.facts.version, row, key, now)
         return each.bundle
@@ -268,13 +272,15 @@ class Drain:
     async def _back(self, each: Deploying) -> Bundle | None:
         before, previous = each.found.before, each.facts.previous
         if each.back is None and previous is not None and before is not None:
-            key = await self._key(previous.key_secret)
+            key = await self._key(each, previous)
             each.back = bundles.made(each.found.certificate, previous, before, key, each.facts.now)
         return each.back
 
-    async def _key(self, secret: str) -> Any:
+    async def _key(self, each: Deploying, version: Version) -> Secret[bytes]:
         try:
-            return await self.services.secret_store.reveal(secret)
+            return await self.services.secret_store.reveal(
+                version.key_secret, certificate_key(each.found.certificate.id)
+            )
         except LookupError:
             raise refused("The key of this version is not kept any more.", Reason.BUNDLE_UNFIT) from None
 

@@ -7,20 +7,24 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from fnmatch import fnmatchcase
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
 
 from holdfast.core.deployment_decision import Seen, Sight
 from holdfast.core.endpoint import Endpoint, Expected, Outcome, Sighting, Verdict, endpoint_of, is_address, judge
 from holdfast.deployers.base import Bundle
 from holdfast.pki import chain
-from cryptography.hazmat.primitives import hashes
 
+SAMPLES: Final = 3  # fresh connections to each address: a daemon has several workers, a balancer several machines
 LookAt = Callable[[Endpoint], Awaitable[tuple[Sighting, ...]]]
 _UNSEEN = frozenset({Outcome.UNREACHABLE, Outcome.REFUSED, Outcome.PROTOCOL, Outcome.DENIED})
 
 
 def endpoints_for(texts: Sequence[str], names: Sequence[str]) -> list[Endpoint]:
     """Where a certificate with these names must be seen: at endpoints of its names, and at bare addresses."""
-    given = [endpoint_of(each) for each in texts]
+    given = [replace(endpoint_of(each), samples=SAMPLES) for each in texts]
     first = next((each.replace("*", "www") for each in names), None)
     found = [each for each in given if any(covers(name, each.name) for name in names)]
     return found + [replace(each, server_name=first) for each in given if each not in found and is_address(each.host)]
@@ -58,5 +62,5 @@ def sight_of(verdicts: Sequence[Verdict]) -> Sight:
     return Sight.OLD if Outcome.NEW not in seen else Sight.SOME
 
 
-def _above(bundle: Bundle) -> Sequence[object]:
+def _above(bundle: Bundle) -> Sequence[x509.Certificate]:
     return chain.without_root(chain.parse_bundle(bundle.fullchain))[1:]

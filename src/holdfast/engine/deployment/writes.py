@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
-from holdfast.core.deployment import Deployment, move
+from holdfast.core.deployment import Deployment, DeploymentState, move
 from holdfast.core.deployment_decision import (
     DeploymentFacts,
     DeployStep,
@@ -38,8 +38,7 @@ def step(tx: Tx, claim: Claim, facts: DeploymentFacts, what: DeployStep) -> Depl
         case MoveOn():
             return _move_on(tx, claim, row, what)
         case WaitFor():
-            later = {"next_at": tx.now() + what.after, "reason": what.reason.value, "error": what.why or row.error}
-            return deployments.save(tx, row, by=claim, **{**what.changes, **later})
+            return deployments.save(tx, row, by=claim, **_later(row, what, tx.now()))
         case Hold():
             return _hold(tx, claim, row, what)
         case Finish():
@@ -49,6 +48,12 @@ def step(tx: Tx, claim: Claim, facts: DeploymentFacts, what: DeployStep) -> Depl
         case Supersede():
             planning.supersede(tx, row, what.why)
     return row
+
+
+def _later(row: Deployment, what: WaitFor, now: datetime) -> dict[str, Any]:
+    """On the way back the row keeps what went wrong on the way there."""
+    why = {"reason": what.reason.value, "error": what.why or row.error}
+    return {**what.changes, "next_at": now + what.after, **({} if row.state is DeploymentState.ROLLING_BACK else why)}
 
 
 def _move_on(tx: Tx, claim: Claim, row: Deployment, what: MoveOn) -> Deployment:
@@ -90,7 +95,7 @@ def _try_again(tx: Tx, claim: Claim, row: Deployment, what: TryAgain) -> Deploym
     now, state = tx.now(), move(row.state, what.event)
     after = deployments.save(
         tx, row, by=claim, state=state, failures=row.failures + 1, tries=0, reason=what.reason.value, error=what.why,
-        next_at=now + what.after, looked_since=None,
+        next_at=now + what.after, looked_since=None, served_at=None,
     )  # fmt: skip
     facts = {"target": row.target, "reason": what.reason.value, "error": what.why, "next": _shown(after.next_at)}
     journal.audit(tx, f"deployment_{state.value}", row.certificate, deployment=row.id, **facts)

@@ -15,6 +15,7 @@ from holdfast.operations import kinds
 from holdfast.operations.certificates.own_ca_checks import check_own_ca
 from holdfast.pki import csr, names
 from holdfast.store import issuers
+from holdfast.store.deployments import targets
 from holdfast.store.tx import Tx
 
 
@@ -77,6 +78,26 @@ def check(tx: Tx, spec: CertificateSpec) -> None:
                 f"The issuer {name} is named twice.", "Name each issuer once, the first choice first."
             )
     few_enough(spec, [known[name] for name in spec.issuers])
+    _check_targets(tx, spec)
+
+
+def _check_targets(tx: Tx, spec: CertificateSpec) -> None:
+    """A target with an owner takes certificates of that owner; one with room for one, no second."""
+    known = targets.named(tx, spec.targets)
+    for name in spec.targets:
+        row = known.get(name)
+        if row is None:
+            raise SpecificationRefused(f"There is no target {name!r:.80}.", "See what there is: holdfast target ls")
+        if row.owner and row.owner != spec.owner:
+            raise SpecificationRefused(
+                f"Target {name} takes certificates of owner {row.owner!r:.100} only.", "Name another target."
+            )
+        most = kinds.deploy_limits(row.kind).certificates
+        others = [each for each in targets.names_at(tx, name) if each != spec.name]
+        if most is not None and len(others) >= most:
+            raise SpecificationRefused(
+                f"Target {name} can hold no more than {most}, and is named by {others[0]}.", "Add another target."
+            )
 
 
 ANY_KEY: Final[Mapping[str, bool]] = {"ed25519_allowed": True, "must_staple_allowed": True}  # the CA decides

@@ -40,6 +40,7 @@ from holdfast.operations.certificates.views import (
     wanted_of,
 )
 from holdfast.operations.context import Context
+from holdfast.operations.deployment import planning
 from holdfast.operations.inputs import (
     Instant,
     NoteText,
@@ -401,7 +402,10 @@ def change_wanted(
     journal.audit(tx, "certificate_changed", found.id, actor=actor, **states, **told(spec))
     journal.event(tx, "certificate.changed", found.id, by=actor, what=sorted(changes))
     if spec.fingerprint() == found.fingerprint:
-        return issuance_attempts.replan(tx, found, tx.now(), wanted=spec)
+        after = issuance_attempts.replan(tx, found, tx.now(), wanted=spec)
+        if spec.targets != found.wanted.targets:
+            planning.follow(tx, after, cause="targets changed", actor=actor)
+        return after
     return _new_generation(tx, found, spec, ids, actor)
 
 
@@ -485,6 +489,8 @@ def set_state(tx: Tx, ref: str, event: str, *, actor: str) -> Row:
         issuance_attempts.cancel(tx, under_way, actor=actor, reason=reason, why=f"the certificate was {event}")
     ask = found.ari_ask_at if state is not CertificateState.ARCHIVED else None
     after = issuance_attempts.replan(tx, found, tx.now(), state=state, ari_ask_at=ask)
+    if state is CertificateState.ARCHIVED:
+        planning.follow(tx, after, cause="targets changed", actor=actor)
     journal.audit(tx, f"certificate_{event}", found.id, actor=actor, before=kept(found), after=kept(after))
     journal.event(tx, f"certificate.{event}", found.id, by=actor)
     tx.wakes = True

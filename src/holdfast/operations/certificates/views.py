@@ -502,4 +502,8 @@ def _rule(given: RenewalRule) -> RenewalPolicy:
 
 
 def _windows(given: Sequence[MaintenanceHours]) -> tuple[MaintenanceWindow, ...]:
-    return tuple(MaintenanceWindow(days=frozenset(each.days), opens=each.opens, closes=each.closes) for each in given)
+    return tuple(map(window_of, given))
+
+
+def window_of(given: MaintenanceHours) -> MaintenanceWindow:
+    return MaintenanceWindow(days=frozenset(given.days), opens=given.opens, closes=given.closes)

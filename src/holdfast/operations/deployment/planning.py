@@ -1,4 +1,4 @@
-"""Which deployments are wanted: rows and jobs, made in the transaction that puts a version in use or changes targets."""
+"""Which deployments are wanted: rows and jobs, made in the transaction that activates a version or changes targets."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from holdfast.core.reasons import Reason
 from holdfast.core.renewal import RenewalDecision
 from holdfast.core.work.job import Priority, Spec
 from holdfast.operations import kinds
+from holdfast.operations.deployment import planning
 from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.operations.issuance import issuer_choice, order_budgets
 from holdfast.operations.issuance.issuer_choice import IssuerSnapshot
@@ -392,6 +393,7 @@ def activate(
         "key": version.spki_sha256,
         "next": None if planned.next_action_at is None else planned.next_action_at.isoformat(),
     }
+    planning.follow(tx, planned, cause="issued")
     journal.audit(tx, "certificate_activated", found.id, replaced=found.current_version or "", **facts)
     journal.event(tx, "certificate.activated", found.id, took_s=(now - issuance.started_at).total_seconds(), **facts)
 

@@ -130,13 +130,18 @@ def of(tx: Tx, certificate: str, limit: int = 50) -> list[Deployment]:
 
 
 def page(
-    tx: Tx, *, state: DeploymentState | None = None, target: str | None = None, after: str = "", limit: int = 100
+    tx: Tx,
+    *,
+    state: DeploymentState | None = None,
+    target: str | None = None,
+    certificate: str | None = None,
+    after: str = "",
+    limit: int = 100,
 ) -> list[Deployment]:
     """By id, which is by time. Superseded ones only if asked for."""
-    which = "state <> 'superseded'" if state is None else "state = :state"
-    given: dict[str, object] = {} if state is None else {"state": state.value}
-    if target is not None:
-        which, given = f"{which} AND target = :target", {**given, "target": target}
+    wanted = {"state": None if state is None else state.value, "target": target, "certificate": certificate}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    which = " AND ".join(["TRUE" if state else "state <> 'superseded'", *(f"{name} = :{name}" for name in given)])
     rows = tx.rows(
         f"SELECT {TABLE.columns} FROM deployments WHERE id > :after AND {which} ORDER BY id LIMIT :limit",
         after=after,
@@ -196,4 +201,13 @@ def wake(tx: Tx, target: str, now: datetime) -> int:
               AND (next_at IS NULL OR next_at > :now)""",
         now=now,
         target=target,
+    )
+
+
+def wake_frozen(tx: Tx, now: datetime) -> int:
+    """What a change freeze held is looked at again now."""
+    return tx.run(
+        """UPDATE deployments SET next_at = :now, version = version + 1
+            WHERE state = 'held' AND reason = 'DEPLOY_FROZEN' AND next_at > :now""",
+        now=now,
     )

@@ -74,6 +74,16 @@ def all_targets(tx: Tx) -> list[TargetRow]:
     return [TABLE.read(row) for row in tx.rows(f"SELECT {TABLE.columns} FROM targets ORDER BY name")]
 
 
+def names_at(tx: Tx, name: str, limit: int = 1000) -> list[str]:
+    """The names of certificates that name this target, and are not archived."""
+    rows = tx.rows(
+        "SELECT name FROM certificates WHERE state <> 'archived' AND targets LIKE :quoted ORDER BY name LIMIT :limit",
+        quoted=f"%{json.dumps(name)}%",
+        limit=limit,
+    )
+    return [row["name"] for row in rows]
+
+
 def certificates_at(tx: Tx, name: str, limit: int = 1000) -> list[str]:
     """The ids of certificates that name this target, and are not archived."""
     rows = tx.rows(
