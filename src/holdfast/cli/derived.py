@@ -233,13 +233,16 @@ def _in_words(value: object) -> object:
     return "; ".join(map(str, map(_in_words, value))) or "none" if isinstance(value, list) else value
 
 
+JOINED: Final = frozenset({"files"})  # readers of several texts that are one
+
+
 def _read(param: Row, value: Any) -> Any:
     reader = READERS.get(param["kind"])
     if reader is None:
         return _listed(param, value) if param.get("repeated") else _or_null(param, value)
     if param["kind"] in ("pairs", "setting", "credential"):
         return dict(reader(param, each) for each in value)
-    if param["kind"] == "files":
+    if param["kind"] in JOINED:
         return "".join(reader(param, each) for each in value)
     return [reader(param, each) for each in value] if param.get("repeated") else _or_null(param, value, reader)
 

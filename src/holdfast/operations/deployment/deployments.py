@@ -15,14 +15,14 @@ from holdfast.operations.certificates.refs import found_by
 from holdfast.operations.certificates.views import CertificateRef
 from holdfast.operations.context import Context
 from holdfast.operations.deployment import planning
-from holdfast.operations.inputs import Input, Instant, Nothing, Option, Page, Paged, cursor, one_of, place
+from holdfast.operations.inputs import Input, Instant, Nothing, OneOf, Option, Page, Paged, cursor, place
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import INSTALLATION, VISIBLE, certificate
 from holdfast.store import certificates, journal, versions
 from holdfast.store.deployments import deployments, freezes, targets
 from holdfast.store.tx import Tx
 
-StateName = Annotated[str, one_of(DeploymentState)]
+StateName = Annotated[str, OneOf(DeploymentState)]
 SCANNED: Final = 2000  # rows that one page looks at, of those that the asker may not see
 
 
