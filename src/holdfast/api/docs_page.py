@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from holdfast.api import openapi
 
+MAKES_TOKENS: Final = "holdfast token create"
 STYLE: Final = """
 body{font:16px/1.5 system-ui,sans-serif;margin:0 auto;max-width:60rem;padding:1rem;color:#1c2024;background:#fff}
 nav a{margin-right:.8rem;white-space:nowrap} code,pre{font-family:ui-monospace,monospace;font-size:.9em}
@@ -55,7 +56,7 @@ def _page(document: Json) -> Iterator[str]:
     yield f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head><body>'
     yield f"<h1>Holdfast API <span class=quiet>{escape(document['info']['version'])}</span></h1>"
     yield "<p>Every request is below <code>/api/v1</code> and has the header <code>Authorization: Bearer TOKEN</code>; "
-    yield "<code>holdfast token create</code> makes tokens. For programs: "
+    yield f"<code>{MAKES_TOKENS}</code> makes tokens. For programs: "
     yield '<a href="/api/v1/openapi.json">the OpenAPI document</a>. Errors are <code>application/problem+json</code> '
     yield "(RFC 9457).</p>"
     yield f"<nav>{''.join(f'<a href=#{escape(tag)}>{escape(tag)}</a>' for tag in tags)}</nav>"
