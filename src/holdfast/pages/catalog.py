@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from holdfast.pages import (
+    access_settings,
     approvals,
     audit,
     certificate,
@@ -22,5 +23,5 @@ from holdfast.pages import (
 
 MODULES: Final = (
     overview, certificates, certificate, approvals, notifications, jobs, issuers, own_ca, cluster, forecast, audit,
-    settings, palette,
+    access_settings, settings, palette,
 )  # fmt: skip

@@ -35,7 +35,7 @@ RAIL: Final[Mapping[str, tuple[Entry, ...]]] = {
     ),
     "Admin": (
         Entry("Audit", "/audit", "audit", Action.SEE_AUDIT, "", "d"),
-        Entry("Settings", "/settings", "settings", Action.SEE_CLUSTER, "", "s"),
+        Entry("Settings", "/settings", "settings", Action.SEE_SELF, "", "s"),
     ),
 }
 BOTTOM: Final = ("/", "/certificates", "/approvals", "/notifications")  # of the bar at 360 px

@@ -1,10 +1,10 @@
-"""Settings: people, tokens, channels, policies, and where each value of the configuration comes from."""
+"""Settings: channels, policies, and where each value of the configuration comes from; access_settings has the rest."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from holdfast.errors import UserError
 from holdfast.operations.access import Action
@@ -23,43 +23,49 @@ _TABS: Final = {
 _NEW: Final = ("name", "kind", "settings", "credentials", "severities", "owners", "fallback")
 
 
+def tabs(visit: Visit) -> list[dict[str, str]]:
+    """The tabs that this person may see; people and tokens belong to the whole installation."""
+    whole = ("people", "tokens", "values")
+    return [
+        {"key": key, "title": title, "href": f"/settings/{key}"}
+        for key, (title, action) in _TABS.items()
+        if visit.may(action) and not (key in whole and visit.principal.confined)
+    ]
+
+
+async def first(visit: Visit) -> Response:
+    return RedirectResponse(tabs(visit)[0]["href"], 303)
+
+
 async def show(visit: Visit) -> Response:
     return await _page(visit, {}, {}, 200)
 
 
 async def _page(visit: Visit, typed: dict[str, str], errors: dict[str, str], status: int) -> Response:
-    seen = [key for key, (_, action) in _TABS.items() if visit.may(action)]
-    tab = visit.request.path_params.get("tab") or next(iter(seen), "sessions")
-    known = await _known(visit, str(tab)) if tab in seen else []
+    seen = [each["key"] for each in tabs(visit)]
+    tab = visit.request.path_params.get("tab", "")
+    known = await _known(visit, tab) if tab in seen else []
     new = named("channels.add")
     fields = [each for each in _NEW if each in new.input_model.model_fields]
     return await visit.show(
         "settings.html",
         status,
         tab=tab,
-        tabs=[{"key": key, "title": _TABS[key][0], "href": f"/settings/{key}"} for key in seen],
+        tabs=tabs(visit),
         known=known,
         fields=forms.fields(new, typed, errors, *fields),
         kinds=sorted(visit.services.post.kinds),
         errors=errors,
         can_change=visit.may(Action.CHANGE_CHANNELS) and not visit.principal.confined,
-        can_revoke=visit.may(Action.REVOKE_TOKENS),
-        can_people=visit.may(Action.CHANGE_PEOPLE),
     )
 
 
 async def _known(visit: Visit, tab: str) -> Any:
     match tab:
-        case "people":
-            return (await visit.call("people.list", limit=200)).items
-        case "tokens":
-            return (await visit.call("tokens.list", limit=200)).items
         case "channels":
             return await visit.call("channels.list")
         case "policies":
             return (await visit.call("policies.list", limit=200)).items
-        case "sessions":
-            return await visit.call("sessions.list")
     return visit.frame.values()
 
 
@@ -77,7 +83,7 @@ async def add_channel(visit: Visit) -> Response:
 
 
 PAGES: Final = [
-    ("/settings", show, "GET"),
+    ("/settings", first, "GET"),
     ("/settings/{tab}", show, "GET"),
     ("/settings/channels", add_channel, "POST"),
 ]

@@ -184,6 +184,16 @@ def get_session(tx: Tx, session: str) -> LoginSession | None:
     return None if row is None else SESSIONS.read(row)
 
 
+def session_lives(tx: Tx, session: str) -> bool:
+    """Whether it was neither ended nor has expired, and its person may log in. It may be idle for too long."""
+    row = tx.row(
+        """SELECT sessions.id FROM sessions JOIN people ON people.id = sessions.person
+            WHERE sessions.id = :id AND ended_at IS NULL AND expires_at > now_us() AND disabled_at IS NULL""",
+        id=session,
+    )
+    return row is not None
+
+
 def session_used(tx: Tx, session: str, at: datetime) -> None:
     tx.run("UPDATE sessions SET used_at = :at WHERE id = :id AND used_at < :at", id=session, at=at)
 

@@ -23,7 +23,7 @@ from holdfast.operations.operation import Face, operation
 from holdfast.operations.scopes import INSTALLATION
 from holdfast.ports import Files, Random
 from holdfast.secret import Secret
-from holdfast.store import access, journal
+from holdfast.store import access, journal, people
 from holdfast.store.database import Store
 from holdfast.store.marks import inline, no_fsync
 from holdfast.store.tx import Tx
@@ -204,8 +204,11 @@ async def authenticate(db: Store, token: Secret[str]) -> Principal:
 
 
 def check_still_good(tx: Tx, principal: Principal) -> None:
-    """Raise Unauthenticated if the principal's token is no longer good. A local user has no token."""
-    if principal.kind != "local":
+    """Raise Unauthenticated if the principal's token or session is no longer good. A local user has neither."""
+    if principal.by_session:
+        if not people.session_lives(tx, principal.id):
+            raise Unauthenticated
+    elif principal.kind != "local":
         row = access.get_token(tx, principal.id)
         if row is None or not row.good_at(tx.now()):
             raise Unauthenticated
