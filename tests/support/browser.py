@@ -137,7 +137,13 @@ async def a_web_desk(
 def _app(services: Services, address: PublicAddress, pages: Any) -> Starlette:
     numbers = count(1)
     ours = pages_site.routes(
-        lambda: services, WatchedLog(), now=SystemClock().now, replica="one", installation=lambda: "dev", facts=dict
+        lambda: services,
+        WatchedLog(),
+        now=SystemClock().now,
+        replica="one",
+        installation=lambda: "dev",
+        facts=dict,
+        values=list,
     )
     mounted = face.mount(
         lambda: services, WatchedLog(), address=address, new_id=lambda: f"req_{next(numbers)}", pages=[*pages, *ours]
