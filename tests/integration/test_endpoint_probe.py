@@ -339,7 +339,7 @@ async def test_metadata_and_link_local_addresses_are_never_dialled(address: str)
     everything = ("0.0.0.0/0", "::/0", "169.254.0.0/16", *LOOPBACK)
     [seen] = await look(80, addresses=(address,), networks=everything)
     assert seen.problem is SightingProblem.DENIED
-    assert "endpoints.networks" in seen.why
+    assert seen.why.endswith("whatever endpoints.networks lists")
 
 
 async def test_a_private_address_needs_the_setting_that_its_error_names() -> None:

@@ -68,5 +68,7 @@ def _seen(seen: Row, now: datetime) -> str:
 SHOWN: Final[Displays] = {
     "endpoints.list": listed,
     "endpoints.get": one,
+    "endpoints.add": one,
+    "endpoints.change": one,
     "endpoints.check": checked,
 }

@@ -64,8 +64,8 @@ class FilesDeployer:
         return self.settings.reload
 
     async def write(self, bundle: Bundle) -> Written:
-        place = self._place(bundle)
-        with self._told():
+        place = self.place(bundle)
+        with self.told():
             before = await self._adopted(place)
             number, content = _parsed(before)
             if number > bundle.number:
@@ -79,8 +79,8 @@ class FilesDeployer:
         return Written(changed=True, atomic=self._atomic)
 
     async def restore(self, bundle: Bundle, previous: Bundle | None) -> None:
-        place = self._place(bundle)
-        with self._told():
+        place = self.place(bundle)
+        with self.told():
             now, _ = _parsed(await self.parts.bundles.current(place))
             if now > bundle.number:
                 why = f"Target {self.parts.target}: deployment {now} is in place, which is newer."
@@ -103,11 +103,11 @@ class FilesDeployer:
             await self.parts.run(self.settings.reload, Reason.RELOAD_FAILED)
 
     async def probe(self) -> str:
-        place = self._allowed(self.settings.folder)
+        place = self.allowed(self.settings.folder)
         for each in (self.settings.test, self.settings.reload):
             if each:
                 self.parts.program(each)
-        with self._told():
+        with self.told():
             await self.parts.bundles.names(place)
         if self.settings.test:
             await self.test()
@@ -123,11 +123,11 @@ class FilesDeployer:
     def _atomic(self) -> bool:
         return not (self.settings.certificate_path and self.settings.key_path)
 
-    def _place(self, bundle: Bundle) -> Place:
-        found = self._allowed(self.settings.folder)
+    def place(self, bundle: Bundle) -> Place:
+        found = self.allowed(self.settings.folder)
         return Place(root=found.root, below=(*found.below, folder_name(bundle.certificate)))
 
-    def _allowed(self, path: str) -> Place:
+    def allowed(self, path: str) -> Place:
         """Below a folder that the file of this host names; never anywhere else."""
         wanted = Path(path)
         for root in self.parts.local.folders:
@@ -160,7 +160,7 @@ class FilesDeployer:
         chosen = (self.settings.key_path, self.settings.certificate_path, self.settings.combined_path)
         for file, path in zip(_FIXED, chosen, strict=True):
             if path:
-                yield file, self._allowed(str(Path(path).parent)), Path(path).name
+                yield file, self.allowed(str(Path(path).parent)), Path(path).name
 
     def _fixed(self, files: Mapping[str, FileContent]) -> list[tuple[Place, str, FileContent]]:
         return [(folder, name, files[file]) for file, folder, name in self._paths() if file in files]
@@ -188,7 +188,7 @@ class FilesDeployer:
         return FileAccess(owner=self.settings.owner, group=self.settings.group)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def told(self) -> Iterator[None]:
         """What the system says of a file, as one of our two answers."""
         try:
             yield
@@ -251,7 +251,7 @@ FILES: Final[DeployerKind[FilesSettings]] = Kind(
     traits=frozenset({Trait.ATOMIC, Trait.KEEPS_PREVIOUS, Trait.RUNS_HERE}),
     presets={
         daemon: {step: f"{daemon}-{step}" for step in ("test", "reload") if f"{daemon}-{step}" in PROGRAMS}
-        for daemon in sorted({name.partition("-")[0] for name in PROGRAMS})
+        for daemon in sorted({name.partition("-")[0] for name in PROGRAMS} - {"haproxy"})  # which is a kind by itself
     },
     make=FilesDeployer,
 )

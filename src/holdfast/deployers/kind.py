@@ -32,6 +32,7 @@ class LocalRules:
     """What this host allows: read from a file on it, never over the API."""
 
     folders: tuple[Path, ...] = ()  # targets may write below these only
+    sockets: tuple[Path, ...] = ()  # of daemons that may be told of new certificates
     programs: Mapping[str, Program] = field(default_factory=dict)
 
 

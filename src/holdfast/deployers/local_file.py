@@ -2,6 +2,7 @@
 
     folders = ["/etc/holdfast/live"]
     allow = ["nginx"]                     # programs of well-known daemons
+    sockets = ["/run/haproxy/admin.sock"]
 
     [programs.app-reload]
     argv = ["/usr/bin/systemctl", "reload", "app"]
@@ -24,6 +25,8 @@ PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
     "apache-reload": ("/usr/sbin/apachectl", "graceful"),
     "dovecot-test": ("/usr/bin/doveconf", "-n"),
     "dovecot-reload": ("/usr/bin/doveadm", "reload"),
+    "haproxy-test": ("/usr/sbin/haproxy", "-c", "-f", "/etc/haproxy/haproxy.cfg"),
+    "haproxy-reload": ("/usr/bin/systemctl", "reload", "haproxy"),
     "mariadb-reload": ("/usr/bin/mariadb", "-e", "FLUSH SSL"),
     "nginx-test": ("/usr/sbin/nginx", "-t"),
     "nginx-reload": ("/usr/sbin/nginx", "-s", "reload"),
@@ -33,19 +36,21 @@ PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
     "slapd-test": ("/usr/sbin/slaptest", "-Q"),
     "slapd-reload": ("/usr/bin/systemctl", "restart", "slapd"),
 }
-_KEYS: Final = frozenset({"folders", "allow", "programs"})
+_KEYS: Final = frozenset({"folders", "allow", "programs", "sockets"})
 
 
 def rules_of(text: str) -> LocalRules:
     """What the file allows; ValueError says what is wrong with it."""
     found = tomllib.loads(text)
     if unknown := sorted(set(found) - _KEYS):
-        raise ValueError(f"there is no key {unknown[0]!r:.60}; there are allow, folders and programs")
-    folders = tuple(Path(_text(each, "a folder")) for each in found.get("folders", []))
-    if relative := [each for each in folders if not each.is_absolute() or ".." in each.parts]:
-        raise ValueError(f"the folder {relative[0]} must be written from / on, without ..")
+        raise ValueError(f"there is no key {unknown[0]!r:.60}; there are allow, folders, programs and sockets")
+    folders, sockets = (
+        tuple(Path(_text(each, f"one of {key}")) for each in found.get(key, [])) for key in ("folders", "sockets")
+    )
+    if relative := [each for each in (*folders, *sockets) if not each.is_absolute() or ".." in each.parts]:
+        raise ValueError(f"{relative[0]} must be written from / on, without ..")
     named = {name: _program(name, each) for name, each in found.get("programs", {}).items()}
-    return LocalRules(folders=folders, programs={**_allowed(found.get("allow", [])), **named})
+    return LocalRules(folders=folders, sockets=sockets, programs={**_allowed(found.get("allow", [])), **named})
 
 
 def _allowed(daemons: list[Any]) -> dict[str, Program]:

@@ -88,8 +88,7 @@ class Probe:
             async with asyncio.timeout(self._each):
                 return _read(at, key, *await self._handshake(endpoint, address, key))
         except NotPermitted as why:
-            said = f"we do not connect to {at}, {why}, unless {NETWORKS_SETTING} lists its network"
-            return _unseen(at, SightingProblem.DENIED, said, key)
+            return _unseen(at, SightingProblem.DENIED, f"we do not connect to {at}, {why}, {_remedy(address)}", key)
         except NoUpgrade as why:
             return _unseen(at, SightingProblem.PROTOCOL, f"{at} port {endpoint.port} did not begin TLS: {why}", key)
         except NetProblem as why:
@@ -118,6 +117,13 @@ def make(net: Net, random: Random, *, resolvers: Sequence[str], networks: Sequen
     """A probe with the one dialer. `each` are seconds for one handshake; an endpoint has three times as many."""
     dialer = SafeDialer(net, Resolver(net, random, resolvers), Addresses(networks), ports=None, each=each)
     return Probe(dialer, each=each, whole=3 * each)
+
+
+def _remedy(address: IPAddress) -> str:
+    """Some addresses are never dialled, and no setting changes that."""
+    if Addresses([str(address)]).denied(address) is None:
+        return f"unless {NETWORKS_SETTING} lists its network"
+    return f"whatever {NETWORKS_SETTING} lists"
 
 
 def _unseen(address: str, problem: SightingProblem, why: str, key: KeyFamily | None = None) -> Sighting:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from holdfast.deployers.base import Deployer
 from holdfast.secret import Secret
-from tests.support.deployer_benches import files
+from tests.support.deployer_benches import files, haproxy, traefik
 
 
 class Bench(Protocol):
@@ -33,4 +33,8 @@ class Bench(Protocol):
         """Be as before."""
 
 
-BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] = {"files": files.a_bench}
+BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] = {
+    "files": files.a_bench,
+    "haproxy": haproxy.a_bench,
+    "traefik": traefik.a_bench,
+}
