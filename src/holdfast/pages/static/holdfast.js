@@ -137,7 +137,7 @@
     const at = all.indexOf(currentRow()), next = all[Math.max(0, Math.min(all.length - 1, at + step))] || all[0];
     for (const each of all) each.classList.toggle("current", each === next);
     next.scrollIntoView({ block: "nearest" });
-    const focus = $("a, button, input", next);
+    const focus = $("a.name, h3 a, a", next) || $("button, input", next);
     focus?.focus({ preventScroll: true });
   }
   function submitIn(row, selector) { const form = $(selector, row || document); if (!form) return false; act(form, $("button", form)); return true; }

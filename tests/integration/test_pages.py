@@ -1,0 +1,144 @@
+"""The pages in a real browser: no error, no violation, by keyboard alone, at every width, nothing from elsewhere."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from tests.support.chromium import Site, a_site
+
+from holdfast import pages
+from holdfast.store.database import Database
+
+pytestmark = pytest.mark.anyio
+PAGES = [
+    "/", "/certificates", "/certificates?q=state:retrying", "/certificates/request", "/approvals", "/notifications",
+    "/notifications?tab=all", "/jobs", "/issuers", "/issuers/new", "/cas", "/cluster", "/forecast", "/audit",
+    "/settings",
+    "/settings/values", "/settings/channels", "/settings/tokens", "/settings/sessions", "/reasons", "/nothing-here",
+]  # fmt: skip
+OF_ONE = ["", "/explain", "/versions", "/served", "/raw"]
+ONE = "/certificates/api.shop.example"
+
+
+async def _walk(site: Site, paths: list[str], **manner: object) -> list[str]:
+    """What went wrong on these pages; a status of 404 is an answer, and Chromium calls it an error."""
+    seen = await site.logged_in(**manner)
+    for path in paths:
+        answer = await seen.go(path)
+        assert answer.status < 400 or path == "/nothing-here", (path, answer.status, await seen.page.inner_text("main"))
+        wide = await seen.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{path} is {wide} px wider than the window"
+    return [each for each in seen.wrong if "404 (Not Found)" not in each]
+
+
+async def test_no_page_of_an_empty_installation_has_an_error(db: Database, tmp_path: Path) -> None:
+    async with a_site(db, tmp_path) as site:
+        assert await _walk(site, PAGES) == []
+
+
+async def test_no_page_has_an_error_or_asks_another_host(db: Database, tmp_path: Path) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        assert await _walk(site, [*PAGES, *(ONE + each for each in OF_ONE)]) == []
+
+
+async def test_every_page_fits_a_telephone(db: Database, tmp_path: Path) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        small = {"viewport": {"width": 360, "height": 780}}
+        assert await _walk(site, [*PAGES, *(ONE + each for each in OF_ONE)], **small) == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_axe_finds_no_violation(db: Database, tmp_path: Path, theme: str) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        seen = await site.logged_in(color_scheme=theme, bypass_csp=True)
+        found = []
+        for path in [*PAGES, *(ONE + each for each in OF_ONE)]:
+            await seen.go(path)
+            found += await seen.axe()
+        assert found == []
+
+
+async def test_the_keyboard_alone_renews_a_certificate(db: Database, tmp_path: Path) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        seen = await site.logged_in()
+        await seen.go("/certificates?q=api.shop.example")
+        for key in ("j", "Enter"):
+            await seen.page.keyboard.press(key)
+        await seen.page.wait_for_url("**/certificates/api.shop.example")
+        await seen.page.keyboard.press("r")
+        await seen.page.wait_for_selector("#toast :text('has begun')")
+        assert seen.wrong == []
+
+
+async def test_the_keyboard_alone_requeues_a_dead_letter(db: Database, tmp_path: Path) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        seen = await site.logged_in()
+        await seen.go("/")
+        for key in ("g", "n"):
+            await seen.page.keyboard.press(key)
+        await seen.page.wait_for_url("**/notifications")
+        await seen.page.keyboard.press("j")
+        await seen.page.keyboard.press("q")
+        await seen.page.wait_for_selector("#toast :text('on its way again')")
+        await seen.page.wait_for_selector("h1:has-text('16 notifications')")
+        assert seen.wrong == []
+
+
+async def test_the_palette_finds_a_certificate(db: Database, tmp_path: Path) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        seen = await site.logged_in()
+        await seen.go("/")
+        await seen.page.keyboard.press("Control+k")
+        await seen.page.keyboard.type("api.sh")
+        await seen.page.wait_for_selector("#palette [role=option][aria-selected=true] :text('api.shop.example')")
+        await seen.page.keyboard.press("Enter")
+        await seen.page.wait_for_url("**/certificates/api.shop.example")
+        assert seen.wrong == []
+
+
+async def test_a_change_elsewhere_appears_without_a_reload(db: Database, tmp_path: Path) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        seen, other = await site.logged_in(), await site.logged_in("bob")
+        await seen.go("/certificates/api.shop.example")
+        await other.go("/certificates/api.shop.example")
+        await seen.page.wait_for_selector("#live[data-state=live]")
+        await other.page.click("button:has-text('Pause')")
+        await seen.page.wait_for_selector("h1 .badge:has-text('Retrying'), h1 .badge:has-text('Paused')")
+        await seen.page.wait_for_selector("button:has-text('Resume')")
+        assert seen.wrong == []
+
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "{{7*7}}",
+    "javascript:alert(1)",
+    "\u202egnp.exe",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_what_is_typed_is_shown_and_never_run(db: Database, tmp_path: Path, text: str) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        seen = await site.logged_in()
+        alerts: list[str] = []
+        seen.page.on("dialog", lambda dialog: alerts.append(dialog.message))
+        await seen.go("/certificates")
+        await seen.page.fill("[data-filter]", text)
+        await seen.page.keyboard.press("Enter")
+        await seen.page.wait_for_selector(".empty, tbody")
+        await seen.go("/certificates/request")
+        await seen.page.fill("#f-names", text)
+        await seen.page.click("button:has-text('Request certificate')")
+        await seen.page.wait_for_selector("[aria-invalid=true], .error")
+        typed = await seen.page.input_value("#f-names")
+        assert (typed, alerts) == (text, [])
+        assert await seen.page.title() == "Error: Request a certificate · Holdfast"
+
+
+def test_vendored_files_are_those_of_their_manifests() -> None:
+    for folder in (Path(pages.__file__).parent / "static" / "vendor", Path(__file__).parent.parent / "assets"):
+        for name, facts in json.loads((folder / "manifest.json").read_text()).items():
+            assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == facts["sha256"]
+            assert (folder / facts["licence_file"]).read_text()
