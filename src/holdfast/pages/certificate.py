@@ -159,6 +159,7 @@ async def _timeline(visit: Visit) -> dict[str, Any]:
         "number": len(events),
         "more": 0 if earlier else max(0, len(entries) - _SHOWN),
         "only": only,
+        "opened": next((each for each in entries if each.steps), None),
         "backoff": backoff,
     }
 
