@@ -13,9 +13,11 @@ from tests.support.nginx import Nginx, an_nginx, needs_nginx
 from holdfast.core.deployment import DeploymentState
 from holdfast.core.endpoint import endpoint_of
 from holdfast.core.reasons import Reason
+from holdfast.core.status import Phase
 from holdfast.deployers.kind import LocalRules, Program
 from holdfast.operations.deployment import deployments as manage
 from holdfast.operations.deployment import targets as manage_targets
+from holdfast.store import statistics
 from holdfast.store.database import Database
 
 pytestmark = [pytest.mark.anyio, needs_nginx]
@@ -201,3 +203,49 @@ async def test_a_certificate_that_no_longer_names_a_target_leaves_what_is_there(
     assert [each.state.value for each in await here.all(NAME)] == ["superseded"]
     assert (nginx.live / NAME / "current" / "fullchain.pem").exists()
     await here.do(manage_targets.delete, name="web-1")
+
+
+async def test_a_certificate_is_well_when_it_is_served_and_not_when_it_is_held(yard: tuple[Yard, Nginx]) -> None:
+    here, nginx = yard
+    await _first(here, nginx)
+    old = (await here.house.view(NAME)).status
+    assert old.phase is Phase.OK
+    await here.do(manage_targets.pause, name="web-1")
+    await here.house.renew(NAME)
+    async with here.house.working(kinds=here.kinds):
+        await here.reaches(NAME, DeploymentState.HELD)
+    view = await here.house.view(NAME)
+    assert (view.status.phase, view.status.reason_code) == (Phase.WAITING, Reason.DEPLOY_HELD)
+    assert view.status.expires_at == old.expires_at  # of what is served, and not of what is held
+    assert view.status.safe_until == old.safe_until
+    assert "web-1: held" in [each.saw for each in view.explain().checks]
+    assert await _counted(here) == {("waiting", "DEPLOY_HELD"): 1}
+    await here.do(manage_targets.resume, name="web-1")
+    async with here.house.working(kinds=here.kinds):
+        await here.reaches(NAME, SERVED)
+    well = (await here.house.view(NAME)).status
+    assert well.phase is Phase.OK
+    assert well.expires_at is not None
+    assert old.expires_at is not None
+    assert well.expires_at >= old.expires_at
+    assert await _counted(here) == {("ok", "NOT_DUE"): 1}
+
+
+async def test_a_failing_deployment_shows_in_the_status_and_in_the_counts(yard: tuple[Yard, Nginx]) -> None:
+    here, nginx = yard
+    await _first(here, nginx)
+    nginx.configure(NAME, more="nonsense;")
+    await here.house.renew(NAME)
+    async with here.house.working(kinds=here.kinds):
+        await here.reaches(NAME, DeploymentState.ROLLED_BACK)
+    status = (await here.house.view(NAME)).status
+    assert (status.phase, status.reason_code, status.attempt) == (Phase.FAILING, Reason.CONFIG_TEST_FAILED, 1)
+    assert status.next_attempt_at is not None
+    assert await _counted(here) == {("failing", "CONFIG_TEST_FAILED"): 1}
+    told = [each.name for each in await here.house.timeline(NAME)]
+    assert "deployment.rolling_back" in told
+    assert "deployment.failed" in told
+
+
+async def _counted(yard: Yard) -> dict[tuple[str, str], int]:
+    return await yard.house.db.read(lambda tx: statistics.phases(tx, {"active": 1}))

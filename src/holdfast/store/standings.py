@@ -11,6 +11,7 @@ from holdfast.core.status import HELD
 from holdfast.store.tx import Tx
 
 OVER: Final = "('issued', 'failed', 'cancelled')"
+IN_PLACE: Final = "('served', 'installed', 'superseded')"  # of deployments, to the letter as the partial index has it
 _HELD: Final = ", ".join(f"'{reason.value}'" for reason in sorted(HELD))
 # What one may wait for, to the letter as the partial index has it.
 WAITING: Final = "('BACKOFF', 'CANCELLED', 'ISSUER_PAUSED', 'REVOKED', 'STAGGERED', 'UNKNOWN_ISSUER', 'WINDOW')"
@@ -25,6 +26,7 @@ _ODD: Final = f"""
      UNION SELECT id FROM certificates WHERE state = 'paused'
      UNION SELECT id FROM certificates WHERE next_cause IN {WAITING} AND next_cause = 'REVOKED'
      UNION SELECT certificate FROM certificate_versions WHERE revoke_asked_at IS NOT NULL AND revoked_at IS NULL
+     UNION SELECT certificate FROM deployments WHERE state NOT IN {IN_PLACE}
      UNION SELECT certificate FROM issuances WHERE state NOT IN {OVER}"""
 _HOUR: Final = f"{ATTEMPT_FOR.total_seconds() * 1e6:.0f}"
 _SHARE: Final = f"(held.not_after - held.not_before) * {EMERGENCY}"
@@ -45,6 +47,9 @@ def _each(odd: str) -> str:
              WHEN c.current_version IS NULL THEN 'pending'
              WHEN attempt.to_begin = 1 THEN 'waiting'
              WHEN attempt.state IS NOT NULL THEN 'renewing'
+             WHEN deploying.failing = 1 THEN 'failing'
+             WHEN deploying.held = 1 THEN 'waiting'
+             WHEN deploying.held = 0 THEN 'renewing'
              WHEN c.next_cause IN ('WINDOW', 'BACKOFF', {_HELD}) AND c.next_action_at > :now THEN 'waiting'
              ELSE 'ok'
            END AS phase,
@@ -58,6 +63,8 @@ def _each(odd: str) -> str:
              WHEN c.state = 'paused' THEN 'PAUSED'
              WHEN c.last_failure_at IS NOT NULL AND c.reason <> '' THEN c.reason
              WHEN c.ends_at <= :now THEN 'EXPIRED'
+             WHEN deploying.certificate IS NOT NULL AND revoked.id IS NULL AND c.next_cause <> 'REVOKED'
+               THEN COALESCE(deploying.failed_for, deploying.waits_for, 'DEPLOYING')
              WHEN c.next_action_at <= :now OR c.next_cause IN ('WINDOW', 'BACKOFF', {_HELD}) THEN c.next_cause
              ELSE 'NOT_DUE'
            END AS reason,
@@ -68,6 +75,12 @@ def _each(odd: str) -> str:
       LEFT JOIN (
         SELECT id FROM certificate_versions WHERE revoke_asked_at IS NOT NULL AND revoked_at IS NULL
       ) AS revoked ON revoked.id = c.current_version
+      LEFT JOIN (
+        SELECT certificate, MAX(CASE WHEN failures > 0 THEN 1 ELSE 0 END) AS failing,
+               MIN(CASE WHEN state = 'held' THEN 1 ELSE 0 END) AS held,
+               MAX(CASE WHEN failures > 0 THEN reason END) AS failed_for, MAX(reason) AS waits_for
+          FROM deployments WHERE state NOT IN {IN_PLACE} GROUP BY certificate
+      ) AS deploying ON deploying.certificate = c.id
       LEFT JOIN (
         SELECT issuances.certificate, issuances.state, issuances.cause, issuances.reason, jobs.reason AS waits,
                jobs.due_at,

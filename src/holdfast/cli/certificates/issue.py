@@ -48,11 +48,6 @@ def spread_over(text: str | None) -> timedelta:
     return found
 
 
-class NotDeployed(Usage):
-    code = "not-deployed"
-    hint = "Wait until it is issued, then fetch it: holdfast wait NAME && holdfast fetch NAME --to FOLDER"
-
-
 @app.command("issue")
 @options.with_fields("issue")
 def issue(
@@ -207,16 +202,15 @@ def renew(
 def wait_for(
     certificate: CertArgument,
     goal: Annotated[
-        Literal["issued", "deployed", "serving"],
-        typer.Option("--for", help="The state to wait for. This version can wait for issued only."),
+        Literal["issued", "served"],
+        typer.Option("--for", help="The state to wait for: issued, or served by all of its targets."),
     ] = "issued",
     timeout: TimeoutOption = 300,
 ) -> None:
-    """Wait until a certificate is issued and no issuance is under way. Exit code 3: the timeout came first."""
-    if goal != "issued":
-        raise NotDeployed(f"This version deploys nothing, so it cannot tell when {certificate} is {goal}.")
+    """Wait until a certificate is issued, or served by its targets. Exit code 3: the timeout came first."""
+    verdict = progress.issued if goal == "issued" else progress.served
     with connected() as client:
-        code = progress.follow(client, certificate, progress.issued, timeout=timeout, clock=clock())
+        code = progress.follow(client, certificate, verdict, timeout=timeout, clock=clock())
     raise typer.Exit(code)
 
 

@@ -186,10 +186,18 @@ def of_attempt(client: Client, attempt: str) -> Verdict:
 
 
 def issued(found: Row) -> int | None:
-    """0 once there is a good certificate and nothing is under way for it."""
-    return (
-        0 if found["serial"] is not None and found["operation"] is None and found["status"]["phase"] == "ok" else None
-    )
+    """0 once there is a good certificate and no issuance is under way for it."""
+    held = found["serial"] is not None and found["operation"] is None
+    return 0 if held and (found["status"]["phase"] == "ok" or _on_its_way(found)) else None
+
+
+def served(found: Row) -> int | None:
+    """0 once every target serves it, too."""
+    return issued(found) if not _on_its_way(found) else None
+
+
+def _on_its_way(found: Row) -> bool:
+    return any(each["state"] not in ("served", "installed") for each in found["deployments"])
 
 
 # ── Jobs ──

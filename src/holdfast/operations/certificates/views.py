@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import BaseModel, Field, StringConstraints, create_model
 
 from holdfast.core import certificate as spec
+from holdfast.core import serving
 from holdfast.core import status as block
 from holdfast.core.certificate import (
     DEFAULTS,
@@ -24,8 +25,10 @@ from holdfast.core.certificate import (
     RenewalPolicy,
     Version,
 )
+from holdfast.core.deployment import Deployment
 from holdfast.core.endpoint_watch import WatchedEndpoint
 from holdfast.core.issuance import Issuance, IssuanceState
+from holdfast.core.serving import NOT_DEPLOYED, Serving
 from holdfast.core.status import IssuanceJob, OwedToCa, Status, StatusExplanation
 from holdfast.core.work.job import Job, JobState
 from holdfast.operations.access import Owned, Principal
@@ -33,6 +36,7 @@ from holdfast.operations.certificates.checks import SpecificationRefused, identi
 from holdfast.operations.inputs import HostName, Input, Labels, Option, Short, StrictFlag, _absent
 from holdfast.operations.issuance.attempts import ISSUE
 from holdfast.store import access, endpoints, inventory, issuances, owed_to_cas, versions
+from holdfast.store.deployments import deployments
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
 
@@ -46,14 +50,18 @@ class View:
     now: datetime
     endpoints: tuple[WatchedEndpoint, ...] = ()
     owed: tuple[OwedToCa, ...] = ()
+    serving: Serving = NOT_DEPLOYED
 
     @property
     def status(self) -> Status:
         found = block.status(self.certificate, self.current, self.issuance, self.job, self.now)
+        if self.serving.standing:
+            found = serving.counted(found, self.serving, under_way=self.issuance is not None)
         return replace(found, owed=self.owed) if self.owed else found
 
     def explain(self, at: datetime | None = None) -> StatusExplanation:
-        return block.explain(self.certificate, self.current, self.issuance, self.job, at or self.now)
+        found = block.explain(self.certificate, self.current, self.issuance, self.job, at or self.now)
+        return serving.explained(found, self.serving) if self.serving.standing else found
 
 
 def view_of(tx: Tx, found: Certificate) -> View:
@@ -66,7 +74,29 @@ def view_of(tx: Tx, found: Certificate) -> View:
         now=tx.now(),
         endpoints=tuple(endpoints.of_certificates(tx, [found.id])),
         owed=tuple(owed_to_cas.of(tx, [found.id]).get(found.id, ())),
+        serving=_serving(tx, [found]).get(found.id, NOT_DEPLOYED),
     )
+
+
+def _serving(tx: Tx, found: Sequence[Certificate]) -> dict[str, Serving]:
+    """What targets serve, of those that are deployed at all."""
+    standing = deployments.standing(tx, [each.id for each in found if each.wanted.targets])
+    current = {each.id: each.current_version for each in found}
+    behind = {
+        row.certificate_version
+        for rows in standing.values()
+        for row in rows
+        if row.state.in_place and row.certificate_version != current[row.certificate]
+    }
+    older = versions.many(tx, sorted(behind), chains=False)
+    return {
+        certificate: Serving(
+            standing=tuple(rows),
+            older=tuple(older[row.certificate_version] for row in rows if row.certificate_version in older
+                        and row.state.in_place),
+        )
+        for certificate, rows in standing.items()
+    }  # fmt: skip
 
 
 def views_of(tx: Tx, found: Sequence[Certificate]) -> list[View]:
@@ -78,7 +108,7 @@ def views_of(tx: Tx, found: Sequence[Certificate]) -> list[View]:
     undecided = [each.id for each in under_way.values() if each.state is IssuanceState.AWAITING_APPROVAL]
     waits |= {each: IssuanceJob(due_at=at) for each, at in access.approval_expiries(tx, undecided).items()}
     now, seen = tx.now(), endpoints.of_certificates(tx, [each.id for each in found])
-    owed = owed_to_cas.of(tx, [each.id for each in found])
+    owed, served = owed_to_cas.of(tx, [each.id for each in found]), _serving(tx, found)
     return [
         View(
             certificate=each,
@@ -88,6 +118,7 @@ def views_of(tx: Tx, found: Sequence[Certificate]) -> list[View]:
             now=now,
             endpoints=tuple(one for one in seen if each.id in one.certificates),
             owed=tuple(owed.get(each.id, ())),
+            serving=served.get(each.id, NOT_DEPLOYED),
         )
         for each in found
     ]
@@ -313,6 +344,18 @@ class SeenServed(BaseModel):
     checked_at: datetime | None
 
 
+class OnTarget(BaseModel):
+    """A target of a certificate, and how far the certificate has come there."""
+
+    target: str
+    state: str
+    serial: str | None = Field(default=None, description="Of an earlier version that the target serves; else null.")
+    reason_code: str | None
+    error: str | None
+    next_at: datetime | None
+    changed_at: datetime
+
+
 class CertificateView(_ShownFields):
     state: str
     generation: int
@@ -331,6 +374,7 @@ class CertificateView(_ShownFields):
     )
     status: StatusBlock
     endpoints: list[SeenServed] = Field(default=[], description="Where it is watched, and what was seen there last.")
+    deployments: list[OnTarget] = Field(default=[], description="What its targets serve, and what is on its way there.")
     operation: IssuanceUnderWay | None = Field(default=None, description="The issuance under way, or the last one.")
     note: str | None = Field(
         default=None,
@@ -372,6 +416,7 @@ def plain(view: View, issuance: Issuance | None = None) -> dict[str, Any]:
         **_failing(row.failing),
         "status": _status(view),
         "endpoints": [_seen_served(each) for each in view.endpoints],
+        "deployments": [_on_target(each, view.serving) for each in view.serving.standing],
         "operation": None if under_way is None else _operation(under_way),
     }
 
@@ -418,6 +463,19 @@ def _seen_served(endpoint: WatchedEndpoint) -> dict[str, Any]:
         "reason": None if last is None else last.sentence,
         "since": None if last is None else last.since,
         "checked_at": None if last is None else last.at,
+    }
+
+
+def _on_target(row: Deployment, serving: Serving) -> dict[str, Any]:
+    older = {each.id: each.serial for each in serving.older}
+    return {
+        "target": row.target,
+        "state": row.state.value,
+        "serial": older.get(row.certificate_version),
+        "reason_code": row.reason,
+        "error": row.error,
+        "next_at": row.next_at,
+        "changed_at": row.changed_at,
     }
 
 
