@@ -25,8 +25,10 @@ from holdfast.engine.deployment.deployer_factory import Deployers
 from holdfast.engine.issuance import accounts, challenges, issuer_factory
 from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.engine.issuance.challenges import SolverRule
+from holdfast.engine.issuance.claim import SolverFor
 from holdfast.engine.issuance.issue import IssuanceServices
 from holdfast.engine.issuance.issuer_factory import Upstream
+from holdfast.engine.issuance.kept_solvers import KeptSolvers
 from holdfast.engine.kind import JobKind
 from holdfast.engine.notifications import delivery
 from holdfast.engine.notifications import duties as notification_duties
@@ -110,10 +112,17 @@ class CertificateKeeper:
             telemetry=telemetry,
             host=host,
         )
+        parts = self._solver_parts(secret_store.files, random)
+        kept = KeptSolvers(self.certificate_context, parts, telemetry.log)
+
+        async def by_kept_rules() -> SolverFor:
+            return challenges.by_rules(await kept.rules())
+
         self._services = IssuanceServices(
             certificate_context=self.certificate_context,
             make_issuer=self._upstream.make,
-            solver_for=challenges.by_rules(self._rules(secret_store.files, random)),
+            solver_for=challenges.by_rules(self._rules(secret_store.files, parts)),
+            kept_solvers=by_kept_rules,
             telemetry=telemetry,
             poll_windows=self._settings.poll_windows,
         )
@@ -128,6 +137,8 @@ class CertificateKeeper:
             post=self.senders,
             look=self.probe.look,
             targets=self.deployers,
+            solver_fit=kept.check,
+            try_solver=kept.test,
             default_issuers=(OWN,),
             own_ca=ca.services,
         )
@@ -209,10 +220,9 @@ class CertificateKeeper:
 
     # ── Solvers ──
 
-    def _rules(self, files: Files, random: Random) -> list[SolverRule]:
-        """Those of the operator's file, in its order; then, for every name, proofs that this server answers itself."""
+    def _solver_parts(self, files: Files, random: Random) -> SolverParts:
         put, delete = challenges.in_store(self.certificate_context)
-        parts = SolverParts(
+        return SolverParts(
             files=files,
             net=SystemNet(),
             random=random,
@@ -222,6 +232,9 @@ class CertificateKeeper:
             delete=delete,
             tls_alpn_shown=bool(self._settings.keeping.tls_alpn_listen),
         )
+
+    def _rules(self, files: Files, parts: SolverParts) -> list[SolverRule]:
+        """Those of the operator's file, in its order; then, for every name, proofs that this server answers itself."""
         path = self._settings.keeping.solvers_file
         named = [] if path is None else [_rule(each, path, files, parts) for each in _tables(path, files)]
         return [*named, SolverRule(names=("*",), solver=solvers.make("http", {}, parts))]

@@ -11,6 +11,7 @@ from holdfast.operations.notifications import channels, notifications
 from holdfast.operations.operation import declared, named
 from holdfast.operations.own_ca import cas, clients, eab_keys, issued
 from holdfast.operations.people import accounts
+from holdfast.operations.solvers import manage as manage_solvers
 
 __all__ = [
     "account_keys",
@@ -37,6 +38,7 @@ __all__ = [
     "lifecycle",
     "manage_endpoints",
     "manage_issuers",
+    "manage_solvers",
     "named",
     "notifications",
     "policies",

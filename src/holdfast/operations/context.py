@@ -17,7 +17,17 @@ from holdfast.operations.issuance.attempts import CertificateContext, Ids
 from holdfast.operations.people.passwords import Passwords
 from holdfast.operations.people.provider import Provider
 from holdfast.operations.reckoning import Reckoning
-from holdfast.operations.remotes import ChannelOpener, Fit, Probe, TargetOpener, any_fit
+from holdfast.operations.remotes import (
+    ChannelOpener,
+    Fit,
+    Probe,
+    SolverFit,
+    TargetOpener,
+    TrySolver,
+    any_fit,
+    any_solver_fit,
+    no_solver,
+)
 from holdfast.store.tx import Tx
 
 R = TypeVar("R")
@@ -64,6 +74,8 @@ class Services:
     reckoning: Reckoning = field(default_factory=Reckoning)  # for the long work of this process
     people: PeopleServices = field(default_factory=PeopleServices)
     look: Look = nothing_seen  # at an endpoint, now
+    solver_fit: SolverFit = any_solver_fit  # whether a solver can be made of what it is given
+    try_solver: TrySolver = no_solver
     streams: Counter[str] = field(default_factory=Counter)  # of events, that each token follows in this process
 
 

@@ -15,13 +15,19 @@ from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.kind import Trait
 from holdfast.core.notifications.channel import ChannelRow
 from holdfast.core.notifications.notification import ChannelLimits
+from holdfast.core.solver import SolverRow
 from holdfast.core.target import DeployLimits, TargetRow
-from holdfast.plugins import DEPLOYERS, ISSUERS, NOTIFIERS, AnyKind
+from holdfast.plugins import DEPLOYERS, ISSUERS, NOTIFIERS, SOLVERS, AnyKind
 
-_GROUPS: Final[Mapping[type, str]] = {IssuerRow: ISSUERS, ChannelRow: NOTIFIERS, TargetRow: DEPLOYERS}
+_GROUPS: Final[Mapping[type, str]] = {
+    IssuerRow: ISSUERS,
+    ChannelRow: NOTIFIERS,
+    TargetRow: DEPLOYERS,
+    SolverRow: SOLVERS,
+}
 
 
-def kind_of(row: IssuerRow | ChannelRow | TargetRow) -> AnyKind | None:
+def kind_of(row: IssuerRow | ChannelRow | TargetRow | SolverRow) -> AnyKind | None:
     return plugins.kinds(_GROUPS[type(row)]).get(row.kind)
 
 

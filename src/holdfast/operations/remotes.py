@@ -17,6 +17,8 @@ from holdfast.core.issuers.breaker import Breaker
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.notifications.channel import ChannelRow
 from holdfast.core.notifications.notification import Message, Missed
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.solver import SolverRow
 from holdfast.core.target import TargetRow
 from holdfast.errors import Refused, TryLater, UserError
 from holdfast.keyring import SecretOwner
@@ -35,6 +37,20 @@ Probe = Callable[[IssuerRow], Awaitable[str]]  # asks an issuer whether it knows
 # Whether a kind of issuer can be made of these settings and credentials; ValueError says which one is wrong. Of
 # credentials it gets the names, or a mapping in which those that were just given have their values.
 Fit = Callable[[str, Mapping[str, Any], Collection[str]], None]
+
+
+# As Fit, with the credentials themselves: a solver is made of them to see whether that can be done.
+SolverFit = Callable[[str, Mapping[str, Any], Credentials], None]
+TrySolver = Callable[[SolverRow, Identifier], Awaitable[str]]  # publishes a response for this name, and removes it
+
+
+def any_solver_fit(kind: str, settings: Mapping[str, Any], credentials: Credentials) -> None:
+    """Of a process that publishes nothing."""
+
+
+async def no_solver(row: SolverRow, name: Identifier) -> str:
+    """Of a process that publishes nothing."""
+    raise Refused("This process publishes no challenge responses.")
 
 
 def any_fit(kind: str, settings: Mapping[str, object], credentials: Collection[str]) -> None:
@@ -157,11 +173,16 @@ def owner_of(noun: str, name: str, kind: AnyKind | None, purpose: str) -> Secret
     return SecretOwner(f"{noun}s", name, f"credentials/{(was or [purpose])[0]}")
 
 
-_NOUNS: Final[Mapping[type, str]] = {IssuerRow: "issuer", ChannelRow: "channel", TargetRow: "target"}
+_NOUNS: Final[Mapping[type, str]] = {
+    IssuerRow: "issuer",
+    ChannelRow: "channel",
+    TargetRow: "target",
+    SolverRow: "solver",
+}
 
 
 async def opened(
-    store: SecretStore, row: IssuerRow | ChannelRow | TargetRow, but: Collection[str] = ()
+    store: SecretStore, row: IssuerRow | ChannelRow | TargetRow | SolverRow, but: Collection[str] = ()
 ) -> dict[str, Secret[bytes]]:
     """The credentials of a remote, by purpose."""
     noun, kind = _NOUNS[type(row)], kinds.kind_of(row)

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from holdfast.core.kind import Kind
+from holdfast.core.kind import Kind, Trait
 from holdfast.errors import TryLater
 from holdfast.ports import Files
 from holdfast.solvers.base import not_now
@@ -74,5 +74,6 @@ DNS_HOOK: Final[SolverKind[HookSettings]] = Kind(
     summary="dns-01, by a program of the operator's.",
     settings=HookSettings,
     limits=None,
+    traits=frozenset({Trait.RUNS_HERE}),
     make=_make,
 )

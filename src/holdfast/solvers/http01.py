@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, Field
 
-from holdfast.core.kind import Kind
+from holdfast.core.kind import Kind, Trait
 from holdfast.issuers.acme.reading import token
 from holdfast.issuers.base import ChallengeResponse
 from holdfast.kind_settings import KindSettings
@@ -110,5 +110,6 @@ WEBROOT: Final[SolverKind[WebrootSettings]] = Kind(
     summary="http-01, by a file below the folder of another web server of this machine.",
     settings=WebrootSettings,
     limits=None,
+    traits=frozenset({Trait.RUNS_HERE}),
     make=_make_webroot,
 )

@@ -57,6 +57,14 @@ def by_rules(rules: Sequence[SolverRule]) -> SolverFor:
     return solver_for
 
 
+async def solver_for_now(services: IssuanceServices) -> SolverFor:
+    """The solvers of the store first, then those of the settings."""
+    if services.kept_solvers is None:
+        return services.solver_for
+    kept, settings = await services.kept_solvers(), services.solver_for
+    return lambda offers: kept(offers) or settings(offers)
+
+
 def in_store(context: CertificateContext) -> tuple[Put, Delete]:
     """How proofs that we serve ourselves (http-01, tls-alpn-01) get into the store, and out of it."""
 
@@ -234,7 +242,7 @@ class Prover:
     commit: Commit
 
     async def prove(self, facts: Facts, needs: NeedsProof) -> tuple[Facts, RemoteAnswer]:
-        chosen = choose(needs.choices, self.services.solver_for)
+        chosen = choose(needs.choices, await solver_for_now(self.services))
         if isinstance(chosen, str):
             why = f"None of the proofs that the CA accepts for {chosen} can be published here."
             return facts, OurFault(reason=Reason.NO_SOLVER, why=why)
@@ -357,7 +365,7 @@ class _Cleaning:
     async def go(self) -> Outcome:
         await self._gone(self.facts.elsewhere)  # the other attempt takes it away
         proofs = without(self.facts.elsewhere, self.facts.issuance.proofs)
-        chosen, unsolved = solvers_of(proofs, self.services.solver_for)
+        chosen, unsolved = solvers_of(proofs, await solver_for_now(self.services))
         trouble: list[TryLater | Refused] = [_no_solver(each) for each in unsolved]
         for number, batch in enumerate(batches(self._turned(chosen))):
             if number and self.work.left() < ROOM:

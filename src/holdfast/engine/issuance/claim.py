@@ -45,10 +45,11 @@ class IssuanceServices:
 
     certificate_context: CertificateContext
     make_issuer: MakeIssuer
-    solver_for: SolverFor
+    solver_for: SolverFor  # by the rules of the settings
     telemetry: Telemetry
     new_key: NewKey = keys.generate
     poll_windows: Mapping[str, timedelta] = field(default_factory=dict)  # by kind, where an issuer's row says nothing
+    kept_solvers: Callable[[], Awaitable[SolverFor]] | None = None  # by the solvers of the store, which come first
 
 
 def facts_of(tx: Tx, claim: Claim, poll_windows: Mapping[str, timedelta]) -> tuple[Facts, IssuerRow | None] | None:

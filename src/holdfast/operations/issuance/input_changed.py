@@ -65,6 +65,13 @@ async def of_solvers(context: CertificateContext, digest: str) -> int:
     return 0 if same else await context.db.write(write)
 
 
+def of_a_solver(tx: Tx) -> int:
+    """A solver was added or mended: how many certificates that failed for want of one begin anew."""
+    failed = certificates.failed_for(tx, OF_SOLVERS)
+    certificates.forget_failures(tx, _spread(failed, tx.now()))
+    return len(failed)
+
+
 def _spread(ids: Sequence[str], now: datetime) -> list[tuple[str, datetime]]:
     window = min(EACH * len(ids), LONGEST)
     return [(each, now + window * spread(each)) for each in ids]

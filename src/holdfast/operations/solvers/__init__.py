@@ -1,0 +1,1 @@
+"""Solvers that operators add by command."""

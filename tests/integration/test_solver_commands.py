@@ -1,0 +1,70 @@
+"""Solvers by command: BIND is set up without a restart, and a wildcard that failed for want of it is issued."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.test_new_users import Site
+from tests.support.bind import KEY, KEY_NAME, OURS, Bind
+from tests.support.ports import free_port
+from tests.support.processes import Served
+
+
+@pytest.fixture(scope="module")
+def bind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bind]:
+    with Bind(tmp_path_factory.mktemp("bind"), free_port()) as bind:
+        yield bind
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, bind: Bind) -> Iterator[Site]:
+    """Its own CA is asked over ACME, and validates names by BIND alone."""
+    folder, port = tmp_path_factory.mktemp("solvers"), free_port()
+    settings = {"ACME_LISTEN": f"127.0.0.1:{port}", "ACME_RESOLVERS": bind.address}
+    with Served(folder, settings) as server:
+        server.wait_until_ready()
+        yield Site(server, folder)
+
+
+def a_solver(bind: Bind, name: str, *more: object, key: bytes = KEY) -> tuple[tuple[object, ...], str]:
+    words = ("--kind", "dns-rfc2136", "--for", f"*.{OURS}", "--set", f"server={bind.address}")
+    words += ("--set", f"key_name={KEY_NAME}", "--set", "propagation=false", "--credential", "key=-")
+    return ("solver", "add", name, *words, *more), f"{b64encode(key).decode()}\n"
+
+
+def test_a_solver_is_added_tested_and_used_without_a_restart(site: Site, bind: Bind, tmp_path: Path) -> None:
+    root = tmp_path / "root.pem"
+    root.write_text(site.ok("ca", "chain", "default", "--root"))
+    site.ok("issuer", "add", "acme", "self", "--directory", site.directory, "--set", f"roots={root.read_text()}")
+    failed = site.type("issue", f"*.{OURS}", "--issuer", "self", "--wait", "--timeout", "60s")
+    assert failed.returncode == 1
+    assert "NO_SOLVER" in failed.stdout
+    words, key = a_solver(bind, "zone")
+    added = site.type(*words, stdin=key)
+    assert (added.returncode, key.strip() in added.stdout + added.stderr) == (0, False), added.stderr
+    assert "was removed again" in site.ok("solver", "test", "zone")
+    assert bind.ask(f"_acme-challenge.holdfast-test.{OURS}", "TXT") == []
+    site.ok("renew", f"*.{OURS}", "--wait", "--timeout", "60s")  # or within a minute, by the sweep
+    [row] = site.data("solver", "ls")
+    assert (row["names"], row["credentials"], row["state"]) == ([f"*.{OURS}"], ["key"], "active")
+    site.ok("solver", "pause", "zone")
+    assert site.data("solver", "show", "zone")["state"] == "paused"
+    site.ok("solver", "rm", "zone", "--yes")
+    assert site.data("solver", "ls") == []
+
+
+def test_a_wrong_key_shows_in_the_test_and_nothing_that_runs_here_is_added_by_api(site: Site, bind: Bind) -> None:
+    words, key = a_solver(bind, "wrong", key=b"x" * 32)
+    assert site.type(*words, stdin=key).returncode == 0
+    tested = site.type("solver", "test", "wrong")
+    assert tested.returncode == 1
+    assert "wrong" in tested.stdout
+    site.ok("solver", "rm", "wrong", "--yes")
+    hook = ("solver", "add", "hook", "--kind", "dns-hook", "--for", "*", "--set", 'argv=["/bin/true"]')
+    refused = site.type(*hook)
+    assert (refused.returncode, "keeping.solvers_file" in refused.stderr) == (1, True)
+    missing = site.type("solver", "add", "x", "--kind", "dns-rfc2136", "--for", "a.example")
+    assert (missing.returncode, "server" in missing.stderr) == (1, True)
