@@ -30,6 +30,7 @@ from holdfast.core.own_ca import acme
 from holdfast.core.own_ca.ca import CaState, DeliveryLevel
 from holdfast.core.people import PERSON_ROLES, LoginMethod
 from holdfast.core.revocation_reason import RevocationReason
+from holdfast.core.solver import SolverState
 from holdfast.core.target import TargetState
 from holdfast.core.work import job
 from holdfast.core.work.job import QueuedState
@@ -402,6 +403,7 @@ CLOSED: Final[Mapping[tuple[str, str], Iterable[object]]] = {
     ("people", "role"): PERSON_ROLES,
     ("sessions", "method"): LoginMethod,
     ("channels", "state"): ChannelState,
+    ("solvers", "state"): SolverState,
     ("targets", "state"): TargetState,
     ("deployments", "state"): DeploymentState,
     ("notifications", "severity"): notification.Severity,
