@@ -43,6 +43,7 @@ from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.operations.own_ca import publication
 from holdfast.operations.own_ca.authorities import policy_of
 from holdfast.operations.own_ca.publication import Published
+from holdfast.operations.people import sessions
 from holdfast.pages import site as pages_site
 from holdfast.ports import Points, Sink, no_points
 from holdfast.store import backdating, migrate
@@ -368,6 +369,7 @@ class App:
                 *self._audit_duties(db),
                 *(one for each in kept for one in each.duties()),
                 self._first_token_duty(db),
+                self._people_duty(db),
                 *self._alive(),
             ],
             handover=ca.acme_context.handover,
@@ -386,6 +388,10 @@ class App:
     def _first_token_duty(self, db: Database) -> PeriodicDuty:
         duty = partial(tokens.remove_first_token, db, self._files, self._settings.store.data_dir)
         return PeriodicDuty(name="first_token", period=FIRST_TOKEN_EVERY, duty=duty, everywhere=True)
+
+    def _people_duty(self, db: Database) -> PeriodicDuty:
+        period = self._settings.scheduler.cleanup_interval
+        return PeriodicDuty(name="people_cleanup", period=period, duty=partial(sessions.forget_old, db))
 
     def _audit_duties(self, db: Database) -> list[PeriodicDuty]:
         """Audit rows go to a second place, if the settings name one; by the replica that leads."""

@@ -211,6 +211,18 @@ async def test_only_on_the_servers_machine_can_an_account_be_recovered(db: Datab
             await run(desk.services, named("people.recover"), admin, PersonRef(name="alice"))
 
 
+async def test_what_is_over_is_forgotten_and_what_is_not_stays(db: Database, tmp_path: Path) -> None:
+    async with a_web_desk(db, tmp_path) as desk:
+        browser = await desk.logged_in()
+        await desk.link("bob")
+        assert await sessions.forget_old(db) == 0
+        await db.write(lambda tx: tx.run("UPDATE tickets SET expires_at = now_us() - 1"))
+        assert await sessions.forget_old(db) == 1
+        assert (await browser.get("/settings/sessions")).status_code == 200
+        await db.write(lambda tx: tx.run("UPDATE sessions SET expires_at = now_us() - 90000000000"))
+        assert await sessions.forget_old(db) == 1
+
+
 # ── Forged requests ──
 
 

@@ -7,7 +7,7 @@ import hmac
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from holdfast.core import base64url
@@ -23,6 +23,7 @@ from holdfast.store.database import Store
 from holdfast.store.marks import inline, no_fsync
 from holdfast.store.tx import Tx
 
+FORGOTTEN_AFTER: Final = timedelta(days=1)
 LONGEST: Final = 100  # characters of a cookie, a link or a code that are looked at
 
 
@@ -159,6 +160,14 @@ def end_all(tx: Tx, person: Person, *, actor: str, why: str) -> int:
     if ended:
         journal.audit(tx, "sessions_ended", person.id, actor=actor, name=person.name, number=ended, why=why)
     return ended
+
+
+async def forget_old(db: Store) -> int:
+    """Sessions stay listed nowhere once they are over; the audit log has them. The rest is of no use any more."""
+    done = 0
+    while page := await db.write(lambda tx: people.forget(tx, tx.now() - FORGOTTEN_AFTER)):
+        done += page
+    return done
 
 
 # ── Links and other things that may be used once ──
