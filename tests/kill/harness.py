@@ -27,8 +27,10 @@ WISHES: Final = (
 )  # fmt: skip
 LASTING: Final = "--ttl=60"  # a third lease that is lost would be taken for poison
 TRIES: Final = 3  # how many commits there are depends a little on timing
-# Requests to CAs are struck in the issuance part.
-ELSEWHERE: Final = frozenset({"http.asking", "http.answered"})
+# Requests to CAs are struck in the issuance part, bundles in the deployment part.
+ELSEWHERE: Final = frozenset(
+    {"http.asking", "http.answered", "bundle.written", "bundle.switched", "bundle.replacing", "deployment.committed"}
+)
 LANES: Final = 3  # runs at a time on one store; most of each is waiting
 
 
