@@ -12,7 +12,8 @@ from holdfast.store.database import Database
 
 pytestmark = pytest.mark.anyio
 PAGES = [
-    "/", "/certificates", "/certificates?q=state:retrying", "/certificates/request", "/approvals", "/notifications",
+    "/", "/certificates", "/certificates?q=state:retrying", "/certificates/request", "/approvals", "/targets",
+    "/notifications",
     "/notifications?tab=all", "/jobs", "/issuers", "/issuers/new", "/cas", "/cluster", "/forecast", "/audit",
     "/settings",
     "/settings/values", "/settings/channels", "/settings/tokens", "/settings/sessions", "/reasons", "/nothing-here",

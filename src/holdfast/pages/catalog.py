@@ -19,9 +19,10 @@ from holdfast.pages import (
     own_ca,
     palette,
     settings,
+    targets,
 )
 
 MODULES: Final = (
-    overview, certificates, certificate, approvals, notifications, jobs, issuers, own_ca, cluster, forecast, audit,
-    access_settings, settings, palette,
+    overview, certificates, certificate, approvals, notifications, jobs, targets, issuers, own_ca, cluster, forecast,
+    audit, access_settings, settings, palette,
 )  # fmt: skip

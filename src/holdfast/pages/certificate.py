@@ -14,7 +14,7 @@ from holdfast.core import reasons
 from holdfast.core.documents import yaml_text
 from holdfast.core.revocation_reason import RevocationReason
 from holdfast.operations.access import Action, Owned
-from holdfast.pages import states, timeline, words
+from holdfast.pages import states, targets, timeline, words
 from holdfast.pages.visit import Visit
 
 _EVENTS: Final = 500
@@ -60,6 +60,7 @@ async def _page(visit: Visit, tab: str, **more: Any) -> Response:
     state = states.state_of(status, now)
     owned = Owned(found.owner, found.labels)
     seen = await _served(visit, found)
+    pushed = await _pushed(visit, found)
     return await visit.show(
         "certificate.html",
         tab=tab,
@@ -69,6 +70,8 @@ async def _page(visit: Visit, tab: str, **more: Any) -> Response:
         says=_says(found, state, now),
         line=timeline.life_line(found, attempts, now),
         seen=seen,
+        pushed=pushed,
+        PUSHED=targets.STATES,
         place=f"/certificates/{quote(found.name, safe='')}",
         can={each.name.lower(): visit.may(each, owned) for each in (Action.RENEW, Action.CHANGE, Action.REVOKE)},
         copies=_copies(found),
@@ -181,6 +184,14 @@ async def _served(visit: Visit, found: Any) -> list[Any]:
         return []
     page = await visit.call("endpoints.list", limit=500)
     return [each for each in page.items if each.certificate == found.name]
+
+
+async def _pushed(visit: Visit, found: Any) -> list[Any]:
+    """Its deployments that are wanted, one for each target."""
+    if not found.targets or not visit.may(Action.SEE_TARGETS):
+        return []
+    page = await visit.call("deployments.list", certificate=found.name, limit=50)
+    return [each for each in page.items if each.state != "superseded"]
 
 
 def _command(found: Any) -> str:

@@ -26,7 +26,10 @@ RAIL: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry("Notifications", "/notifications", "bell", Action.SEE_NOTIFICATIONS, "dead", "n"),
         Entry("Jobs", "/jobs", "jobs", Action.SEE_JOBS, "", "j"),
     ),
-    "Inventory": (Entry("Certificates", "/certificates", "certificate", Action.SEE, "certificates", "c"),),
+    "Inventory": (
+        Entry("Certificates", "/certificates", "certificate", Action.SEE, "certificates", "c"),
+        Entry("Targets", "/targets", "targets", Action.SEE_TARGETS, "", "t"),
+    ),
     "Machinery": (
         Entry("Issuers", "/issuers", "issuers", Action.SEE_ISSUERS, "", "i"),
         Entry("Our CA", "/cas", "anchor", Action.SEE_CAS, "", "u"),
