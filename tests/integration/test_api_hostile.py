@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -294,7 +295,8 @@ def test_fifty_planted_secrets_are_in_no_output(tmp_path: Path) -> None:
         server.stop()
         seen.append(server.output())
     plant.all += [token.split("_", 2)[2] for token in tokens]
-    kept = "\n".join(sqlite3.connect(tmp_path / "holdfast.sqlite").iterdump())
+    with closing(sqlite3.connect(tmp_path / "holdfast.sqlite")) as file:
+        kept = "\n".join(file.iterdump())
     assert len(plant.all) >= 50
     everything = "\n".join([*seen, kept, sink.read_text()])
     assert [each for each in plant.all if each in everything] == []

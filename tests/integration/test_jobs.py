@@ -468,6 +468,31 @@ async def test_a_clean_result_forgets_the_crashes_before_it(db: Database, outcom
     assert (await get(db, job_id)).state is JobState.READY
 
 
+async def test_a_job_with_two_crashes_is_not_quarantined_for_what_a_new_one_beside_it_did(db: Database) -> None:
+    innocent = await enqueue(db, "innocent", max_attempts=99)
+    await update(db, "UPDATE jobs SET crashes = 2")
+    for n in range(3):
+        poison = await enqueue(db, f"new-{n}", max_attempts=99)
+        assert len(await claim(db)) == 2
+        await expire(db)
+        if n < 2:
+            assert await take_back(db) == (2, 0)
+            await update(db, "DELETE FROM jobs WHERE id = :id", id=poison)
+    assert await take_back(db) == (1, 1), "the fifth death in a row is enough, in whatever company"
+    assert (await get(db, innocent)).reason == "POISON"
+
+
+async def test_a_lease_that_the_process_lost_which_takes_it_back_is_no_crash(db: Database) -> None:
+    """It stalled, or the clock jumped: its job is innocent, however often."""
+    job_id = await enqueue(db, max_attempts=99)
+    for _ in range(5):
+        assert len(await claim(db)) == 1
+        holder = (await get(db, job_id)).holder or ""
+        await expire(db)
+        assert await db.write(lambda tx, me=holder: sweeps.take_back_expired(tx, TTL, me=me)) == (1, 0)
+    assert (await get(db, job_id)).crashes == 0
+
+
 async def test_a_lease_that_ends_absurdly_late_counts_as_expired(db: Database) -> None:
     """It was written before the database's clock was set back."""
     taken = await claimed(db)

@@ -187,7 +187,7 @@ class Worker:
             now = None if expected is None else tx.now()
             trusted = self._time.plausible(now, expected, asked_at)
             if trusted and now is not None:
-                sweeps.take_back_expired(tx, self.ttl)
+                sweeps.take_back_expired(tx, self.ttl, me=self.identity.holder)
             # told to stop since: what we took now, we would only hand back
             wanted = trusted and not stop.is_set() and not self.rests
             claims = jobs.claim(tx, holder=self.identity.holder, free=free, ttl=self.ttl) if wanted else []

@@ -241,7 +241,7 @@ class Database(Retrying):
     def _glance(self, fn: Callable[[Tx], T]) -> T:
         """Read here and now, on the event loop."""
         if self._near is None or self._near.broken:
-            self._near = self.engine.connect(write=False, deadline=self._deadline)
+            self._near = self._reconnect(self._near, write=False)
         try:
             return fn(Tx(self._near))
         except StoreDamaged as error:

@@ -82,6 +82,7 @@ _V6: Final = _Rules(
         100::/63            a discard-only or dummy prefix (RFC 6666, RFC 9780)
         2001::/23           an address for protocols (RFC 2928)
         2001:db8::/32       an address for documentation (RFC 3849)
+        2002::/16           a 6to4 address, which nothing relays any more (RFC 7526)
         2620:4f:8000::/48   an AS112 address (RFC 7534)
         3fff::/20           an address for documentation (RFC 9637)
         5f00::/16           a segment-routing address (RFC 9602)

@@ -12,6 +12,7 @@ from holdfast.core.backoff import JOB, Ladder
 from holdfast.errors import IllegalMove
 
 CRASHES_TO_QUARANTINE: Final = 3
+CRASHES_IN_COMPANY: Final = 5  # where other jobs died with it each time, and any of them may be the guilty one
 CRASHES_TO_SUSPECT: Final = 2  # one more, and it is quarantined: until then no other suspect is run beside it
 DEFAULT_MAX_ATTEMPTS: Final = 3
 
@@ -176,6 +177,14 @@ def also(outcome: OutcomeT, write: OutcomeWrite) -> OutcomeT:
         write(tx)
 
     return replace(outcome, write=both)
+
+
+def is_poison(crashes: int, *, beside: int) -> bool:
+    """Whether a job that died so many times in a row is quarantined; `beside` is how many died with it this time.
+
+    Alone it is guilty. In company it may be innocent, and gets more chances: to end well once clears it.
+    """
+    return crashes >= (CRASHES_IN_COMPANY if beside else CRASHES_TO_QUARANTINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from holdfast.core.work.job import CRASHES_TO_QUARANTINE, JobState, move
+from holdfast.core.work.job import JobState, is_poison, move
 from holdfast.store import journal
 from holdfast.store.tx import Tx, value_list
 from holdfast.store.work.cluster import ABSURD, expire_leases
 from holdfast.store.work.jobs import RETRY
 
 
-def take_back_expired(tx: Tx, ttl: timedelta, limit: int = 100) -> tuple[int, int]:
-    """Take jobs from holders that went silent. One that did this three times running is quarantined. Counts of both.
+def take_back_expired(tx: Tx, ttl: timedelta, limit: int = 100, *, me: str = "") -> tuple[int, int]:
+    """Take jobs from holders that went silent. One that dies again and again is quarantined. Counts of both.
 
-    A lease that ends absurdly late was written before the database's clock was set back: it counts as expired.
+    A lease that ends absurdly late was written before the database's clock was set back: it counts as expired. A job
+    of the process that asks (`me`) did not kill it: the process stalled, or the clock jumped.
     """
     rows = tx.rows(
-        """SELECT id, kind, subject, crashes, attempts, max_attempts, holder FROM jobs
+        """SELECT id, kind, subject, crashes, attempts, max_attempts, holder,
+                  (SELECT COUNT(*) FROM jobs AS other WHERE other.state = 'running' AND other.holder = jobs.holder)
+                  - 1 AS beside
+             FROM jobs
             WHERE state = 'running'
               AND (lease_until <= (SELECT now_us()) OR lease_until > (SELECT now_us()) + :absurd)
             ORDER BY lease_until LIMIT :limit /* FOR UPDATE SKIP LOCKED */""",
@@ -26,21 +30,23 @@ def take_back_expired(tx: Tx, ttl: timedelta, limit: int = 100) -> tuple[int, in
     )
     quarantined = 0
     for row in rows:
-        poison = row["crashes"] + 1 >= CRASHES_TO_QUARANTINE
+        crashes = row["crashes"] + (row["holder"] != me)
+        poison = crashes > row["crashes"] and is_poison(crashes, beside=row["beside"])
         quarantined += poison
         tx.run(
-            """UPDATE jobs SET state = :state, due_at = now_us(), crashes = crashes + 1, fence = fence + 1,
+            """UPDATE jobs SET state = :state, due_at = now_us(), crashes = :crashes, fence = fence + 1,
                       holder = NULL, lease_until = NULL, reason = :reason, last_error = :error
                 WHERE id = :id""",
             id=row["id"],
+            crashes=crashes,
             state=move(JobState.RUNNING, "quarantined" if poison else "lease expired"),
             reason="POISON" if poison else "LEASE_EXPIRED",
-            error=f"its worker {row['holder']} went silent ({row['crashes'] + 1} in a row)",
+            error=f"its worker {row['holder']} went silent ({crashes} in a row)",
         )
         facts = {
             "kind": row["kind"],
             "attempts": row["attempts"],
-            "crashes": row["crashes"] + 1,
+            "crashes": crashes,
             "holder": row["holder"],
         }
         name = "quarantined" if poison else "taken_back"
