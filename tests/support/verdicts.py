@@ -55,6 +55,8 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/cas/{ca}"): Row(_CAS),
     ("PATCH", "/cas/{ca}"): Row(_ADMIN, "", {"eab_required": True}, (("If-Match", "*"),)),
     ("GET", "/cas/{ca}/chain"): Row(_CAS),
+    ("GET", "/keys"): Row(_CAS),
+    ("GET", "/cas/{ca}/stages"): Row(_CAS),
     ("POST", "/cas/{ca}/close"): Row(_ADMIN),
     ("POST", "/cas/{ca}/open"): Row(_ADMIN),
     ("POST", "/cas/{ca}/renew"): Row(_ADMIN, "", {}),

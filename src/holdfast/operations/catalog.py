@@ -9,7 +9,7 @@ from holdfast.operations.issuers import account_keys
 from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.operations.notifications import channels, notifications
 from holdfast.operations.operation import declared, named
-from holdfast.operations.own_ca import cas, clients, eab_keys, issued
+from holdfast.operations.own_ca import cas, clients, eab_keys, issued, stages
 from holdfast.operations.people import accounts
 from holdfast.operations.solvers import manage as manage_solvers
 
@@ -42,6 +42,7 @@ __all__ = [
     "named",
     "notifications",
     "policies",
+    "stages",
     "statistics",
     "targets",
     "tokens",

@@ -1,93 +1,125 @@
-"""Our CA: its chain, orders by stage with evidence of delivery, certificates, accounts, keys and profiles."""
+"""Our CA: its chain, its orders by stage, what it issued, its ACME clients, its profiles and its CRLs."""
 
 from __future__ import annotations
 
-from collections import Counter
+from datetime import timedelta
 from typing import Any, Final
+from urllib.parse import quote, urlencode
 
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from holdfast.operations.access import Action
-from holdfast.pages import states
-from holdfast.pages.visit import Visit
+from holdfast.operations.operation import named
+from holdfast.pages import forms
+from holdfast.pages.visit import Mistaken, Visit
 
-_TABS: Final = ("overview", "orders", "certificates", "accounts", "eab", "profiles")
-_STAGES: Final = ("pending", "ready", "processing", "valid")
-_DELIVERY: Final = ("offered", "fetched", "acknowledged", "deployed")
-_STATE: Final = {
-    "pending": states.State("pending", "Pending", "active", "renewing"),
-    "ready": states.State("ready", "Ready", "planned", "clock"),
-    "processing": states.State("processing", "Processing", "active", "renewing"),
-    "valid": states.State("valid", "Valid", "ok", "ok"),
-    "invalid": states.State("invalid", "Invalid", "fail", "failing"),
+LATE: Final = timedelta(minutes=15)  # a certificate that nobody fetched
+_LISTS: Final = {  # tab: (operation, its title)
+    "orders": ("orders.list", "Orders"),
+    "certificates": ("issued.list", "Certificates"),
+    "accounts": ("accounts.list", "Accounts"),
+    "eab": ("eab.list", "EAB keys"),
 }
-_NEXT: Final = {
-    "pending": "the client proves its names",
-    "ready": "the client sends its CSR",
-    "processing": "it is signed",
-    "valid": "the client fetches it",
-    "invalid": "nothing",
-}
+_SHOWN: Final = ("names", "owner", "note")
 
 
 async def first(visit: Visit) -> Response:
     found = (await visit.call("ca.list")).items
     if found:
-        return await _page(visit, found[0].ca, found)
-    return await visit.show("own_ca_none.html", can_make=visit.may(Action.CHANGE_CAS))
+        return RedirectResponse(f"/cas/{quote(found[0].ca, safe='')}", 303)
+    return await visit.show("own_ca_none.html")
 
 
 async def show(visit: Visit) -> Response:
-    return await _page(visit, visit.path("ca"), (await visit.call("ca.list")).items)
-
-
-async def _page(visit: Visit, ca: str, everyone: list[Any]) -> Response:
-    tab = visit.query.get("tab", "overview")
-    tab = tab if tab in _TABS else "overview"
-    orders = (await visit.call("orders.list", ca=ca, limit=500)).items
-    issued = (await visit.call("issued.list", ca=ca, limit=500)).items
-    good = [each for each in issued if each.revoked_at is None]
-    open_orders = [each for each in orders if each.state in ("pending", "ready", "processing")]
+    """The overview of one CA, or one of its lists."""
+    name, tab = visit.path("ca"), visit.request.path_params.get("tab", "overview")
+    found = await visit.call("ca.get", ca=name)
+    stages = await visit.call("ca.stages", ca=name)
+    page = None
+    if tab in _LISTS:
+        page = await visit.call(_LISTS[tab][0], ca=name, limit=50, cursor=visit.query.get("cursor"))
+    recent = [] if tab != "overview" else await _under_way(visit, name)
     return await visit.show(
         "own_ca.html",
-        tab=tab,
-        everyone=everyone,
-        found=await visit.call("ca.get", ca=ca),
-        orders=orders,
-        under_way=open_orders[:20],
-        stages=[(each, _counted(orders, "state")[each], _oldest(orders, each)) for each in _STAGES],
-        delivery=[(each, _counted(good, "delivery")[each]) for each in _DELIVERY],
-        issued=issued,
-        accounts=(await visit.call("accounts.list", ca=ca, limit=200)).items,
-        keys=(await visit.call("eab.list", ca=ca, limit=200)).items,
-        pauses=(await visit.call("pauses.list", limit=50)).items,
-        waiting=_counted(good, "delivery")["offered"],
-        can_change=visit.may(Action.CHANGE_ACME_CLIENTS),
-        can_revoke=visit.may(Action.REVOKE_ISSUED),
-        SHOWN=_STATE,
-        NEXT=_NEXT,
+        found=found,
+        stages=stages,
+        tab=tab if tab in (*_LISTS, "profiles", "crls") else "overview",
+        tabs=_tabs(found, stages),
+        others=[each.ca for each in (await visit.call("ca.list")).items],
+        page=page,
+        older=f"?{urlencode({'cursor': page.next})}" if page is not None and page.next else "",
+        under_way=recent,
+        pauses=(await visit.call("pauses.list")).items if tab == "overview" else [],
+        offered=next(each for each in stages.deliveries if each.stage == "offered"),
+        late=LATE,
+        may=visit.may(Action.CHANGE_ACME_CLIENTS) and not visit.principal.confined,
+        may_revoke=visit.may(Action.REVOKE_ISSUED) and not visit.principal.confined,
+        common_name=_common_name,
     )
 
 
-def _counted(rows: list[Any], field: str) -> Counter[str]:
-    return Counter(getattr(each, field) for each in rows)
+def _common_name(subject: str) -> str:
+    """What people call a CA: the common name of its subject."""
+    return next((part[3:] for part in subject.split(",") if part.startswith("CN=")), subject)
 
 
-def _oldest(orders: list[Any], state: str) -> Any:
-    return min((each.created_at for each in orders if each.state == state), default=None)
+async def _under_way(visit: Visit, ca: str) -> list[Any]:
+    """The oldest orders that are not over."""
+    return list((await visit.call("orders.list", ca=ca, open=True, limit=10)).items)
+
+
+def _tabs(found: Any, stages: Any) -> list[dict[str, Any]]:
+    base = f"/cas/{quote(found.ca, safe='')}"
+    under_way = sum(each.number for each in stages.orders)
+    numbers = {"orders": under_way, "certificates": stages.valid}
+    lists = [
+        {"key": key, "title": title, "href": f"{base}/{key}", "n": numbers.get(key)}
+        for key, (_, title) in _LISTS.items()
+    ]
+    return [
+        {"key": "overview", "title": "Overview", "href": base},
+        *lists,
+        {"key": "profiles", "title": "Profiles", "href": f"{base}/profiles", "n": len(found.options.profiles)},
+        {"key": "crls", "title": "CRLs", "href": f"{base}/crls", "n": len(stages.crls)},
+    ]
+
+
+async def eab_form(visit: Visit) -> Response:
+    return await _eab(visit, {}, {})
+
+
+async def eab_create(visit: Visit) -> Response:
+    """The MAC key is shown on this page, and never again: so no other page follows."""
+    ca, operation, given = visit.path("ca"), named("eab.create"), await visit.form()
+    try:
+        made = await visit.call("eab.create", **{**forms.read(operation, given), "ca": ca})
+    except Mistaken as wrong:
+        return await _eab(visit, dict(given), wrong.fields, status=422)
+    directory = (await visit.call("ca.get", ca=ca)).directory
+    return await visit.show("own_ca_eab.html", ca=ca, made=made, fields=[], directory=directory)
+
+
+async def _eab(visit: Visit, values: dict[str, str], errors: dict[str, str], status: int = 200) -> Response:
+    shown = forms.fields(named("eab.create"), values, errors, *_SHOWN)
+    return await visit.show("own_ca_eab.html", status, ca=visit.path("ca"), made=None, fields=shown, directory="")
 
 
 async def revoke_dialog(visit: Visit) -> Response:
     return visit.part("dialogs/revoke_issued.html", ca=visit.path("ca"), serial=visit.path("serial"))
 
 
-async def eab_dialog(visit: Visit) -> Response:
-    return visit.part("dialogs/eab.html", ca=visit.path("ca"))
+async def chain(visit: Visit) -> Response:
+    text = await visit.call("ca.chain", ca=visit.path("ca"), root=True)
+    headers = {"Content-Disposition": 'attachment; filename="chain.pem"'}
+    return Response(text, media_type="application/x-pem-file", headers=headers)
 
 
 PAGES: Final = [
     ("/cas", first, "GET"),
-    ("/cas/{ca}", show, "GET"),
-    ("/cas/{ca}/eab", eab_dialog, "GET"),
-    ("/cas/{ca}/revoke/{serial}", revoke_dialog, "GET"),
+    ("/cas/{ca:str}", show, "GET"),
+    ("/cas/{ca:str}/chain.pem", chain, "GET"),
+    ("/cas/{ca:str}/eab/new", eab_form, "GET"),
+    ("/cas/{ca:str}/eab/new", eab_create, "POST"),
+    ("/cas/{ca:str}/revoke/{serial:str}", revoke_dialog, "GET"),
+    ("/cas/{ca:str}/{tab:str}", show, "GET"),
 ]

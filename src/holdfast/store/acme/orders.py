@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from holdfast.core.own_ca.acme import ORDER_MOVES, Order, OrderState, sources
 from holdfast.core.own_ca.problem import Problem
 from holdfast.store.rows import IDENTIFIERS_ONCE, Table
-from holdfast.store.tx import Tx, to_micros, value_list
+from holdfast.store.tx import Tx, from_micros, to_micros, value_list
 from holdfast.store.work import jobs
 
 PAGE = 200
@@ -134,11 +134,18 @@ def open_of(tx: Tx, account: str) -> list[str]:
 
 
 def page(
-    tx: Tx, *, ca: str | None = None, account: str | None = None, after: str = "", limit: int = 100
+    tx: Tx,
+    *,
+    ca: str | None = None,
+    account: str | None = None,
+    under_way: bool = False,
+    after: str = "",
+    limit: int = 100,
 ) -> list[Order]:
     """Orders as an operator sees them, newest last."""
     wanted = {name: value for name, value in (("ca", ca), ("account", account)) if value is not None}
     where = "".join(f" AND {name} = :{name}" for name in wanted)
+    where += " AND state IN ('pending', 'ready', 'processing')" if under_way else ""
     rows = tx.rows(
         f"SELECT {TABLE.columns} FROM acme_orders WHERE id > :after{where} ORDER BY id LIMIT :limit",
         after=after,
@@ -234,3 +241,17 @@ def forget_orders(tx: Tx, orders: list[str]) -> int:
     text, values = value_list([(order,) for order in orders])
     tx.run(f"DELETE FROM acme_order_authzs WHERE order_id IN ({text})", **values)
     return tx.run(f"DELETE FROM acme_orders WHERE id IN ({text}) AND state IN ('valid', 'invalid')", **values)
+
+
+def stages(tx: Tx, ca: str) -> list[tuple[str, int, datetime | None]]:
+    """How many orders of a CA are at each stage that is not the last, and when the oldest was placed."""
+    rows = tx.rows(
+        """SELECT state, COUNT(*) AS n, MIN(created_at) AS oldest FROM acme_orders
+            WHERE ca = :ca AND state IN ('pending', 'ready') GROUP BY state
+           UNION ALL
+           SELECT state, COUNT(*) AS n, MIN(created_at) AS oldest FROM acme_orders
+            WHERE ca = :ca AND state = 'processing' GROUP BY state""",
+        ca=ca,
+    )
+    found = {row["state"]: (int(row["n"]), from_micros(row["oldest"])) for row in rows}
+    return [(name, *found.get(name, (0, None))) for name in ("pending", "ready", "processing")]

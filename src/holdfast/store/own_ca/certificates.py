@@ -270,3 +270,25 @@ def _ordered(row: Row) -> ListenerCertificate:
         not_after=instant(row["not_after"]),
         revoked=row["revoked_at"] is not None,
     )
+
+
+def levels(tx: Tx, ca: str, *, since: datetime) -> list[tuple[str, int, datetime | None]]:
+    """How many certificates that a CA issued since then are at each level of delivery, and the oldest of each."""
+    rows = tx.rows(
+        """SELECT delivery, COUNT(*) AS n, MIN(issued_at) AS oldest FROM ca_certificates
+            WHERE ca = :ca AND issued_at > :since GROUP BY delivery""",
+        ca=ca,
+        since=since,
+    )
+    found = {row["delivery"]: (int(row["n"]), from_micros(row["oldest"])) for row in rows}
+    return [(each.value, *found.get(each.value, (0, None))) for each in DeliveryLevel]
+
+
+def valid(tx: Tx, ca: str, now: datetime) -> int:
+    """How many certificates of a CA are neither expired nor revoked."""
+    rows = tx.rows(
+        "SELECT COUNT(*) AS n FROM ca_certificates WHERE ca = :ca AND revoked_at IS NULL AND not_after > :now",
+        ca=ca,
+        now=now,
+    )
+    return int(rows[0]["n"])
