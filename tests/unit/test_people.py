@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import totp
+from holdfast.core.client import browser_name
 from holdfast.core.people import OF_NAME, WINDOW, local_path
 from holdfast.core.public_address import PublicAddress, refusal
 
@@ -116,3 +117,22 @@ def test_no_rhythm_of_guesses_is_quicker_than_the_bound_allows(gaps: list[int]) 
             judged.append(now)
     for start in judged:
         assert sum(start <= each < start + WINDOW for each in judged) <= 2 * (OF_NAME.free + 6 + 15)
+
+
+# ── Browsers ──
+
+
+@pytest.mark.parametrize(
+    ("agent", "name"),
+    [
+        ("Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/141.0.0.0 Safari/537.36",
+         "Chrome 141 on Linux"),
+        ("Mozilla/5.0 (Windows NT 10.0; Win64; x64) Chrome/141.0 Safari/537.36 Edg/141.0", "Edge 141 on Windows"),
+        ("Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0", "Firefox 140 on Linux"),
+        ("Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) Version/18.0 Safari/604.1", "Safari 18 on iPhone"),
+        ("curl/8.1\x1b[31m", "curl/8.1[31m"),
+        ("", ""),
+    ],
+)  # fmt: skip
+def test_browsers_are_called_as_people_call_them(agent: str, name: str) -> None:
+    assert browser_name(agent) == name

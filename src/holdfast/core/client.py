@@ -72,11 +72,31 @@ def traceparent(given: str) -> str:
     return f"00-{known}" if _PARENT.fullmatch(known) else ""
 
 
+_BROWSERS: Final = (
+    ("Edg", "Edge"),
+    ("OPR", "Opera"),
+    ("Firefox", "Firefox"),
+    ("Chrome", "Chrome"),
+    ("Version", "Safari"),
+)
+_SYSTEMS: Final = (("Android", "Android"), ("iPhone", "iPhone"), ("iPad", "iPad"), ("Windows", "Windows"),
+                   ("Mac OS X", "macOS"), ("Linux", "Linux"))  # fmt: skip
+
+
+def browser_name(agent: str) -> str:
+    """What a person calls the browser, such as "Firefox 140 on Linux"; else the beginning of what it calls itself."""
+    found = next(((name, match[1]) for mark, name in _BROWSERS if (match := re.search(rf"{mark}/(\d+)", agent))), None)
+    system = next((name for mark, name in _SYSTEMS if mark in agent), "")
+    if found is None:
+        return "".join(char for char in agent if " " <= char <= "~")[:80]
+    return f"{found[0]} {found[1]}" + (f" on {system}" if system else "")
+
+
 def origin(headers: Mapping[str, str], **known: str) -> dict[str, str]:
     """Where a wish came from; what is not known is left out."""
     found = {
-        **known,
         "trace": traceparent(headers.get("traceparent", "")),
         "client": "".join(char for char in headers.get("user-agent", "") if " " <= char <= "~")[:80],
+        **known,
     }
     return {name: value for name, value in found.items() if value}

@@ -35,7 +35,7 @@ async def _people(
         tabs=tabs(visit),
         people=found.items,
         unset=[each for each in found.items if not each.logs_in_by and not each.disabled_at],
-        fields=_fields("people.add", given, errors),
+        fields=_fields("people.add", given, errors, "name", "role", "owners", "labels"),
         errors=errors,
         made=made,
         lasts=visit.services.people.link_for,
@@ -81,7 +81,7 @@ async def _tokens(
     found = await visit.call("tokens.list", limit=500)
     now = visit.frame.now()
     good = [each for each in found.items if not each.revoked_at and (not each.expires_at or each.expires_at > now)]
-    names = ("name", "role", "kind", "owners", "labels", "rights")
+    names = ("name", "role", "kind", "owners", "labels")
     return await visit.show(
         "settings_tokens.html",
         status,

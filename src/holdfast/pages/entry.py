@@ -298,7 +298,9 @@ def _setup_form(frame: Frame, request: Request, who: WebCaller, secret: str, err
 
 def _drawn(text: str) -> str:
     """A QR code as SVG, black on white in both themes: readers want the contrast."""
-    return str(segno.make(text, error="m").svg_inline(scale=4, border=4, light="#fff", svgclass="qr", lineclass=None))
+    return str(
+        segno.make(text, error="m").svg_inline(border=4, light="#fff", svgclass="qr", lineclass=None, omitsize=True)
+    )
 
 
 async def begin_enrolment(frame: Frame, request: Request) -> Response:

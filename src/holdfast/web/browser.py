@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlsplit
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from holdfast.core.client import ProxyNetwork, client_address, origin
+from holdfast.core.client import ProxyNetwork, browser_name, client_address, origin
 from holdfast.core.people import LoginMethod, local_path
 from holdfast.core.public_address import PublicAddress
 from holdfast.errors import StoreUnavailable, UserError
@@ -116,7 +116,8 @@ def address_of(request: Request) -> str:
 def origin_of(request: Request, **known: str) -> dict[str, str]:
     """For the audit log."""
     id_ = str(request.scope.get("request_id", ""))
-    return origin(request.headers, face="web", address=address_of(request), request=id_, **known)
+    client = browser_name(request.headers.get("user-agent", "")[:500])
+    return origin(request.headers, face="web", address=address_of(request), request=id_, client=client, **known)
 
 
 # ── Forms ──
