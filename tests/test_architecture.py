@@ -28,6 +28,7 @@ MAY_IMPORT: Final = {
     "local_bundles": "ports secret",
     "system_clock": "",
     "network": "ports",
+    "undumpable": "",
     "keyring": "ports secret",
     "listening": "telemetry",
     "core": "",
@@ -56,7 +57,7 @@ MAY_IMPORT: Final = {
     "operations ports secret solvers store telemetry world",
     "from_settings": "config core listening operations ports store telemetry",
     "app": "api compose_ca compose_certificates config core demo engine from_settings listening operations pages "
-    "plugins ports secret store telemetry tracing web world",
+    "plugins ports secret store telemetry tracing undumpable web world",
     "cli": "api app config config_values core from_settings importing keyring mcp network operations pki ports secret "
     "solvers store system_clock telemetry validators web world",
 }
@@ -306,7 +307,8 @@ DOORS: Final = {
     ),
     "cli/installation/config.py": Door("os", "The environment is read here, and handed on as a value."),
     "cli/offline.py": Door("httpx2", "It answers for the server of this machine while none runs."),
-    "cli/client.py": Door("os httpx2 .exists", "It asks the server of this machine, or the one that is named."),
+    "undumpable.py": Door("resource", "It asks the kernel to keep the memory of this process to itself."),
+    "cli/client.py": Door("os httpx2 .exists .stat", "It asks the server of this machine, or the one that is named."),
     "cli/installation/doctor.py": Door("sqlite3", "It says which version of the library this Python has."),
     "cli/installation/mcp.py": Door(
         "httpx2 signal", "It asks the server for whoever uses its tools, until it is told to stop."

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -37,7 +38,7 @@ from holdfast.listening.admission import ToldTally
 from holdfast.listening.bounds import Bounds
 from holdfast.operations.context import Services
 from holdfast.operations.installation import audit, keys, observe, tokens
-from holdfast.operations.installation.diagnosis import IN_THE_CLEAR
+from holdfast.operations.installation.diagnosis import IN_THE_CLEAR, PUBLISHED_HERE
 from holdfast.operations.installation.observe import Inventory
 from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.operations.own_ca import publication
@@ -50,6 +51,7 @@ from holdfast.store import backdating, migrate
 from holdfast.store.database import Database
 from holdfast.store.work import sweeps
 from holdfast.telemetry import Metrics, StartPhase, Telemetry, Traces, make_log
+from holdfast.undumpable import forbid_core_dumps
 from holdfast.web import face, sites
 from holdfast.web.serve import ListeningSocket, bind, bind_local, serving
 from holdfast.web.sites import plain_site
@@ -99,6 +101,8 @@ class App:
     async def run(self, stop: asyncio.Event) -> None:
         """Run until stop, then drain. Raises UserError when a person must act first."""
         log, health = self._telemetry.log, self._health
+        if problem := forbid_core_dumps():
+            log.warning("holdfast.dumpable", problem=problem)
         for each in plugins.broken():
             log.error("plugin.broken", group=each.group, plugin=each.name, package=each.package, error=each.error)
         line = bind(*self._settings.server.address)
@@ -112,13 +116,24 @@ class App:
         self._address = self._settings.server.public_address(line.getsockname()[1])
         public = [*sites.published_routes(self._published), *sites.challenge_routes(self._proof), docs_page.route()]
         more = [*public, self._api(local=False), self._web()]
-        pages = plain_site(health, self._telemetry.metrics, look=self._look, scrape=self._scrape, more=more)
+        ours = (self._policy.base_url, self._policy.publish_url, self._settings.server.public_url)
+        pages = plain_site(
+            health,
+            self._telemetry.metrics,
+            look=self._look,
+            scrape=self._scrape,
+            more=more,
+            hosts=[platform.node(), *filter(None, (urlsplit(each).hostname for each in ours))],
+            proxies=self._settings.server.trusted_proxies,
+        )
         self._bounds = listener_bounds(self._settings, listeners=3 if proof_line is None else 4, log=log)
         async with serving(pages, line, bounds=self._bounds, tally=ToldTally("server", self._telemetry)):
             health.enter("settings")
             log.info("holdfast.starting", probes=f"{where}/health/ready", holder=self._identity.holder)
             if self._settings.server.in_the_clear:
                 log.warning("server.in_the_clear", listen=self._settings.server.listen, fix=IN_THE_CLEAR)
+            if self._settings.acme.published_here_only:
+                log.warning("acme.published_here_only", url=self._policy.publish_url, fix=PUBLISHED_HERE)
             async with self._store() as db:
                 if not await self._bring_up(db, stop):
                     acme_line.close()

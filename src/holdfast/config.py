@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 from holdfast.config_values import (
     ADDRESS,
@@ -239,6 +240,12 @@ class Acme:
         duration("0s", "1h"),
     )
     lint: str = setting("own", "Rules that certificates must pass before they are signed.", choice("own", "pkilint"))
+
+    @property
+    def published_here_only(self) -> bool:
+        """Clients are elsewhere, and certificates name an address of this machine for their CRLs."""
+        theirs, named = urlsplit(self.base_url).hostname or "localhost", urlsplit(self.publish_url).hostname
+        return not _is_here(theirs) and _is_here(named or "127.0.0.1")
 
     @property
     def address(self) -> tuple[str, int]:

@@ -27,7 +27,7 @@ async def nothing() -> None:
 
 async def ask(health: Health, path: str, *, look: Refresh = nothing, method: str = "GET") -> httpx2.Response:
     pages = httpx2.ASGITransport(app=plain_site(health, Metrics(), look=look, scrape=nothing))
-    async with httpx2.AsyncClient(transport=pages, base_url="http://probe") as client:
+    async with httpx2.AsyncClient(transport=pages, base_url="http://localhost") as client:
         return await client.request(method, path)
 
 

@@ -79,7 +79,7 @@ async def test_the_page_is_what_prometheus_reads_and_every_promised_name_is_on_i
         await refreshed(db, metrics)
 
     pages = httpx2.ASGITransport(app=plain_site(Health(), metrics, look=scrape, scrape=scrape))
-    async with httpx2.AsyncClient(transport=pages, base_url="http://scraper") as client:
+    async with httpx2.AsyncClient(transport=pages, base_url="http://localhost") as client:
         answer = await client.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

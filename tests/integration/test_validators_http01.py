@@ -27,6 +27,7 @@ from tests.support.dns_server import DnsServer
 from tests.support.ports import free_port
 from tests.support.reaper import PATIENCE
 
+from holdfast.validators.check import MOST_AT_ONE_ADDRESS
 from holdfast.validators.verdict import Invalid, Valid, ValidationResult
 
 pytestmark = pytest.mark.anyio
@@ -409,10 +410,10 @@ async def test_a_token_that_would_change_the_request_cannot_be_asked_for(token: 
 
 
 async def test_many_checks_at_once_do_not_get_in_each_others_way(dns: DnsServer) -> None:
-    for number in range(100):
+    for number in range(MOST_AT_ONE_ADDRESS):
         dns.add(f"h{number}.example.internal", "A", "127.0.0.1")
     async with WebServer(told(page(PROOF.encode()))) as web:
         validator = a_validator(dns.address, http_port=web.port, caa=["ca.example"])
-        challenges = [a_challenge(name=f"h{number}.example.internal") for number in range(100)]
+        challenges = [a_challenge(name=f"h{number}.example.internal") for number in range(MOST_AT_ONE_ADDRESS)]
         verdicts = await asyncio.gather(*map(validator.check, challenges))
-    assert [type(verdict) for verdict in verdicts] == [Valid] * 100
+    assert [type(verdict) for verdict in verdicts] == [Valid] * MOST_AT_ONE_ADDRESS

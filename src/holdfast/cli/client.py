@@ -322,12 +322,26 @@ async def local_socket(chosen: Settings) -> AsyncIterator[tuple[httpx2.AsyncHTTP
 
 @contextmanager
 def _folder(path: Path) -> Iterator[str]:
-    """An address of a socket has 108 bytes at most: go by the handle of its folder."""
+    """An address of a socket has 108 bytes at most: go by the handle of its folder.
+
+    What is sent there is a token, or a wish: neither is for whoever else put a socket in the way.
+    """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        for place, found in ((path.parent, os.fstat(folder)), (path, os.stat(path.name, dir_fd=folder))):
+            if found.st_uid not in (os.geteuid(), 0):
+                raise NotOurSocket(place, found.st_uid)
         yield f"/proc/self/fd/{folder}"
     finally:
         os.close(folder)
+
+
+class NotOurSocket(UserError):
+    code = "not-our-socket"
+
+    def __init__(self, place: Path, owner: int) -> None:
+        super().__init__(f"{place} belongs to another user (uid {owner}): commands do not talk to a server there.")
+        self.hint = "Run the command as that user, or name the server: --server URL, or store.data_dir"
 
 
 def user_name() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 ProxyNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -38,6 +38,22 @@ def _within(address: str, proxies: Sequence[ProxyNetwork]) -> bool:
     except ValueError:
         return False  # a socket in the file system
     return any(known in network for network in proxies)
+
+
+def is_known_host(peer: str, host: str, known: Collection[str], proxies: Sequence[ProxyNetwork]) -> bool:
+    """Whether a request from this machine names a host of ours: an address, localhost, or one of the known names."""
+    if not _is_loopback(peer) or _within(peer, proxies):
+        return True
+    name = host.removeprefix("[").partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    bare = name.lower().rstrip(".")
+    return bare in ("", "localhost", *known) or bare.endswith(".localhost") or _read_address(name) is not None
+
+
+def _is_loopback(peer: str) -> bool:
+    try:
+        return ipaddress.ip_address(peer).is_loopback
+    except ValueError:
+        return False
 
 
 def counted_as(address: str) -> str:

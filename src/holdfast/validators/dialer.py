@@ -165,13 +165,6 @@ def _embedded(number: int) -> list[int]:
     return found
 
 
-def may_be_listed(address: IPAddress) -> bool:
-    """Whether the setting acme.networks can allow an address that is denied otherwise."""
-    rules = _V4 if address.version == 4 else _V6
-    ours = _holds((*rules.if_inside, *rules.if_listed), int(address)) is not None
-    return ours and _holds(rules.never, int(address)) is None
-
-
 EVERYBODYS: Final = Addresses()
 
 
@@ -180,7 +173,7 @@ EVERYBODYS: Final = Addresses()
 
 
 RETRYABLE: Final = frozenset({"refused", "reset", "timeout", "unreachable"})
-BY_SETTING: Final = "The CA's operator can allow such addresses: setting acme.networks."
+BY_SETTING: Final = "The audit log of the CA says why; its operator can allow private addresses: acme.networks."
 LOOPBACK: Final[Sequence[IPAddress]] = (ipaddress.IPv6Address("::1"), ipaddress.IPv4Address("127.0.0.1"))
 
 
@@ -246,7 +239,7 @@ class SafeDialer:
         found = await self.resolve(host)
         trace.resolved[host] = [str(address) for address in found]
         problem = NetProblem("unreachable", "there is no address")
-        for address in _in_turn(self._permitted(host, found)):
+        for address in _in_turn(self._permitted(host, found, trace)):
             trace.address = str(address)
             if trace.address not in trace.held:
                 self._crowd.enter(trace.address)
@@ -279,15 +272,15 @@ class SafeDialer:
         except ValueError:
             return await self._resolver.addresses(host)
 
-    def _permitted(self, host: str, found: Sequence[IPAddress]) -> list[IPAddress]:
+    def _permitted(self, host: str, found: Sequence[IPAddress], trace: Trace) -> list[IPAddress]:
+        """A stranger does not learn what kind of address a name of ours has: that is in the evidence, for operators."""
         if not found:
             raise ChallengeFailed("dns", f"{host} has no address: there is no A and no AAAA record.")
         reasons = {address: self._addresses.denied(address) for address in found}
         permitted = [address for address, reason in reasons.items() if reason is None]
         if not permitted:
-            reason = next(filter(None, reasons.values()))
-            allowed = f" {BY_SETTING}" if any(map(may_be_listed, found)) else ""
-            raise ChallengeFailed("connection", f"We do not connect to {host}: it is at {reason}.{allowed}")
+            trace.more["denied"] = next(filter(None, reasons.values()))
+            raise ChallengeFailed("connection", f"We do not connect to where {host} leads. {BY_SETTING}")
         return permitted
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast import __version__
+from holdfast.core.client import ProxyNetwork, is_known_host, networks
 from holdfast.errors import StoreError
 from holdfast.operations.own_ca.publication import Published
 from holdfast.telemetry import Health, Metrics
@@ -76,10 +80,40 @@ def _has(request: Request, tag: str) -> bool:
 Refresh = Callable[[], Awaitable[None]]  # brings health or metrics up to date before they are shown
 
 
+class OnlyKnownHosts:
+    """Answers to anybody, for a request that names a host of ours: a page that has its own name lead to this machine
+    (DNS rebinding) gets nothing. Only requests of this machine are looked at; a trusted proxy has its own names.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], proxies: tuple[ProxyNetwork, ...]) -> None:
+        self._app, self._hosts, self._proxies = app, hosts, proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        peer = scope["client"][0] if scope.get("client") else ""
+        host = Headers(scope=scope).get("host", "")
+        refused = scope["path"].startswith(OPEN_TO_ALL) and not is_known_host(peer, host, self._hosts, self._proxies)
+        answer = PlainTextResponse("This server has another name.\n", 421) if refused else self._app
+        await answer(scope, receive, send)
+
+
+OPEN_TO_ALL: Final = ("/metrics", "/health/")
+
+
 def plain_site(
-    health: Health, metrics: Metrics, *, look: Refresh, scrape: Refresh, more: Sequence[BaseRoute] = ()
+    health: Health,
+    metrics: Metrics,
+    *,
+    look: Refresh,
+    scrape: Refresh,
+    more: Sequence[BaseRoute] = (),
+    hosts: Iterable[str] = (),
+    proxies: Sequence[str] = (),
 ) -> Starlette:
-    """The site without TLS: probes, metrics, and `more`."""
+    """The site without TLS: probes, metrics, and `more`. `hosts`: names of ours, besides those of the machine."""
+    known = Middleware(OnlyKnownHosts, hosts=frozenset(each.lower() for each in hosts), proxies=networks(proxies))
 
     async def live(request: Request) -> Response:
         """The process answers: nothing else is asked, least of all the database."""
@@ -106,5 +140,6 @@ def plain_site(
             Route("/health/startup", startup),
             Route("/metrics", shown_metrics),
             *more,
-        ]
+        ],
+        middleware=[known],
     )

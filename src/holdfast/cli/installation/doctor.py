@@ -73,6 +73,7 @@ async def _here(chosen: Settings, name: str) -> Found:
         *([] if file is None else [diagnosis.sqlite_pages(file, SystemClock())]),
         diagnosis.private_file(files, "data folder", folder, needed=False),
         diagnosis.listening(chosen.server.listen, in_the_clear=chosen.server.in_the_clear),
+        *diagnosis.publishing(chosen.acme.base_url, chosen.acme.publish_url, here_only=chosen.acme.published_here_only),
         *diagnosis.plugin_packages(),
     ]
     if chosen.keys.passphrase is None:

@@ -178,7 +178,9 @@ def disproved(
         if acme_limits.failed(tx, authz.account, name, acme_context.policy.pause_after):
             journal.audit(tx, "name_paused", authz.account, name=name, failures=acme_context.policy.pause_after)
             journal.event(tx, "acme.name_paused", authz.account, identifier=name)
-        journal.audit(tx, "authz_invalid", authz.id, name=name, type=challenge.type, problem=problem.brief())
+        denied = next((str(each["denied"]) for each in reversed(seen) if "denied" in each), "")
+        facts = {"denied": denied} if denied else {}
+        journal.audit(tx, "authz_invalid", authz.id, name=name, type=challenge.type, problem=problem.brief(), **facts)
 
 
 def _failures(authz: Authz, problem: Problem, seen: Sequence[Any]) -> tuple[SubProblem, ...]:

@@ -78,6 +78,20 @@ def apart(whose: str, off: float) -> Finding:
     return ok("clock", f"within {SKEW.total_seconds():g} s of {whose}")
 
 
+PUBLISHED_HERE: Final = (
+    "Certificates name a CRL that only this machine can fetch: others never see what is revoked. Set acme.publish_url "
+    "to an address that they reach, such as http://ca.example.org, and issue again what was issued so far."
+)
+
+
+def publishing(base_url: str, publish_url: str, *, here_only: bool) -> list[Finding]:
+    """What certificates say of their CRLs; nothing where all is on this machine anyway."""
+    if here_only:
+        found = f"acme.base_url is {base_url}, and certificates name {publish_url or 'http://127.0.0.1'} for their CRLs"
+        return [bad("acme.publish_url", found, PUBLISHED_HERE)]
+    return [ok("acme.publish_url", f"certificates name {publish_url} for their CRLs")] if publish_url else []
+
+
 def listening(listen: str, *, in_the_clear: bool) -> Finding:
     if in_the_clear:
         return note("server.listen", f"{listen} is reached by others over plain HTTP", IN_THE_CLEAR)
