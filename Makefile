@@ -101,6 +101,10 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m scripts.make_reference
 	$(BIN)/zensical build --strict
 
+# Pictures of the main pages, in light and dark, from the demo; Chromium comes from the system.
+pictures: $(VENV)/.dev
+	$(BIN)/python -m scripts.pictures
+
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/docs.txt
 	@touch $@

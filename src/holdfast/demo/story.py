@@ -118,7 +118,7 @@ _D: Final = timedelta(days=1)
 TROUBLES: Final = (
     Trouble(
         name="pay.shop.example",
-        left=30 * _H,
+        left=28 * _H,
         attempts=11,
         last=0.7 * _H,
         reason=Reason.CAA_FORBIDS,
