@@ -181,6 +181,11 @@ class CertificateKeeper:
                 history_for=self._settings.engine.history_for,
             ),
             PeriodicDuty(
+                name="target_endpoints",
+                period=pace.reconcile_interval,
+                duty=partial(watch.follow_targets, self.certificate_context.db, self.certificate_context.random),
+            ),
+            PeriodicDuty(
                 name="deployments_due",
                 period=self._settings.deployment.interval,
                 duty=partial(drain.wake_due, self._deploying),

@@ -124,6 +124,11 @@ def of_target(tx: Tx, target: str) -> list[WatchedEndpoint]:
     return [TABLE.read(row) for row in rows]
 
 
+def targets(tx: Tx) -> set[str]:
+    """The targets that endpoints belong to; some may be gone."""
+    return {row["target"] for row in tx.rows("SELECT DISTINCT target FROM endpoints WHERE target <> ''")}
+
+
 def without_job(tx: Tx, kind: str) -> list[str]:
     """Endpoints that nobody will look at any more; at most a page."""
     rows = tx.rows(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field, StringConstraints
 
+from holdfast.core.certificate import Certificate
 from holdfast.core.endpoint import MAX_ADDRESSES, MAX_SAMPLES, Endpoint, KeyFamily, Seen, endpoint_of, is_address
 from holdfast.core.endpoint_watch import TROUBLES, WatchedEndpoint
 from holdfast.errors import UserError
@@ -31,6 +32,7 @@ from holdfast.operations.inputs import (
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import VISIBLE, Scope, demand_on_certificate, owner_in_input
 from holdfast.pki import names
+from holdfast.ports import Random
 from holdfast.store import certificates, endpoints, journal
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
@@ -323,10 +325,7 @@ def add(tx: Tx, ctx: Context, asked: NewEndpoint) -> EndpointView:
     _check_twins(row)
     if not endpoints.insert(tx, row):
         raise EndpointExists(row.name)
-    jobs.enqueue(tx, watching.job(ctx.ids.new("job"), row.id))
-    journal.audit(tx, "endpoint_added", row.id, actor=ctx.actor, after=_decided(row), name=row.name, place=place.shown)
-    journal.event(tx, "endpoint.added", row.id, by=ctx.actor, called=row.name)
-    return shown(tx, row)
+    return shown(tx, _begun(tx, row, ctx.ids.new("job"), actor=ctx.actor))
 
 
 @operation(
@@ -376,12 +375,46 @@ def change(tx: Tx, ctx: Context, asked: EndpointChange) -> EndpointView:
 def delete(tx: Tx, ctx: Context, asked: EndpointRef) -> None:
     """Stop watching an endpoint. Nothing is changed at the endpoint itself."""
     row = found(tx, asked.endpoint)
+    if row.target:
+        raise EndpointRefused(f"Endpoint {row.name} belongs to target {row.target}: change the endpoints of that.")
+    remove(tx, row, actor=ctx.actor)
+
+
+def remove(tx: Tx, row: WatchedEndpoint, *, actor: str) -> None:
     endpoints.delete(tx, row.id)
     job = jobs.live(tx, WATCH, row.id)
     if job is not None:
         jobs.cancel(tx, job.id)
-    journal.audit(tx, "endpoint_deleted", row.id, actor=ctx.actor, before=_decided(row), name=row.name)
-    journal.event(tx, "endpoint.deleted", row.id, by=ctx.actor, called=row.name)
+    journal.audit(tx, "endpoint_deleted", row.id, actor=actor, before=_decided(row), name=row.name)
+    journal.event(tx, "endpoint.deleted", row.id, by=actor, called=row.name)
+
+
+def watch(tx: Tx, random: Random, place: Endpoint, *, target: str, certificate: Certificate) -> WatchedEndpoint:
+    """Watch a certificate where a target serves it; the name says so, if another endpoint has the plain one."""
+    plain, wanted = _name_of(place), certificate.wanted
+    row = WatchedEndpoint(
+        id=random.new_id("ep"),
+        name=plain,
+        place=place,
+        certificate=certificate.id,
+        target=target,
+        owner=wanted.owner,
+        labels=wanted.labels,
+        created_at=tx.now(),
+    )
+    for name in (plain, f"{plain}.{target}", f"{plain}.{row.id}"):
+        row = replace(row, name=name)
+        if endpoints.insert(tx, row):
+            break
+    return _begun(tx, row, random.new_id("job"), actor=journal.SYSTEM)
+
+
+def _begun(tx: Tx, row: WatchedEndpoint, job_id: str, *, actor: str) -> WatchedEndpoint:
+    jobs.enqueue(tx, watching.job(job_id, row.id))
+    place = row.place.shown
+    journal.audit(tx, "endpoint_added", row.id, actor=actor, after=_decided(row), name=row.name, place=place)
+    journal.event(tx, "endpoint.added", row.id, by=actor, called=row.name)
+    return row
 
 
 @operation(

@@ -94,6 +94,16 @@ def in_place(tx: Tx, certificate: str, target: str) -> Deployment | None:
     return None if row is None else TABLE.read(row)
 
 
+def placed_at(tx: Tx, target: str) -> list[str]:
+    """The ids of certificates that are in place at a target."""
+    rows = tx.rows(
+        """SELECT DISTINCT certificate FROM deployments WHERE target = :target AND state IN ('served', 'installed')
+            ORDER BY certificate""",
+        target=target,
+    )
+    return [row["certificate"] for row in rows]
+
+
 def last_number(tx: Tx, certificate: str, target: str) -> int:
     row = tx.row(
         "SELECT MAX(number) AS number FROM deployments WHERE certificate = :certificate AND target = :target",
