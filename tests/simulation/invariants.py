@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.core.work.job import CRASHES_TO_QUARANTINE
+from holdfast.core.work.job import CRASHES_IN_COMPANY
 from holdfast.store import journal
 from holdfast.store.tx import Tx
 from tests.simulation.witness import Note
@@ -104,7 +104,7 @@ def _every_wait_is_visible(tx: Tx) -> None:
                OR (state = 'dead' AND (last_error IS NULL OR reason IS NULL))
                OR (state = 'failed' AND (last_error IS NULL OR attempts < 1))
                OR attempts < 0 OR attempts > max_attempts + :crashes""",
-        crashes=CRASHES_TO_QUARANTINE,  # an attempt that killed its worker is not the last one
+        crashes=CRASHES_IN_COMPANY,  # an attempt that killed its worker is not the last one
     )
     if rows:
         raise Violation(f"I9: nobody can see what {rows[0]['id']} ({rows[0]['state']}) waits for")

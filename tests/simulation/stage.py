@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Final
 
 from holdfast.core.issuers.budget import Limit
-from holdfast.core.work.job import CRASHES_TO_QUARANTINE
+from holdfast.core.work.job import CRASHES_IN_COMPANY
 from holdfast.engine.replica import Pace
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
 from holdfast.store.tx import Tx, to_micros
@@ -127,7 +127,7 @@ class Stage(Ground):
         node.kill()
         if self.truth.peek(lambda tx: _claimed_at(tx, node, errand)) is not None:  # others are dead without a trace
             self.killed_by[errand] += 1
-        if self.killed_by[errand] > CRASHES_TO_QUARANTINE:
+        if self.killed_by[errand] > CRASHES_IN_COMPANY:
             self.accuse(f"{errand} killed {self.killed_by[errand]} workers in a row and was never quarantined")
         self.loop.call_later(self.dice.uniform(1, 30), self.replace)
 
