@@ -70,10 +70,22 @@
   }
   document.addEventListener("submit", (event) => {
     const form = event.target;
+    if (form.dataset.confirm && !("confirmed" in form.dataset)) { event.preventDefault(); confirmFirst(form, event.submitter); return; }
+    delete form.dataset.confirmed;
     if (!form.matches("[data-act]")) return;
     event.preventDefault();
     act(form, event.submitter);
   });
+  function confirmFirst(form, button) {
+    const box = document.getElementById("ask-in"), title = document.createElement("h2"), acts = document.createElement("div");
+    title.id = "ask-title"; title.textContent = form.dataset.confirm; acts.className = "acts";
+    const cancel = Object.assign(document.createElement("button"), { type: "button", className: "btn", textContent: "Cancel" });
+    const go = Object.assign(document.createElement("button"), { type: "button", className: "btn primary", textContent: button.textContent.trim().replace(/…$/, "") });
+    cancel.dataset.close = "";
+    go.addEventListener("click", () => { document.getElementById("ask").close(); form.dataset.confirmed = ""; form.requestSubmit(button); });
+    acts.append(cancel, go); box.replaceChildren(title, acts);
+    openDialog("ask", button);
+  }
 
   // ── Dialogs, menus, copying, twins ──
   let opener = null;
