@@ -15,7 +15,7 @@ def take_back_expired(tx: Tx, ttl: timedelta, limit: int = 100, *, me: str = "")
     """Take jobs from holders that went silent. One that dies again and again is quarantined. Counts of both.
 
     A lease that ends absurdly late was written before the database's clock was set back: it counts as expired. A job
-    of the process that asks (`me`) did not kill it: the process stalled, or the clock jumped. Its attempt is given back.
+    of the process that asks (`me`) did not kill it: the process stalled, or the clock jumped. It gets its attempt back.
     """
     rows = tx.rows(
         """SELECT id, kind, subject, crashes, attempts, max_attempts, holder,
@@ -35,7 +35,8 @@ def take_back_expired(tx: Tx, ttl: timedelta, limit: int = 100, *, me: str = "")
         quarantined += poison
         tx.run(
             """UPDATE jobs SET state = :state, due_at = now_us(), crashes = :crashes, fence = fence + 1,
-                      attempts = attempts - :given_back, holder = NULL, lease_until = NULL, reason = :reason, last_error = :error
+                      attempts = attempts - :given_back, holder = NULL, lease_until = NULL, reason = :reason,
+                      last_error = :error
                 WHERE id = :id""",
             id=row["id"],
             crashes=crashes,
