@@ -7,6 +7,7 @@ client, and the memory of the server. Every attack meets a server of its own, wi
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -59,11 +60,12 @@ async def played(attack: Attack, folder: Path, seconds: float, open_files: int) 
         served = stack.enter_context(Served(folder / "data", settings, open_files=open_files))
         served.wait_until_ready()
         server = served.address[1]
+        token = viewer(folder / "data")
         watch = Watch(served.pid, server, f"https://localhost:{acme}/acme/default/directory", key)
         await watch.look(1.0)  # what is loaded with the first order is no attack's doing
         at_first, seen = memory(served.pid), dict[str, Seen]()
         seen["before"] = await watch.look(seconds)
-        with attacking(attack, server, acme):
+        with attacking(attack, server, acme, http, token):
             seen["during"] = await watch.look(seconds)
         seen["after"] = await watch.look(seconds)
     told(attack.name, seen, at_first)
@@ -81,10 +83,37 @@ def answering(dns: int, http: int, key: AccountKey) -> Iterator[None]:
         dismiss(process)
 
 
+def viewer(data: Path) -> str:
+    """The token of a viewer."""
+    command = [
+        str(Path(sys.executable).parent / "holdfast"),
+        "token",
+        "create",
+        "attacker",
+        "--role",
+        "viewer",
+        "-o",
+        "json",
+    ]
+    made = subprocess.run(
+        command, env={**os.environ, "HOLDFAST_STORE_DATA_DIR": str(data)}, capture_output=True, text=True, check=True
+    )
+    return str(json.loads(made.stdout)["token"])
+
+
 @contextmanager
-def attacking(attack: Attack, server: int, acme: int) -> Iterator[None]:
-    command = [sys.executable, "-m", "tests.attack.attacker", attack.name, f"--server={server}", f"--acme={acme}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+def attacking(attack: Attack, server: int, acme: int, http: int, token: str) -> Iterator[None]:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.attack.attacker",
+        attack.name,
+        f"--server={server}",
+        f"--acme={acme}",
+        f"--http={http}",
+    ]
+    told = {**os.environ, "ATTACKER_TOKEN": token}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=told) as process:
         try:
             if process.stdout is None or process.stdout.readline() != b"begun\n":
                 raise RuntimeError(f"the attacker did not begin: {attack.name}")

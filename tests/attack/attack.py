@@ -10,6 +10,8 @@ class Target:
 
     server: int
     acme: int
+    http: int = 0  # where challenge responses are looked for
+    token: str = ""  # of a viewer
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import resource
 import sys
 from contextlib import suppress
@@ -27,10 +28,11 @@ def main() -> None:
     parser.add_argument("attack", choices=ATTACKS)
     parser.add_argument("--server", type=int, required=True)
     parser.add_argument("--acme", type=int, required=True)
+    parser.add_argument("--http", type=int, required=True)
     asked = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    uvloop.run(go(ATTACKS[asked.attack], Target(asked.server, asked.acme)))
+    uvloop.run(go(ATTACKS[asked.attack], Target(asked.server, asked.acme, asked.http, os.environ["ATTACKER_TOKEN"])))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tests.attack import connections
+from tests.attack import connections, requests
 from tests.attack.attack import Attack
 
-ATTACKS: Final[dict[str, Attack]] = {attack.name: attack for attack in (*connections.ATTACKS,)}
+ATTACKS: Final[dict[str, Attack]] = {attack.name: attack for attack in (*connections.ATTACKS, *requests.ATTACKS)}

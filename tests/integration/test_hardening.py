@@ -84,7 +84,7 @@ async def _nothing() -> None:
         ("holdfast.monitoring.svc:8630", "10.0.0.7", 200),
     ],
 )
-@pytest.mark.parametrize("path", ["/metrics", "/health/ready", "/health/startup", "/health/live"])
+@pytest.mark.parametrize("path", ["/metrics", "/health/ready", "/health/startup"])
 async def test_a_page_that_leads_its_own_name_to_this_machine_reads_nothing(
     host: str, peer: str, status: int, path: str
 ) -> None:
