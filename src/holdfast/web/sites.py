@@ -99,7 +99,7 @@ class OnlyKnownHosts:
         await answer(scope, receive, send)
 
 
-OPEN_TO_ALL: Final = ("/metrics", "/health/")
+OPEN_TO_ALL: Final = ("/metrics", "/health/ready", "/health/startup")  # /health/live says only that it answers
 
 
 def plain_site(
