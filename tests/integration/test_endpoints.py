@@ -1,5 +1,6 @@
 """Endpoints that people declare: watched by the engine, shown with their certificates, told of when they are wrong."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -33,9 +34,12 @@ class Sky:
 
     shows: dict[str, Sighting] = field(default_factory=dict)
     looked: list[str] = field(default_factory=list)
+    gate: asyncio.Event | None = None  # looks wait for it
 
     async def look(self, place: Endpoint) -> Sequence[Sighting]:
         self.looked.append(place.host)
+        if self.gate is not None:
+            await self.gate.wait()
         gone = Sighting(address="", problem=SightingProblem.UNREACHABLE, why=f"{place.host} has no address")
         return [self.shows.get(place.host, gone)] * place.samples
 
@@ -243,6 +247,19 @@ async def test_what_makes_no_sense_is_refused_with_a_code(ground: Ground, asked:
     await ground.admin.post("/endpoints", {"place": NAME})
     answer = await ground.admin("POST", "/endpoints", asked)
     assert answer.json()["code"] == code, answer.text
+
+
+async def test_one_asker_waits_for_a_few_checks_at_once(ground: Ground) -> None:
+    await ground.admin.post("/endpoints", {"place": NAME})
+    gate = ground.sky.gate = asyncio.Event()
+    under_way = [asyncio.create_task(ground.admin("POST", f"/endpoints/{NAME}/check")) for _ in range(4)]
+    await ground.desk.house.until(lambda: len(ground.sky.looked) == 4)
+    refused = await ground.admin("POST", f"/endpoints/{NAME}/check")
+    assert (refused.status_code, refused.json()["code"]) == (429, "too-many-checks")
+    assert "retry-after" in refused.headers
+    gate.set()
+    assert {each.status_code for each in await asyncio.gather(*under_way)} == {200}
+    assert (await ground.admin("POST", f"/endpoints/{NAME}/check")).status_code == 200
 
 
 async def test_twins_are_both_expected(ground: Ground) -> None:

@@ -74,6 +74,7 @@ class Services:
     reckoning: Reckoning = field(default_factory=Reckoning)  # for the long work of this process
     people: PeopleServices = field(default_factory=PeopleServices)
     look: Look = nothing_seen  # at an endpoint, now
+    looking: Counter[str] = field(default_factory=Counter)  # looks under way that each asker waits for
     solver_fit: SolverFit = any_solver_fit  # whether a solver can be made of what it is given
     try_solver: TrySolver = no_solver
     streams: Counter[str] = field(default_factory=Counter)  # of events, that each token follows in this process

@@ -38,6 +38,7 @@ from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
 
 EndpointName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,279}$")]
+AT_ONCE: Final = 4  # checks that one asker may wait for: each opens several connections
 BOTH: Final[tuple[KeyFamily, ...]] = ("rsa", "ecdsa")
 
 
@@ -63,6 +64,15 @@ class EndpointChanged(UserError):
     def __init__(self, row: WatchedEndpoint) -> None:
         super().__init__(f"Endpoint {row.name} was changed since you looked: it is at version {row.version}.")
         self.hint = "Look again, and decide with what you see then."
+
+
+class TooManyChecks(UserError):
+    status, code = 429, "too-many-checks"
+    hint = "Wait for one of them; every endpoint is looked at by itself, too."
+    after = 5.0  # seconds
+
+    def __init__(self) -> None:
+        super().__init__(f"You wait for {AT_ONCE} checks of endpoints already.")
 
 
 class EndpointRefused(UserError):
@@ -429,7 +439,14 @@ def _begun(tx: Tx, row: WatchedEndpoint, job_id: str, *, actor: str) -> WatchedE
 async def check(ctx: Context, asked: EndpointRef) -> EndpointView:
     """Look at an endpoint now: a fresh handshake with each of its addresses."""
     row = await ctx.read(lambda tx: found(tx, asked.endpoint))
-    sightings = await ctx.services.look(row.place)
+    looking, who = ctx.services.looking, ctx.principal.id
+    if looking[who] >= AT_ONCE:
+        raise TooManyChecks
+    looking[who] += 1
+    try:
+        sightings = await ctx.services.look(row.place)
+    finally:
+        looking[who] -= 1
 
     def write(tx: Tx) -> EndpointView:
         now = found(tx, asked.endpoint)
