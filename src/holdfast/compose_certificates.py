@@ -7,7 +7,7 @@ import hashlib
 import json
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from holdfast.compose_ca import CaServer, system_resolvers
 from holdfast.config import Settings
-from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.own_ca.acme import Identifier, permits
 from holdfast.deployers import local_file
 from holdfast.deployers.kind import LocalRules
 from holdfast.endpoints import probe
@@ -115,13 +115,20 @@ class CertificateKeeper:
         parts = self._solver_parts(secret_store.files, random)
         kept = KeptSolvers(self.certificate_context, parts, telemetry.log)
 
+        named = self._rules(secret_store.files, parts)
+
+        async def unproved(names: Sequence[Identifier]) -> list[Identifier]:
+            rules = [*await kept.rules(), *named]
+            patterns = [name for each in rules if each.solver.type == "dns-01" for name in each.names]
+            return [each for each in names if each.value.startswith("*.") and not permits(patterns, each)]
+
         async def by_kept_rules() -> SolverFor:
             return challenges.by_rules(await kept.rules())
 
         self._services = IssuanceServices(
             certificate_context=self.certificate_context,
             make_issuer=self._upstream.make,
-            solver_for=challenges.by_rules(self._rules(secret_store.files, parts)),
+            solver_for=challenges.by_rules(named),
             kept_solvers=by_kept_rules,
             telemetry=telemetry,
             poll_windows=self._settings.poll_windows,
@@ -139,6 +146,7 @@ class CertificateKeeper:
             targets=self.deployers,
             solver_fit=kept.check,
             try_solver=kept.test,
+            unproved=unproved,
             default_issuers=(OWN,),
             own_ca=ca.services,
         )

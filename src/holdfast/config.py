@@ -177,7 +177,9 @@ class Scheduler:
     cleanup_interval: timedelta = setting("1h", "How often rows that are not needed any more are removed.", INTERVAL)
     selfcheck_interval: timedelta = setting("1m", "How often the replica checks itself.", INTERVAL)
     renewal_interval: timedelta = setting("1m", "How often to look which certificates are due.", INTERVAL)
-    ari_interval: timedelta = setting("5m", "How often to look of which renewal windows to ask CAs.", INTERVAL)
+    ari_interval: timedelta = setting(
+        "5m", "How often to look for renewal windows that CAs are to be asked for.", INTERVAL
+    )
     turns_interval: timedelta = setting("5m", "How often turns at a CA's limits are dealt by risk.", INTERVAL)
     approval_interval: timedelta = setting("10m", "How often overdue approvals are expired.", INTERVAL)
 
@@ -208,7 +210,9 @@ class Acme:
     http_port: int = setting(80, "Port at which http-01 challenges are fetched.", PORT)
     tls_port: int = setting(443, "Port at which tls-alpn-01 challenges are tried.", PORT)
     order_lifetime: timedelta = setting("7d", "How long an order may wait to be finished.", duration("1m", "90d"))
-    authz_lifetime: timedelta = setting("30d", "How long a proof of control is used again.", duration("1m", "398d"))
+    authz_lifetime: timedelta = setting(
+        "30d", "How long a validated authorization is used again.", duration("1m", "398d")
+    )
     validation_timeout: timedelta = setting("10s", "How long one look at a challenge may take.", duration("1s", "60s"))
     validation_tries: int = setting(3, "How often a challenge is tried before it has failed.", whole(1, 10))
     caa_identities: tuple[str, ...] = setting(
@@ -227,7 +231,7 @@ class Acme:
     requests_per_account: int = setting(12_000, "Signed requests of one account in 1 minute; 0: no limit.", COUNT)
     requests_per_address: int = setting(24_000, "Signed requests from one address in 1 minute; 0: no limit.", COUNT)
     orders_per_identifier: int = setting(1000, "Certificates of one CA for one name in a day; 0: no limit.", COUNT)
-    failures_per_identifier: int = setting(60, "Failed proofs of one name of an account in 1 hour; 0: any.", COUNT)
+    failures_per_identifier: int = setting(60, "Failed validations of one name of an account in 1 hour; 0: any.", COUNT)
     pause_after: int = setting(30, "Failures in a row that pause a name of an account; 0: never.", COUNT)
     uncollected_after: timedelta = setting("15m", "When an unfetched certificate is reported.", duration("1m"))
     chaos_nonces: int = setting(
@@ -258,7 +262,9 @@ class Keeping:
     approval_for: timedelta = setting(
         "3d", "How long a second person has to approve; then it is rejected.", duration("1m")
     )
-    solvers_file: Path | None = setting(None, "TOML file of [[solver]] tables: how names are proved to CAs.", PATH)
+    solvers_file: Path | None = setting(
+        None, "TOML file of [[solver]] tables: how challenge responses are published.", PATH
+    )
     tls_alpn_listen: str = setting(
         "", "Host and port that show proofs of tls-alpn-01, reached as port 443 of your names; empty: none.",
         LISTEN_OR_NOT,
@@ -306,7 +312,7 @@ class NotificationSettings:
         "2m", "How often failed notifications are looked for that are due again.", INTERVAL
     )
     process_interval: timedelta = setting("1m", "How often to check outages and heartbeats.", INTERVAL)
-    expiry_interval: timedelta = setting("1h", "How often to look which certificates come to their end.", INTERVAL)
+    expiry_interval: timedelta = setting("1h", "How often to look which certificates expire soon.", INTERVAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

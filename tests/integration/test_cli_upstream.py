@@ -63,7 +63,7 @@ async def test_a_ca_is_added_tried_used_and_paused_and_its_key_is_never_shown(sh
     assert (rows["dc"]["state"], rows["dc"]["credentials"]) == ("paused", ["api_key"])
     code, told = await shell("issuer", "add", "letsencrypt", "le")
     assert (code, "acme-v02.api.letsencrypt.org" in told) == (0, True), "a preset stands where a kind would"
-    assert "agree to the CA's terms: https://letsencrypt.org/repository/" in told
+    assert "accepts the terms of its CA: https://letsencrypt.org/repository/" in told
 
 
 async def test_what_cannot_be_used_is_told_before_a_ca_is_added_or_changed(shell: Shell) -> None:

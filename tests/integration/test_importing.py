@@ -406,7 +406,7 @@ async def test_the_command_plans_adopts_and_says_how_to_switch_the_old_timer_off
     assert "'http://ca.example/directory' is no address of an ACME directory" in planned.stderr
     assert re.search(r"due\.example\.com .* at once +dns-01", planned.stdout)
     assert "no DNS solver is set up here for it" in planned.stderr
-    said = [planned.stderr.index(words) for words in ("installing them is not built", "Careful: 2", "certbot.timer")]
+    said = [planned.stderr.index(words) for words in ("let Holdfast deploy", "Careful: 2", "certbot.timer")]
     assert said == sorted(said), "what to know comes before what to type"
     done = _holdfast(data, "import", "certbot", le, "-o", "json")
     assert done.returncode == 1, done.stderr  # one has expired, and one names no CA that can be asked

@@ -42,9 +42,12 @@ def test_a_solver_is_added_tested_and_used_without_a_restart(site: Site, bind: B
     failed = site.type("issue", f"*.{OURS}", "--issuer", "self", "--wait", "--timeout", "60s")
     assert failed.returncode == 1
     assert "NO_SOLVER" in failed.stdout
+    assert [each["certificate"] for each in site.data("solver", "gaps")] == [f"*.{OURS}"]
+    assert "cannot be renewed" in site.type("status", "--check").stdout
     words, key = a_solver(bind, "zone")
     added = site.type(*words, stdin=key)
     assert (added.returncode, key.strip() in added.stdout + added.stderr) == (0, False), added.stderr
+    assert site.data("solver", "gaps") == []
     assert "was removed again" in site.ok("solver", "test", "zone")
     assert bind.ask(f"_acme-challenge.holdfast-test.{OURS}", "TXT") == []
     site.ok("renew", f"*.{OURS}", "--wait", "--timeout", "60s")  # or within a minute, by the sweep

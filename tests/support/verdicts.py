@@ -116,6 +116,7 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("POST", "/deployments/freeze"): Row(_ADMIN, "", {"until": "2099-01-01T00:00:00Z"}),
     ("POST", "/deployments/unfreeze"): Row(_ADMIN),
     ("GET", "/solvers"): Row("yyyyyynn"),
+    ("GET", "/solvers/gaps"): Row("yyyyyynn"),
     ("GET", "/solvers/{name}"): Row("yyyyyynn"),
     ("POST", "/solvers"): Row(_ADMIN, "", {"name": "new", "kind": "http", "names": ["a.example"]}),
     ("DELETE", "/solvers/{name}"): Row(_ADMIN),

@@ -85,7 +85,7 @@ def _terms(directory: str) -> str:
     host = directory.partition("://")[2].partition("/")[0]
     where = next((address for known, address in TERMS.items() if known in host), None)
     where = where or f"those that its directory names as termsOfService ({directory})"
-    return f"With our account there you agree to the CA's terms: {where}"
+    return f"Using this issuer accepts the terms of its CA: {where}"
 
 
 def _setting(text: str) -> tuple[str, object]:

@@ -1,4 +1,4 @@
-"""`holdfast notify`: what people were told or are still owed; send it again, settle it, try a channel out."""
+"""`holdfast notify`: notifications; requeue and resolve them; add and test channels."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _columns(now: datetime) -> list[Column]:
         Column("SEVERITY", lambda row: str(row["severity"])),
         Column("CHANNEL", lambda row: row["channel"] or "-"),
         Column("TOLD", lambda row: seen(row["title"], 60)),
-        Column("TRIED", lambda row: f"{row['attempt']}/{row['max_attempts']}"),
+        Column("FAILED ATTEMPTS", lambda row: f"{row['attempt']}/{row['max_attempts']}"),
         Column("NEXT", lambda row: when(row["next_attempt_at"], now)),
         Column("MADE", lambda row: when(row["created_at"], now), wide=True),
         Column("EVENT", lambda row: str(row["event"]), wide=True),

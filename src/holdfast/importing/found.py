@@ -90,8 +90,8 @@ _LEGO: Final = (
 _PEM: Final = ("# Switch off the timer, the cron line or the calendar entry that renewed these files until now.",)
 # Shown before these steps: without them a server keeps the certificate that it has until that expires.
 MEANWHILE: Final = (
-    "Renewed files are not written yet to where your servers read them: installing them is not built.",
-    "A server that reads the old client's files keeps its present certificate until that expires. Until then, either",
+    "A server that reads the old client's files keeps its present certificate until that expires. So either",
+    "  let Holdfast deploy renewed certificates to the server: holdfast target --help; or",
     "  leave the old timer on: both renew the same names then, and each renewal counts at the CA; or",
     "  let cron fetch renewed certificates into a folder that the server reads, and reload it. For example, every day:",
     "    holdfast fetch NAME --form pem --to /etc/nginx/tls/NAME && nginx -s reload    # key.pem and chain.pem",

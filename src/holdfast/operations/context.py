@@ -24,9 +24,11 @@ from holdfast.operations.remotes import (
     SolverFit,
     TargetOpener,
     TrySolver,
+    Unproved,
     any_fit,
     any_solver_fit,
     no_solver,
+    none_unproved,
 )
 from holdfast.store.tx import Tx
 
@@ -77,6 +79,7 @@ class Services:
     looking: Counter[str] = field(default_factory=Counter)  # looks under way that each asker waits for
     solver_fit: SolverFit = any_solver_fit  # whether a solver can be made of what it is given
     try_solver: TrySolver = no_solver
+    unproved: Unproved = none_unproved
     streams: Counter[str] = field(default_factory=Counter)  # of events, that each token follows in this process
 
 

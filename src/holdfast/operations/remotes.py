@@ -5,7 +5,7 @@ Sealed credentials, the check of versions, pause and resume, tests, audit entrie
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -42,6 +42,15 @@ Fit = Callable[[str, Mapping[str, Any], Collection[str]], None]
 # As Fit, with the credentials themselves: a solver is made of them to see whether that can be done.
 SolverFit = Callable[[str, Mapping[str, Any], Credentials], None]
 TrySolver = Callable[[SolverRow, Identifier], Awaitable[str]]  # publishes a response for this name, and removes it
+
+
+# Of wildcards, those that no solver here could prove by DNS.
+Unproved = Callable[[Sequence[Identifier]], Awaitable[list[Identifier]]]
+
+
+async def none_unproved(names: Sequence[Identifier]) -> list[Identifier]:
+    """Of a process that publishes nothing, and so does not know."""
+    return []
 
 
 def any_solver_fit(kind: str, settings: Mapping[str, Any], credentials: Credentials) -> None:

@@ -89,6 +89,16 @@ def archived(tx: Tx, name: str) -> list[Certificate]:
     return [TABLE.read(row) for row in rows]
 
 
+def with_wildcards(tx: Tx, limit: int) -> list[Certificate]:
+    """Active ones with a name such as *.example.com, by name."""
+    rows = tx.rows(
+        f"""SELECT {TABLE.columns} FROM certificates WHERE state = 'active' AND identifiers LIKE '%"*.%'
+             ORDER BY name LIMIT :limit""",
+        limit=limit,
+    )
+    return [TABLE.read(row) for row in rows]
+
+
 def names_of(tx: Tx, ids: Iterable[str]) -> dict[str, str]:
     """The names of those that are certificates, by id."""
     wanted = sorted({each for each in ids if each.startswith("certificate_")})

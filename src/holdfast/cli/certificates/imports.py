@@ -363,7 +363,7 @@ def _some(names: Sequence[str]) -> str:
 def _show_end(report: Row, *, planned: bool) -> None:
     count = sum(each["verdict"] in ("adopt", "adopted") for each in report["certificates"])
     if planned:
-        say(f"\n{count} would be adopted; nothing was changed, here or there. Without --plan it is done.")
+        say(f"\nDry run: {count} would be adopted. To do it, leave --plan out.")
     elif count:
         say(f"\n{count} adopted; nothing was issued, and the files are as they were. See them: holdfast ls")
     if count:

@@ -109,7 +109,7 @@ def _fleet(summary: Row, now: datetime) -> str:
 
 # ── What needs a person, of everything: from the same sources as the first tool for assistants ──
 
-SOURCES: Final = ("attention", "approvals", "dead_jobs", "dead_notifications", "cas", "endpoints", "drained")
+SOURCES: Final = ("attention", "approvals", "dead_jobs", "dead_notifications", "cas", "endpoints", "drained", "gaps")
 
 
 def _look_at_all(client: Client, now: datetime) -> dict[str, Any]:
@@ -126,6 +126,7 @@ def _look_at_all(client: Client, now: datetime) -> dict[str, Any]:
         "cas": troubled_issuers(_items(client.maybe("/issuers", limit=500))),
         "endpoints": _items(client.maybe("/endpoints", troubled=True, limit=500)),
         "drained": all_drained(client.maybe("/cluster")),
+        "gaps": client.maybe("/solvers/gaps"),
     }
     return found | {"not_shown": [name for name, each in found.items() if each is None]}
 
@@ -147,6 +148,9 @@ def _facts(found: Row) -> Iterator[tuple[str, str]]:
     ):
         if found[name]:
             yield name.replace("_", " "), f"{len(found[name])} {words}: {command}"
+    for row in found["gaps"] or ():
+        names = ", ".join(row["names"])
+        yield "renewal", f"{row['certificate']} cannot be renewed: no solver proves {names} by DNS: holdfast solver add"
     if found["drained"]:
         resume = f"holdfast cluster resume {found['drained'][0]['name']}"
         yield "replicas", f"all {len(found['drained'])} were drained, and nothing is renewed: {resume}"

@@ -159,6 +159,7 @@ def of_server(client: Client, clock: Clock) -> list[Finding]:
         *diagnosis.replicas(cluster, __version__),
         *diagnosis.issuers(rows, probed),
         *diagnosis.own_cas(cluster),
+        *diagnosis.solver_gaps(client.maybe("/solvers/gaps")),
         *diagnosis.channels(client.maybe("/channels"), None if notifications is None else int(notifications["dead"])),
     ]
 

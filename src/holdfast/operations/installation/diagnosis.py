@@ -95,7 +95,7 @@ def publishing(base_url: str, publish_url: str, *, here_only: bool) -> list[Find
 def listening(listen: str, *, in_the_clear: bool) -> Finding:
     if in_the_clear:
         return note("server.listen", f"{listen} is reached by others over plain HTTP", IN_THE_CLEAR)
-    return ok("server.listen", f"{listen} is for this machine, or for a proxy that is named")
+    return ok("server.listen", f"the API answers on {listen}: this machine only, or behind a named proxy")
 
 
 def disk(folder: Path, room: DiskSpace) -> Finding:
@@ -241,6 +241,18 @@ def _channel(row: Mapping[str, object]) -> Finding:
     return ok(check, "it delivered its last message")
 
 
+def solver_gaps(rows: Sequence[Mapping[str, Any]] | None) -> list[Finding]:
+    """Certificates that are well, and whose renewal must fail."""
+    return [
+        bad(
+            f"renewal of {row['certificate']}",
+            f"no solver proves {', '.join(row['names'])} by DNS, which {row['issuer']} asks for",
+            "Add one for it: holdfast solver add --help",
+        )
+        for row in rows or ()
+    ]
+
+
 def replicas(found: Mapping[str, Any] | None, version: str) -> list[Finding]:
     if found is None:
         return []
@@ -288,7 +300,7 @@ async def _lists_of(transport: Transport, place: str, ca: str, now: datetime, *,
         seen = await _look(transport, f"{base}/root.crl", now)
     except TryLater as why:
         return bad(check, f"{base}/ does not answer: {why}", _where(chosen=chosen))
-    return _bad(check, seen, ca) if seen not in (None, MISSING) else ok(check, f"they are at {base}/, and good now")
+    return _bad(check, seen, ca) if seen not in (None, MISSING) else ok(check, f"reachable and current at {base}/")
 
 
 def _bad(check: str, saw: str | None, ca: str) -> Finding:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from holdfast import plugins
+from holdfast.core.certificate import Certificate
 from holdfast.core.kind import Trait
 from holdfast.core.own_ca.acme import Identifier, permits
 from holdfast.core.solver import SolverRow, SolverState
-from holdfast.operations import remotes
-from holdfast.operations.access import Action
+from holdfast.operations import kinds, remotes
+from holdfast.operations.access import Action, Owned
+from holdfast.operations.certificates import refs
 from holdfast.operations.context import Context, Transaction
 from holdfast.operations.inputs import Input, Nothing, Option, RemoteName, Short
 from holdfast.operations.issuance import input_changed
@@ -37,7 +39,7 @@ from holdfast.operations.remotes import (
     RemoteView,
 )
 from holdfast.operations.scopes import INSTALLATION
-from holdfast.store import solvers
+from holdfast.store import certificates, issuers, solvers
 from holdfast.store.tx import Tx
 
 
@@ -125,6 +127,41 @@ FAMILY: Final = RemoteFamily(
 def list_solvers(tx: Tx, ctx: Context, asked: Nothing) -> list[SolverView]:
     """List the solvers in the order in which they are tried: the first that fits a name publishes for it."""
     return [shown(tx, each) for each in solvers.in_order(tx)]
+
+
+MOST_GAPS: Final = 500
+
+
+class Gap(BaseModel):
+    certificate: str
+    issuer: str
+    names: list[str] = Field(description="Names that only dns-01 can prove, and that no solver here is for.")
+
+
+@operation(
+    "solvers.gaps",
+    "GET /solvers/gaps",
+    command="solver gaps",
+    action=Action.SEE_ISSUERS,
+    scope=INSTALLATION,
+    example="holdfast solver gaps",
+)
+async def gaps(ctx: Context, asked: Nothing) -> list[Gap]:
+    """List certificates whose next renewal would fail: they have wildcards that no solver can prove."""
+    found = await ctx.read(_validated)
+    missing = set(await ctx.services.unproved([each for row in found for each in row.wanted.identifiers]))
+    seen = [row for row in found if refs.sees(ctx.principal, Owned.of(row))]
+    return [
+        Gap(certificate=row.name, issuer=row.wanted.issuers[0], names=names)
+        for row in seen
+        if (names := [each.value for each in row.wanted.identifiers if each in missing])
+    ]
+
+
+def _validated(tx: Tx) -> list[Certificate]:
+    """Those with wildcards whose first issuer asks for challenges."""
+    asking = {row.name for row in issuers.all_issuers(tx) if kinds.has(row, Trait.HAS_ACCOUNT)}
+    return [row for row in certificates.with_wildcards(tx, MOST_GAPS) if row.wanted.issuers[0] in asking]
 
 
 get: Final = declare_get(FAMILY, "Show one solver, without its credentials.")
