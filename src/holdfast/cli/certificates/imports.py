@@ -181,7 +181,9 @@ class _Import:
 
     def _unproved(self, found: Sequence[FoundCertificate]) -> list[str]:
         here = chosen().server is None
-        return unproved(found, solvers_of(settings().keeping.solvers_file) if here else None)
+        with connected(offline=True) as client:
+            kept = client.maybe("/solvers")
+        return unproved(found, [*(kept or ()), *solvers_of(settings().keeping.solvers_file)] if here else kept)
 
     # ── Asking ──
 
@@ -379,7 +381,7 @@ def _show_end(report: Row, *, planned: bool) -> None:
 
 
 MOST: Final = 1_000_000
-_WHERE: Final = "docs/guides/certificates.md, How names are proved"
+_WHERE: Final = "holdfast solver add --help"
 
 
 def unproved(found: Sequence[FoundCertificate], solvers: Sequence[Row] | None) -> list[str]:
