@@ -273,6 +273,7 @@ async def test_an_answer_is_of_no_use_in_another_browser(db: Database, tmp_path:
         assert (await back(victim, theirs)).status_code == 401
         assert (await back(attacker, mine)).status_code == 401
         assert (await back(desk.browser(), theirs)).status_code == 401
+        assert not [each for each in company.requests if each.line == "POST /token"]  # the state tells them apart
         assert not is_in(victim)
         assert not is_in(attacker)
 
@@ -308,7 +309,8 @@ async def test_a_state_of_nobody_is_refused(db: Database, tmp_path: Path, state:
         await there(browser)
         answer = await browser.http.get("/login/provider/back", params={"state": state, "code": "x"})
         assert answer.status_code == 401
-        assert company.codes == {}
+        assert "begun in another browser" in answer.text
+        assert not [each for each in company.requests if each.line == "POST /token"]
 
 
 async def test_an_error_of_the_provider_is_told_and_is_no_markup(db: Database, tmp_path: Path) -> None:
