@@ -1,7 +1,7 @@
 """`make kill`: kill at every passage of every named point on both stores, measure takeovers, print the figures.
 
-Four parts: the engine with jobs of all kinds, the CA with clients whose orders are in flight, certificates that are
-obtained from every kind of CA, and notifications on their way to a channel.
+Five parts: the engine with jobs of all kinds, the CA with clients whose orders are in flight, certificates that are
+obtained from every kind of CA, notifications on their way to a channel, and deployments to a real nginx.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from tests.kill import ca_part, issuance_part, notification_part, takeover
+from tests.kill import ca_part, deployment_part, issuance_part, notification_part, takeover
 from tests.kill.harness import Harness, Tally
 from tests.support.ca_server import Ca, CaServer
 from tests.support.child import Strike
@@ -32,7 +32,9 @@ def main() -> int:
     parser.add_argument("--ttl", type=float, default=30.0, help="lease time of the takeovers, seconds")
     parser.add_argument("--repeats", type=int, default=2, help="how often each takeover is measured")
     parser.add_argument("--quick", action="store_true", help="only the first and last passage of each point")
-    parser.add_argument("--part", choices=["engine", "ca", "issuance", "notifications", "all"], default="all")
+    parser.add_argument(
+        "--part", choices=["engine", "ca", "issuance", "notifications", "deployments", "all"], default="all"
+    )
     parser.add_argument("--every", action="store_true", help="of the other parts, every passage: it takes long")
     args = parser.parse_args()
     if args.part in ("engine", "all"):
@@ -49,6 +51,9 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="hfkill-") as folder, _cluster() as cluster:
             most = None if args.every else 2 if args.quick else notification_part.MOST
             notification_part.part(Path(folder), cluster, figure, most=most)
+    if args.part in ("deployments", "all"):
+        with tempfile.TemporaryDirectory(prefix="hfkill-") as folder, _cluster() as cluster:
+            deployment_part.part(Path(folder), cluster, figure, most=2 if args.quick else deployment_part.MOST)
     return 0
 
 

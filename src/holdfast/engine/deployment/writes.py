@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
+from holdfast.core.certificate import Version
 from holdfast.core.deployment import Deployment, DeploymentState, move
 from holdfast.core.deployment_decision import (
     DeploymentFacts,
@@ -17,12 +18,14 @@ from holdfast.core.deployment_decision import (
     WaitFor,
 )
 from holdfast.core.issuers import breaker
+from holdfast.core.own_ca.ca import DeliveryLevel
 from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.core.work.job import Claim
 from holdfast.errors import LeaseLost
 from holdfast.operations.deployment import planning
 from holdfast.store import journal
 from holdfast.store.deployments import deployments, targets
+from holdfast.store.own_ca import certificates as own_certificates
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
 
@@ -42,7 +45,7 @@ def step(tx: Tx, claim: Claim, facts: DeploymentFacts, what: DeployStep) -> Depl
         case Hold():
             return _hold(tx, claim, row, what)
         case Finish():
-            return _finish(tx, claim, row, what)
+            return _finish(tx, claim, row, facts.version, what)
         case TryAgain():
             return _try_again(tx, claim, row, what)
         case Supersede():
@@ -76,8 +79,10 @@ def _hold(tx: Tx, claim: Claim, row: Deployment, what: Hold) -> Deployment:
     return deployments.save(tx, row, by=claim, state=state, reason=what.reason.value, next_at=what.until, error=None)
 
 
-def _finish(tx: Tx, claim: Claim, row: Deployment, what: Finish) -> Deployment:
+def _finish(tx: Tx, claim: Claim, row: Deployment, version: Version, what: Finish) -> Deployment:
     now = tx.now()
+    level = DeliveryLevel.DEPLOYED if what.event == "seen" else DeliveryLevel.ACKNOWLEDGED
+    own_certificates.deliver_version(tx, level, version.serial, version.spki_sha256)
     for each in deployments.standing(tx, [row.certificate])[row.certificate]:
         if each.target == row.target and each.state.in_place and each.number < row.number:
             planning.supersede(tx, each, "A newer deployment is in place.")

@@ -180,6 +180,16 @@ def deliver(tx: Tx, level: DeliveryLevel, certificates: Iterable[tuple[str, str]
     )
 
 
+def deliver_version(tx: Tx, level: DeliveryLevel, serial: str, spki_sha256: str) -> None:
+    """Likewise for a version that was deployed; one that no CA of ours signed has no such row."""
+    rows = tx.rows(
+        "SELECT id, account FROM ca_certificates WHERE spki_sha256 = :key AND serial = :serial",
+        key=spki_sha256,
+        serial=serial,
+    )
+    deliver(tx, level, [(row["id"], row["account"]) for row in rows])
+
+
 def uncollected(tx: Tx, before: datetime, limit: int = 200) -> list[IssuedCertificate]:
     """Certificates that were not fetched since then, and without an alert so far."""
     rows = tx.rows(
