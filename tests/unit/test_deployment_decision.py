@@ -164,6 +164,8 @@ def test_a_rollback_reloads_and_looks_for_the_old_certificate_and_can_fail() -> 
     lost = decide(rolling, Seen(sight=Sight.GONE, words="refused"))
     assert isinstance(lost, TryAgain)
     assert (lost.event, lost.reason) == ("rollback failed", Reason.ROLLBACK_FAILED)
+    first = decide(replace(rolling, previous=None), CallFailed(at="restore", reason=Reason.TARGET_REFUSED, **REFUSED))
+    assert first.event == "gave up"  # there was nothing to go back to
     no = decide(rolling, CallFailed(at="restore", reason=Reason.TARGET_REFUSED, **REFUSED))
     assert isinstance(no, TryAgain)
     assert no.event == "rollback failed"

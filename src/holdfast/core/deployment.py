@@ -62,6 +62,7 @@ MOVES: Final[Mapping[tuple[DeploymentState, DeploymentEvent], DeploymentState]] 
     **{(state, "gave up"): DeploymentState.FAILED for state in (*RESTING, DeploymentState.WRITING, *TOUCHED)},
     **{(state, "rolling back"): DeploymentState.ROLLING_BACK for state in TOUCHED},
     (DeploymentState.ROLLING_BACK, "rolled back"): DeploymentState.ROLLED_BACK,
+    (DeploymentState.ROLLING_BACK, "gave up"): DeploymentState.FAILED,  # nothing was there before
     (DeploymentState.ROLLING_BACK, "rollback failed"): DeploymentState.ROLLBACK_FAILED,
     **{(state, "asked again"): DeploymentState.QUEUED for state in (*RESTING, *sorted(IN_PLACE))},
     **{(state, "superseded"): DeploymentState.SUPERSEDED

@@ -284,6 +284,10 @@ def _failed(facts: DeploymentFacts, failed: CallFailed) -> DeployStep:
         return _roll_back(facts, failed.reason, failed.why)
     if failed.at == "reload" and facts.has_endpoints:  # it may serve the certificate before all the same: that is proof
         return MoveOn(None, "look", _looked_anew(facts))
+    if failed.at == "restore" and failed.refused and facts.previous is None:  # it was the first on this target
+        return _again(
+            facts, "gave up", _stored(facts), f"{facts.deployment.error} It was not rolled back: {failed.why}"
+        )
     return _again(facts, "rollback failed", Reason.ROLLBACK_FAILED, failed.why)
 
 
