@@ -375,7 +375,7 @@ class Oidc:
     client_id: str = setting("", "Name of Holdfast at the provider.", TEXT)
     client_secret: Secret[str] | None = setting(None, "Secret of Holdfast at the provider; none: PKCE only.", SECRET)
     client_secret_file: Path | None = setting(None, "File to read oidc.client_secret from.", PATH)
-    name: str = setting("your company", "Name on the button: Log in with …", TEXT)
+    name: str = setting("your company", "Name on the button to log in with.", TEXT)
     scopes: tuple[str, ...] = setting(["openid", "profile", "email"], "Scopes to ask for.", WORDS)
     name_claim: str = setting("preferred_username", "Claim that a person's name is taken from.", TEXT)
     groups_claim: str = setting("groups", "Claim that lists a person's groups.", TEXT)

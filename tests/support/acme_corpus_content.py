@@ -256,7 +256,6 @@ def csr_cases() -> Iterator[Case]:
         "with an unknown extension": pki.crafted(pki.san(local), pki.extension("1.2.3.4", b"\x05\x00", critical=True)),
         "with a name twice": pki.crafted(pki.san(local), pki.san(local)),
         "with must-staple": pki.crafted(pki.san(local), pki.extension("1.3.6.1.5.5.7.1.24", b"\x30\x03\x02\x01\x05")),
-        "of version 2": pki.crafted(pki.san(local), version=1),
         "a certificate": pki.root().public_bytes(Encoding.DER),
         "of 40 KB": pki.crafted(pki.san(*(pki.dns(f"n{n}.example") for n in range(2300)))),
     }  # fmt: skip

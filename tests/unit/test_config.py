@@ -196,6 +196,14 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "globalsign.poll_max_wait_seconds": ("1", "1", 1),
     "store.pooler": ('"transaction"', "transaction", "transaction"),
     "server.public_url": ('"https://holdfast.example"', "https://holdfast.example", "https://holdfast.example"),
+    "oidc.issuer": ('"https://id.example"', "https://id.example", "https://id.example"),
+    "oidc.client_id": ('"holdfast"', "holdfast", "holdfast"),
+    "oidc.name": ('"Example"', "Example", "Example"),
+    "oidc.scopes": ('["openid"]', "openid", ("openid",)),
+    "oidc.name_claim": ('"email"', "email", "email"),
+    "oidc.groups_claim": ('"roles"', "roles", "roles"),
+    "oidc.groups": ('["admins=admin"]', "admins=admin", ("admins=admin",)),
+    "oidc.roots_file": ('"/etc/roots.pem"', "/etc/roots.pem", Path("/etc/roots.pem")),
     "people.session_lifetime": ('"8h"', "8h", timedelta(hours=8)),
     "people.session_idle": ('"30m"', "30m", timedelta(minutes=30)),
     "people.link_lifetime": ('"2h"', "2h", timedelta(hours=2)),
@@ -236,7 +244,7 @@ def test_every_key_can_be_set_by_its_variable_which_wins_over_the_file(key: str)
     )
     other = '"9m"' if section == "people" else other
     other = "9" if isinstance(value, int) else "[]" if isinstance(value, tuple) else other
-    empty = ("_url", ".website", ".first_ca", ".syslog", ".endpoint", ".tls_alpn_listen")
+    empty = ("_url", ".website", "oidc.issuer", ".first_ca", ".syslog", ".endpoint", ".tls_alpn_listen")
     other = "false" if value is True else '""' if key.endswith(empty) else other
     other = {"acme.listen": '"h:1"', "acme.lint": '"own"', "acme.validation_timeout": '"9s"'}.get(key, other)
     other = (
@@ -335,7 +343,14 @@ URL = f"postgresql://u:{SENTINEL}@host/db"
 
 
 def test_every_secret_is_declared_with_its_file():
-    assert SECRETS == ["store.url", "store.migrate_url", "keys.passphrase", "keys.previous_passphrase", "otel.headers"]
+    assert SECRETS == [
+        "oidc.client_secret",
+        "store.url",
+        "store.migrate_url",
+        "keys.passphrase",
+        "keys.previous_passphrase",
+        "otel.headers",
+    ]
     assert all(f"{key}_file" in KINDS for key in SECRETS)
     for section in SECTIONS.values():
         for field in fields(section):

@@ -8,6 +8,13 @@ from typing import Any, Final
 
 # Each pattern of the shapes, in words; a test sees to it that none is left out.
 PATTERNS: Final[Mapping[str, str]] = {
+    r"^[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,279}$": "An endpoint is a host and a port: www.example.com:443.",
+    r"^-----BEGIN (NEW )?CERTIFICATE REQUEST-----[\w+/=\s]+-----END (NEW )?CERTIFICATE REQUEST-----\s*$": (
+        "A certificate signing request is one PEM block: BEGIN CERTIFICATE REQUEST to END CERTIFICATE REQUEST."
+    ),
+    r"^(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?|[0-9a-fA-F:.]+)$": (
+        "A pattern of names is a name, *.example.com for every name below it, an address, or *."
+    ),
     r"^[^\x00-\x1f\x7f]{1,253}$": "It has 1 to 253 characters, without control characters.",
     r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$": (
         "A label's name has 1 to 63 letters, digits and . _ / -, and begins with a letter or a digit: team, app/tier."

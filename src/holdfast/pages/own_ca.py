@@ -65,7 +65,7 @@ def _common_name(subject: str) -> str:
 
 async def _under_way(visit: Visit, ca: str) -> list[Any]:
     """The oldest orders that are not over."""
-    return list((await visit.call("orders.list", ca=ca, open=True, limit=10)).items)
+    return list((await visit.call("orders.list", ca=ca, under_way=True, limit=10)).items)
 
 
 def _tabs(found: Any, stages: Any) -> list[dict[str, Any]]:

@@ -113,10 +113,11 @@ def of_certificates(tx: Tx, ids: Sequence[str]) -> list[WatchedEndpoint]:
     text, values = value_list([(each,) for each in ids])
     rows = tx.rows(
         f"""SELECT {TABLE.columns} FROM endpoints WHERE certificate IN ({text})
-             UNION SELECT {TABLE.columns} FROM endpoints WHERE twin IN ({text}) ORDER BY name""",
+             UNION ALL SELECT {TABLE.columns} FROM endpoints WHERE twin IN ({text})""",
         **values,
     )
-    return [TABLE.read(row) for row in rows]
+    found = {row["id"]: TABLE.read(row) for row in rows}  # one may name a certificate and its twin
+    return sorted(found.values(), key=lambda each: each.name)
 
 
 def of_target(tx: Tx, target: str) -> list[WatchedEndpoint]:

@@ -38,7 +38,7 @@ StoreOption = Annotated[
 PinOption = Annotated[
     str, typer.Option("--sha256", metavar="HEX", help="Refuse a root with another fingerprint than this.")
 ]
-DryOption = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")]
+PlanOption = Annotated[bool, typer.Option("--plan", help="Show what would change, and change nothing.")]
 
 
 class OtherRoot(UserError):
@@ -52,18 +52,18 @@ def install(
     root: RootOption = None,
     store: StoreOption = None,
     sha256: PinOption = "",
-    dry_run: DryOption = False,
+    plan: PlanOption = False,
 ) -> None:
     """Let this machine trust the root of a CA: the system's store, Firefox and Chrome, Java. Each step is shown."""
-    _change(_root(ca, root, sha256), store, install=True, dry_run=dry_run)
+    _change(_root(ca, root, sha256), store, install=True, dry_run=plan)
 
 
 @app.command()
 def uninstall(
-    ca: CaArgument = "default", root: RootOption = None, store: StoreOption = None, dry_run: DryOption = False
+    ca: CaArgument = "default", root: RootOption = None, store: StoreOption = None, plan: PlanOption = False
 ) -> None:
     """Take the root of a CA out of the stores of this machine again. Other certificates stay."""
-    _change(_root(ca, root, ""), store, install=False, dry_run=dry_run)
+    _change(_root(ca, root, ""), store, install=False, dry_run=plan)
 
 
 @app.command()

@@ -87,7 +87,7 @@ class RevokedAccount(AcmeAccount):
 class ListOrders(Paged):
     ca: CaFilter = None
     account: Annotated[str | None, Field(max_length=200, description="Only those of this account.")] = None
-    open: bool = Field(default=False, description="Only orders under way: pending, ready or processing.")
+    under_way: bool = Field(default=False, description="Only orders under way: pending, ready or processing.")
 
 
 class AcmeOrder(BaseModel):
@@ -175,7 +175,7 @@ def list_orders(tx: Tx, ctx: Context, asked: ListOrders) -> Page[AcmeOrder]:
     """List the ACME orders at our CAs, the oldest first."""
     check_filter(tx, asked.ca, asked.account)
     read = lambda after, most: orders.page(  # noqa: E731
-        tx, ca=asked.ca, account=asked.account, under_way=asked.open, after=after, limit=most
+        tx, ca=asked.ca, account=asked.account, under_way=asked.under_way, after=after, limit=most
     )
     return paged(asked, read, lambda found: found.id, _order)
 
