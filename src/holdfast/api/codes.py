@@ -86,10 +86,6 @@ SENTENCES: Final[Mapping[str, str]] = {
     "yaml-refused": "The document is no YAML, or uses what documents may not use.",
     "directory-refused": "This is no address of an ACME directory.",
     # CAs
-    "no-such-endpoint": "There is no such endpoint, or none that the token may see.",
-    "endpoint-exists": "Another endpoint has this name.",
-    "endpoint-changed": "The endpoint was changed since its ETag was read.",
-    "endpoint-refused": "The endpoint cannot be watched as it is described, or it belongs to a target.",
     "too-many-checks": "The asker waits for as many checks of endpoints as they may at once.",
     "no-such-issuer": "There is no such issuer.",
     "unknown-issuer": "The request names an issuer that does not exist.",
