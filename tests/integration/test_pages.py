@@ -5,9 +5,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.support.chromium import Site, a_site
+from tests.support.chromium import Site, a_site, two_replicas
 
 from holdfast import pages
+from holdfast.operations.certificates.views import CertificateRef
 from holdfast.store.database import Database
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +109,30 @@ async def test_a_change_elsewhere_appears_without_a_reload(db: Database, tmp_pat
         await seen.page.wait_for_selector("h1 .badge:has-text('Retrying'), h1 .badge:has-text('Paused')")
         await seen.page.wait_for_selector("button:has-text('Resume')")
         assert seen.wrong == []
+
+
+async def test_a_page_goes_on_at_another_replica_and_misses_nothing(db: Database, tmp_path: Path) -> None:
+    async with two_replicas(db, tmp_path) as (site, relay, ports):
+        seen = await site.logged_in()
+        await seen.go("/certificates/api.shop.example")
+        await seen.page.wait_for_selector("#live[data-state=live]")
+        relay.to = None  # the replica is gone, and no other answers yet
+        relay.cut()
+        await seen.page.wait_for_selector("#live[data-state=reconnecting]:has-text('as of')")
+        await site.desk.do("certificates.pause", CertificateRef(ref="api.shop.example"))
+        relay.to = ports[1]
+        await seen.page.wait_for_selector("#live[data-state=live]")
+        await seen.page.wait_for_selector("button:has-text('Resume')")
+
+
+async def test_eight_tabs_of_one_browser_share_one_stream(db: Database, tmp_path: Path) -> None:
+    """A browser opens six connections to a host: a stream for each tab would leave none for the seventh page."""
+    async with a_site(db, tmp_path, demo=True) as site:
+        seen = await site.logged_in()
+        for _ in range(8):
+            tab = await seen.page.context.new_page()
+            await tab.goto(site.home + "/cluster")
+            await tab.wait_for_selector("#live[data-state=live]")
 
 
 HOSTILE = [

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pytest
@@ -108,3 +109,68 @@ async def a_site(db: Database, folder: Path, *, demo: bool = False) -> AsyncIter
                 yield Site(desk=desk, home=home, browser=browser)
             finally:
                 await browser.close()
+
+
+class Relay:
+    """One address for several replicas: it leads to one of them, or to none, and can cut all lines at once."""
+
+    def __init__(self, line: Any) -> None:
+        self.to: int | None = None  # the port of a replica
+        self._line, self._writers = line, set[asyncio.StreamWriter]()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, sock=self._line)
+        return self
+
+    async def __aexit__(self, *why: object) -> None:
+        self.cut()
+        self._server.close()
+
+    def cut(self) -> None:
+        for each in list(self._writers):
+            each.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.to is None:
+            writer.transport.abort()
+            return
+        inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.to)
+        both = {writer, inner_writer}
+        self._writers |= both
+        await asyncio.gather(_pipe(reader, inner_writer), _pipe(inner_reader, writer))
+        self._writers -= both
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while content := await reader.read(1 << 16):
+            writer.write(content)
+            await writer.drain()
+    writer.transport.abort()
+
+
+@asynccontextmanager
+async def two_replicas(db: Database, folder: Path) -> AsyncIterator[tuple[Site, Relay, list[int]]]:
+    """A site with the demo, behind a relay; and the ports of its two replicas."""
+    if program() is None:
+        pytest.skip(f"Chromium is not installed: {INSTALL}")
+    playwright = pytest.importorskip("playwright.async_api", reason="pip install playwright")
+    front, first, second = (bind("127.0.0.1", 0) for _ in range(3))
+    home = f"http://localhost:{front.getsockname()[1]}"
+    ports = [each.getsockname()[1] for each in (first, second)]
+    async with a_web_desk(db, folder, address=PublicAddress(home)) as desk:
+        await fill.fill(db, desk.services.certificate_context.secret_store)
+        other = desk.replica()
+        async with (
+            Relay(front) as relay,
+            serving(Starlette(routes=desk.app.routes), first),
+            serving(Starlette(routes=other.app.routes), second),
+            playwright.async_playwright() as driver,
+        ):
+            relay.to = ports[0]
+            browser = await driver.chromium.launch(executable_path=program(), args=["--no-sandbox"])
+            try:
+                yield Site(desk=desk, home=home, browser=browser), relay, ports
+            finally:
+                await browser.close()
+                relay.cut()
