@@ -5,13 +5,13 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from tests.support.api import Desk, a_desk
 
 from holdfast.core.access import Role
 from holdfast.demo import fill
 from holdfast.demo.fill import InUse
 from holdfast.pages import states
 from holdfast.store.database import Database
-from tests.support.api import Desk, a_desk
 
 pytestmark = pytest.mark.anyio
 NAMES = {"to-approve": "awaiting_approval", "issuing": "pending"}
