@@ -12,6 +12,8 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from tests.support.commands import holdfast
 from tests.support.inboxes import mail_server
 from tests.support.processes import Served, environment
@@ -212,3 +214,13 @@ def test_every_operation_has_a_tag_and_an_id_of_its_own(site: Site) -> None:
     operations = [each for methods in document["paths"].values() for each in methods.values()]
     assert len({each["operationId"] for each in operations}) == len(operations)
     assert {each["tags"][0] for each in operations} == {each["name"] for each in document["tags"]}
+
+
+def test_client_certificates_are_a_switch(site: Site) -> None:
+    site.ok("ca", "set", "default", "--client-certificates")
+    site.ok("issue", "worker.internal", "--profile", "client", "--wait")
+    leaf = x509.load_pem_x509_certificate(site.ok("fetch", "worker.internal").encode())
+    usages = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert ExtendedKeyUsageOID.CLIENT_AUTH in usages
+    site.ok("ca", "set", "default", "--no-client-certificates")
+    assert site.type("issue", "other.internal", "--profile", "client").returncode == 1

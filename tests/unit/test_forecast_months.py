@@ -144,3 +144,10 @@ def test_only_lives_at_public_cas_are_bounded(kind: str, directory: str, longest
     since = datetime(2026, 12, 1, tzinfo=UTC)
     found = [life for begins, life in kinds.limits_by(kind, {"directory": directory}).lives if begins <= since][-1:]
     assert found == ([] if longest is None else [longest * DAY])
+
+
+def test_supposed_certificates_of_an_issuer_without_any_are_not_put_on_the_domain_of_another() -> None:
+    limits = CaLimits(per_domain=Limit(burst=50, every=timedelta(minutes=202)))
+    fleet = supposed([kept(issuer="own")], WhatIf(more=500, issuer="ca"), NOW)
+    assert len({each.identifiers for each in fleet}) == 500
+    assert all(month.fits for month in outlook(*fleet, limits=limits))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from itertools import cycle, islice, pairwise
+from itertools import count, cycle, islice, pairwise
 from typing import Final
 
 from holdfast.core.certificate import MaintenanceWindow
@@ -246,7 +246,7 @@ def _a_week(limit: Limit) -> int:
 def supposed(fleet: Sequence[PlannedCertificate], what_if: WhatIf, now: datetime) -> list[PlannedCertificate]:
     """The fleet as it would be."""
     chosen = [kept for kept in fleet if what_if.issuer in (None, kept.issuer)]
-    chosen += _more(chosen or list(fleet), what_if, now)
+    chosen += _more(chosen, what_if, now)
     if what_if.life is None:
         return chosen
     life = what_if.life
@@ -255,11 +255,15 @@ def supposed(fleet: Sequence[PlannedCertificate], what_if: WhatIf, now: datetime
 
 def _more(fleet: Sequence[PlannedCertificate], what_if: WhatIf, now: datetime) -> list[PlannedCertificate]:
     """Like those there are, in turn, and spread over a life: a thousand are not requested in one minute."""
-    unknown = PlannedCertificate(
-        issuer=what_if.issuer or "own", identifiers=(Identifier("dns", "example.com"),), next_at=now, life=COMMON_LIFE
-    )
-    models = islice(cycle(fleet or [unknown]), what_if.more)
+    models = islice(cycle(fleet) if fleet else _unknown(what_if, now), what_if.more)
     return [
         replace(kept, issuer=what_if.issuer or kept.issuer, next_at=now + kept.life * (n / what_if.more), assumed=True)
         for n, kept in enumerate(models)
     ]
+
+
+def _unknown(what_if: WhatIf, now: datetime) -> Iterator[PlannedCertificate]:
+    """For an issuer without certificates: each of a domain of its own, as nothing is known of their names."""
+    for n in count(1):
+        name = Identifier("dns", f"supposed-{n}.example")
+        yield PlannedCertificate(issuer=what_if.issuer or "own", identifiers=(name,), next_at=now, life=COMMON_LIFE)

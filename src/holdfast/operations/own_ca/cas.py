@@ -51,6 +51,9 @@ ModeName = Annotated[str, OneOf(CaMode)]
 Pattern = Annotated[str, Field(max_length=300)]
 
 
+CLIENT: Final = "client"  # the name of the profile that client_certificates offers
+
+
 class ProfileSettings(Input):
     """A profile is added, or changed if the CA has one of its name. Fields you leave out keep their values."""
 
@@ -83,6 +86,10 @@ class CaSettings(Input):
     shards: Whole | None = Field(default=None, description="Parts of the CRL; may only grow.")
     crl_lifetime_s: Annotated[Whole | None, Option(flag="--crl-lifetime", read="duration")] = Field(
         default=None, description="How long a CRL is good for, such as 7d."
+    )
+    client_certificates: StrictFlag | None = Field(
+        default=None,
+        description=f"Offer the profile {CLIENT!r}: certificates that clients show (mutual TLS).",
     )
     profiles: Annotated[list[ProfileSettings] | None, Option(flag="--profile", read="profile")] = Field(
         default=None, max_length=100, description="A file (JSON or TOML) with the fields of a profile; may be repeated."
@@ -132,6 +139,11 @@ def _profiles(options: CaOptions, asked: CaSettings, without: list[str]) -> tupl
             raise CaRefused(f"There is no profile {name!r:.60}.")
     for given in asked.profiles or ():
         known[given.name] = _profile(given, known)
+    if asked.client_certificates:
+        first = next(iter(known.values()), ProfileOptions())
+        known.setdefault(CLIENT, replace(first, name=CLIENT, client_auth=True, description="For clients (mutual TLS)."))
+    elif asked.client_certificates is False:
+        known.pop(CLIENT, None)
     return tuple(known.values())
 
 

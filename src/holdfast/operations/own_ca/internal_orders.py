@@ -91,7 +91,7 @@ class OwnCas:
             found = certificates.by_serial(tx, authority.id, serial)
             if found is None or found.der != der:
                 return False
-            revocation.revoke(tx, found, RevocationReason.of(reason), actor="holdfast", job=job)
+            revocation.revoke(tx, found, RevocationReason.of(reason), actor="system", job=job)
             return True
 
         return await self.acme_context.db.write(write)
