@@ -405,8 +405,9 @@ class _Output(asyncio.SubprocessProtocol):
 def _feed(program: asyncio.SubprocessTransport, stdin: bytes) -> None:
     """Hand over the input. It flows while the output does, so that neither side waits for the other."""
     line = cast(asyncio.WriteTransport, program.get_pipe_transport(0))  # uvloop's is one only by its methods
-    line.write(stdin)
-    line.write_eof()
+    with contextlib.suppress(RuntimeError):  # as uvloop says of a program that has ended by now, without reading it
+        line.write(stdin)
+        line.write_eof()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -274,3 +274,12 @@ async def test_a_program_that_is_not_there_says_which() -> None:
 
 def test_a_program_runs_as_well_on_the_loop_that_the_product_uses() -> None:
     assert uvloop.run(FILES.run(["/bin/cat"], stdin=b"hello")) == (0, b"hello")
+
+
+def test_a_program_that_ends_before_it_is_given_its_input_has_ended_well() -> None:
+    """On the loop of the server, which tells of a closed line in a way of its own."""
+
+    async def many() -> list[tuple[int, bytes]]:
+        return [await LocalFiles().run(["/bin/true"], stdin=b"x" * 100) for _ in range(200)]
+
+    assert uvloop.run(many()) == [(0, b"")] * 200
