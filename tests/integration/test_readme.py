@@ -40,5 +40,6 @@ def shell(tmp_path: Path, certbot: str) -> Iterator[Shell]:
 
 def test_the_first_five_minutes_work_as_they_are_typed(shell: Shell) -> None:
     shell.run(Step("holdfast dev > dev.log 2>&1 &", "", 0))  # what `make run` does
+    shell.run(Step("until grep -q 'ACME clients use' dev.log; do :; done", "", 0))  # it has shown its first certificate
     play(README, shell, {"sudo env": "env"})
     assert (shell.folder / "config" / "live" / "app.localhost" / "fullchain.pem").exists()
