@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -13,10 +13,12 @@ from holdfast.core.target import DeployLimits
 from holdfast.deployers.base import Deployer, later, refused
 from holdfast.errors import TryLater
 from holdfast.ports import BundleFolders, Clock, Files, Net, Random, Transport
-from holdfast.secret import Secret
+from holdfast.secret import MASK, Secret
 
 SAID: Final = 400  # characters of what a program said, in an error
 TEMPFAIL: Final = 75  # of sysexits.h
+NOPERM: Final = 77
+_SECRET_FROM: Final = 8  # characters: shorter ones are words such as "yes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +27,7 @@ class Program:
 
     argv: tuple[str, ...]
     timeout: float = 60.0
+    env: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,22 +62,44 @@ class DeployerParts:
             raise refused(why, Reason.PROGRAM_UNKNOWN)
         return found
 
-    async def run(self, name: str, reason: Reason, *, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> str:
-        """Run a program of this host; what it said. Exit 75 (EX_TEMPFAIL) is later, any other but 0 is `reason`."""
+    async def run(
+        self,
+        name: str,
+        reason: Reason,
+        *,
+        stdin: bytes = b"",
+        env: Mapping[str, str] | None = None,
+        hidden: Sequence[bytes] = (),
+    ) -> str:
+        """Run a program of this host; what it said, without the lines that are hidden.
+
+        Exit 75 (EX_TEMPFAIL) is later, 77 (EX_NOPERM) is TARGET_REFUSED, any other but 0 is `reason`.
+        """
         program = self.program(name)
+        given = {**program.env, **(env or {})}
         try:
-            code, output = await self.files.run(program.argv, stdin=stdin, timeout=program.timeout, env=env or {})
+            code, output = await self.files.run(program.argv, stdin=stdin, timeout=program.timeout, env=given)
         except TryLater as why:
             raise later(f"Target {self.target}: {why}.", Reason.TARGET_BUSY) from None
         except OSError as error:
             text = f"Target {self.target}: {program.argv[0]} cannot be run: {error.strerror or error}."
             raise refused(text, Reason.PROGRAM_UNKNOWN) from None
-        said = _tail(output)
+        secrets = [*hidden, *(each.encode() for each in program.env.values())]
+        said = _tail(_without(output, secrets))
         if code == TEMPFAIL:
             raise later(f"Target {self.target}: {name} asked for another try: {said}", Reason.TARGET_BUSY)
         if code != 0:
-            raise refused(f"Target {self.target}: {name} exited with {code}: {said}", reason)
+            because = Reason.TARGET_REFUSED if code == NOPERM else reason
+            raise refused(f"Target {self.target}: {name} exited with {code}: {said}", because)
         return said
+
+
+def _without(output: bytes, secrets: Sequence[bytes]) -> bytes:
+    """What a program repeats of a key, or of the passwords in its environment, is in no error."""
+    for each in secrets:
+        if len(each) >= _SECRET_FROM:
+            output = output.replace(each, MASK.encode())
+    return output
 
 
 def _tail(output: bytes) -> str:

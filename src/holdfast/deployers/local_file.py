@@ -8,6 +8,10 @@
     argv = ["/usr/bin/systemctl", "reload", "app"]
     timeout_s = 30
 
+    [programs.fritzbox]
+    acme_sh = "/usr/share/acme.sh/deploy/fritzbox.sh"   # a deploy script of acme.sh, in place of argv
+    env = { DEPLOY_FRITZBOX_URL = "https://fritz.box" }
+
 Whoever may change a target over the API chooses among these, and can add nothing to them.
 """
 
@@ -36,6 +40,8 @@ PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
     "slapd-test": ("/usr/sbin/slaptest", "-Q"),
     "slapd-reload": ("/usr/bin/systemctl", "restart", "slapd"),
 }
+_PROGRAM: Final = frozenset({"argv", "acme_sh", "timeout_s", "env"})
+_ACME_SH: Final = Path(__file__).with_name("acme_sh.sh")
 _KEYS: Final = frozenset({"folders", "allow", "programs", "sockets"})
 
 
@@ -61,12 +67,15 @@ def _allowed(daemons: list[Any]) -> dict[str, Program]:
 
 
 def _program(name: str, table: Any) -> Program:
-    if not isinstance(table, dict) or set(table) - {"argv", "timeout_s"} or not table.get("argv"):
-        raise ValueError(f"programs.{name} is a table with argv, and perhaps timeout_s")
-    argv = tuple(_text(each, f"each part of the argv of {name}") for each in table["argv"])
-    if not argv[0].startswith("/"):
-        raise ValueError(f"the program of {name} is written from / on: {argv[0]!r:.60}")
-    return Program(argv=argv, timeout=float(table.get("timeout_s", 60)))
+    if not isinstance(table, dict) or set(table) - _PROGRAM or len({"argv", "acme_sh"} & set(table)) != 1:
+        raise ValueError(f"programs.{name} is a table with argv or acme_sh, and perhaps timeout_s and env")
+    script = [table["acme_sh"]] if "acme_sh" in table else []
+    given = tuple(_text(each, f"each part of the argv of {name}") for each in script or table["argv"])
+    if not given or not given[0].startswith("/"):
+        raise ValueError(f"the program of {name} is written from / on: {given[:1]!r:.60}")
+    argv = ("/bin/sh", str(_ACME_SH), *given) if script else given
+    env = {key: _text(value, f"{key} in the env of {name}") for key, value in table.get("env", {}).items()}
+    return Program(argv=argv, timeout=float(table.get("timeout_s", 60)), env=env)
 
 
 def _text(value: Any, what: str) -> str:
