@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from holdfast.deployers.base import Deployer
 from holdfast.secret import Secret
-from tests.support.deployer_benches import files, haproxy, program, traefik
+from tests.support.deployer_benches import files, haproxy, pkcs12, program, traefik
 
 
 class Bench(Protocol):
@@ -36,6 +36,7 @@ class Bench(Protocol):
 BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] = {
     "files": files.a_bench,
     "haproxy": haproxy.a_bench,
+    "pkcs12": pkcs12.a_bench,
     "program": program.a_bench,
     "traefik": traefik.a_bench,
 }
