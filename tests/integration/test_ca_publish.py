@@ -144,8 +144,8 @@ class Places:
 @pytest.mark.parametrize(
     ("there", "chosen", "level", "words"),
     [
-        ({"0.crl": 0, "1.crl": 0, "root.crl": 0}, True, Level.OK, "good now"),
-        ({"0.crl": 0}, True, Level.OK, "good now"),
+        ({"0.crl": 0, "1.crl": 0, "root.crl": 0}, True, Level.OK, "reachable and current"),
+        ({"0.crl": 0}, True, Level.OK, "reachable and current"),
         ({}, True, Level.BAD, "there is none at http://ca.example/pki/ca1/0.crl"),
         ({}, False, Level.NOTE, "yet"),
         (None, True, Level.BAD, "connection refused"),

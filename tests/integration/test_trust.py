@@ -38,7 +38,7 @@ def typed(*words: object, home: Path, **env: str) -> tuple[int, str]:
 def goes_in_and_out(root: Path, kind: str, home: Path, **env: str) -> None:
     about = ("--root", root, "--store", kind)
     assert typed("status", *about, home=home, **env)[0] == 10
-    tried = typed("install", "--dry-run", *about, home=home, **env)
+    tried = typed("install", "--plan", *about, home=home, **env)
     assert (tried[0], "would " in tried[1]) == (0, True), tried
     assert typed("status", *about, home=home, **env)[0] == 10, "a dry run changed something"
     assert typed("install", *about, home=home, **env)[0] == 0

@@ -241,7 +241,8 @@ async def refresh(db: Store, metrics: Metrics, holder: str, ttl: timedelta) -> b
         metrics.store_up.set(0)
         return False
     _show(seen, metrics, holder, ttl)
-    metrics.store_up.set(not await store_problem(db))
+    if await store_problem(db):
+        metrics.store_up.set(0)  # only a heartbeat that was written says that it is well
     return True
 
 
