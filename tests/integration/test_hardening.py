@@ -52,11 +52,13 @@ def test_the_process_leaves_no_core_dump_and_its_memory_is_its_own() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 @pytest.mark.parametrize("whose", ["socket", "folder"])
-def test_commands_do_not_talk_to_a_socket_of_another_user(tmp_path: Path, whose: str) -> None:
+def test_commands_do_not_talk_to_a_socket_of_another_user(
+    tmp_path: Path, whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     with socket.socket(socket.AF_UNIX) as line:
-        os.chdir(folder)
+        monkeypatch.chdir(folder)  # the path of a socket must be short
         line.bind(SOCKET_NAME)
         line.listen()
         os.chown(folder if whose == "folder" else folder / SOCKET_NAME, 65534, 65534)
