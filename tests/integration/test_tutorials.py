@@ -6,9 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric import ec
-from tests.support.foreign_layouts import SmallCa, certbot
+from tests.support.foreign_layouts import SmallCa, certbot, put
 from tests.support.grounds import ground
 from tests.support.inboxes import mail_server
+from tests.support.nginx import NGINX, an_nginx, needs_nginx
+from tests.support.pebble import Pebble
 from tests.support.ports import free_port
 from tests.support.postgres import Cluster
 from tests.support.tutorial import Shell, environment, play
@@ -56,3 +58,43 @@ def test_a_small_team_takes_over_from_certbot_and_is_told(tmp_path: Path) -> Non
         names = {"/etc/letsencrypt": str(lineages), "host=localhost": "host=127.0.0.1", "port=25": f"port={mail.port}"}
         play(PAGES / "small-team.md", shell, names)
         assert [letter.recipients for letter in mail.letters] == [["you@example.com"]]
+
+
+SITE = """server {{ listen 127.0.0.1:{http}; root {www}; }}
+server {{
+    listen 127.0.0.1:{https} ssl;
+    server_name www.example.com;
+    ssl_certificate     {lineages}/live/www.example.com/fullchain.pem;
+    ssl_certificate_key {lineages}/live/www.example.com/privkey.pem;
+}}
+"""
+
+
+@needs_nginx
+def test_a_web_server_goes_from_certbot_to_holdfast(tmp_path: Path) -> None:
+    """nginx and the CA are real; only folders, ports and names are those of this test."""
+    port, lineages, www = free_port(), tmp_path / "letsencrypt", tmp_path / "www"
+    sites = tmp_path / "nginx/sites-enabled"
+    www.mkdir()
+    with an_nginx(tmp_path) as nginx, Pebble(tmp_path, nonces=0, sleep=0) as ca:
+        certbot(lineages, "www.example.com", SmallCa().issue("www.example.com"), server=ca.place.directory)
+        put(sites / "www.example.com", SITE.format(http=ca.http_port, https=nginx.port, www=www, lineages=lineages))
+        nginx.configure(more=f"include {sites}/*;")
+        config = nginx.folder / "nginx.conf"
+        put(config, f"user root;\n{config.read_text()}")  # who may look into the folder of this test
+        nginx.start()
+        program = put(tmp_path / "bin/nginx", f'#!/bin/sh\nexec {NGINX} {" ".join(nginx.test_argv[2:])} "$@"\n')
+        program.chmod(0o755)
+        own = {
+            "import certbot /etc/letsencrypt": f"import certbot {lineages} --roots tls.pem",
+            'allow = ["nginx"]': f'programs.nginx-test.argv = ["{program}", "-t"]\n'
+            f'programs.nginx-reload.argv = ["{program}", "-s", "reload"]',
+            "-connect www.example.com:443": f"-connect 127.0.0.1:{nginx.port}",
+            "www.example.com:443": f"www.example.com:{nginx.port}",
+            "/etc/letsencrypt": str(lineages), "/etc/holdfast": str(tmp_path / "holdfast"),
+            "/etc/nginx": str(tmp_path / "nginx"), "/var/www/html": str(www),
+        }  # fmt: skip
+        mine = environment(tmp_path, **listening(port, free_port()), HOLDFAST_ENDPOINTS_RESOLVERS=ca.dns)
+        mine["PATH"] = f"{program.parent}:{mine['PATH']}"
+        with Shell(tmp_path, mine, {"": f"http://127.0.0.1:{port}"}) as shell:
+            play(PAGES / "from-certbot.md", shell, own)
