@@ -7,9 +7,12 @@ is made of that; a rule of its own raises ValueError with the rest of the senten
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import json
+import re
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 from cryptography import x509
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -19,6 +22,8 @@ from holdfast.core.kind import Kind, S
 
 _MOST: Final = 2**53  # whole numbers that JSON keeps whole
 _SHOWN: Final = 60  # characters of a value that is not allowed
+HOST: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|[0-9a-fA-F:.]{2,45}")
+VISIBLE: Final = re.compile(r"[!-~]{1,2000}")
 _TEXT: Final = "^[^\\x00-\\x1f\\x7f]{1,400}$"
 
 
@@ -46,6 +51,38 @@ def _roots(text: str) -> str:
     return text
 
 
+def problem_with(url: str) -> str:
+    """The problem of an address, without quoting it; empty if there is none."""
+    if not VISIBLE.fullmatch(url):
+        return "must be an address of visible ASCII characters"
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return "must be an address such as https://hooks.example.com/…"
+    if not HOST.fullmatch(host):
+        return "must be an address such as https://hooks.example.com/…"
+    if parts.username is not None or parts.password is not None:
+        return "must not hold a user or password"
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_here(host)):
+        return "must begin with https://; http:// is for this machine only"
+    return ""
+
+
+def is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _address(text: str) -> str:
+    if problem := problem_with(text):
+        raise ValueError(problem)
+    return text.rstrip("/")
+
+
+Address = Annotated[str, AfterValidator(_address)]  # https, or http to this machine; without a last slash
 Text = Annotated[str, Field(pattern=_TEXT)]
 Flag = Annotated[bool, Field(strict=True)]
 Number = Annotated[int, Field(strict=True, ge=1)]

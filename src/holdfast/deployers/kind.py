@@ -37,6 +37,7 @@ class LocalRules:
     folders: tuple[Path, ...] = ()  # targets may write below these only
     sockets: tuple[Path, ...] = ()  # of daemons that may be told of new certificates
     programs: Mapping[str, Program] = field(default_factory=dict)
+    token_files: Mapping[Path, str] = field(default_factory=dict)  # with the only address that each may be sent to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,9 @@
     acme_sh = "/usr/share/acme.sh/deploy/fritzbox.sh"   # a deploy script of acme.sh, in place of argv
     env = { DEPLOY_FRITZBOX_URL = "https://fritz.box" }
 
+    [token_files]                         # with the only address that each token may be sent to
+    "/var/run/secrets/kubernetes.io/serviceaccount/token" = "https://kubernetes.default.svc"
+
 Whoever may change a target over the API chooses among these, and can add nothing to them.
 """
 
@@ -42,21 +45,26 @@ PROGRAMS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _PROGRAM: Final = frozenset({"argv", "acme_sh", "timeout_s", "env"})
 _ACME_SH: Final = Path(__file__).with_name("acme_sh.sh")
-_KEYS: Final = frozenset({"folders", "allow", "programs", "sockets"})
+_KEYS: Final = frozenset({"folders", "allow", "programs", "sockets", "token_files"})
 
 
 def rules_of(text: str) -> LocalRules:
     """What the file allows; ValueError says what is wrong with it."""
     found = tomllib.loads(text)
     if unknown := sorted(set(found) - _KEYS):
-        raise ValueError(f"there is no key {unknown[0]!r:.60}; there are allow, folders, programs and sockets")
+        raise ValueError(f"there is no key {unknown[0]!r:.60}; there are {', '.join(sorted(_KEYS))}")
     folders, sockets = (
         tuple(Path(_text(each, f"one of {key}")) for each in found.get(key, [])) for key in ("folders", "sockets")
     )
-    if relative := [each for each in (*folders, *sockets) if not each.is_absolute() or ".." in each.parts]:
+    tokens = {
+        Path(path): _text(address, f"the address of {path}").rstrip("/")
+        for path, address in found.get("token_files", {}).items()
+    }
+    if relative := [each for each in (*folders, *sockets, *tokens) if not each.is_absolute() or ".." in each.parts]:
         raise ValueError(f"{relative[0]} must be written from / on, without ..")
     named = {name: _program(name, each) for name, each in found.get("programs", {}).items()}
-    return LocalRules(folders=folders, sockets=sockets, programs={**_allowed(found.get("allow", [])), **named})
+    programs = {**_allowed(found.get("allow", [])), **named}
+    return LocalRules(folders=folders, sockets=sockets, programs=programs, token_files=tokens)
 
 
 def _allowed(daemons: list[Any]) -> dict[str, Program]:

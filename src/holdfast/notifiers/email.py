@@ -33,9 +33,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from holdfast.core.kind import Credential, Kind
 from holdfast.core.notifications.notification import ChannelLimits, Why
 from holdfast.errors import Refused, TryLater
-from holdfast.kind_settings import KindSettings, Number, Roots, whole
+from holdfast.kind_settings import HOST, KindSettings, Number, Roots, is_here, whole
 from holdfast.notifiers.base import Message, Missed, Severity
-from holdfast.notifiers.kind import HOST, ChannelKind, SenderParts, is_here
+from holdfast.notifiers.kind import ChannelKind, SenderParts
 from holdfast.notifiers.posting import OWN_CA
 from holdfast.notifiers.rendering import Rendered, in_header, plain, render
 from holdfast.ports import Clock

@@ -10,8 +10,9 @@ from pydantic import Field
 
 from holdfast.core.kind import Credential, Kind, Trait
 from holdfast.core.notifications.notification import ChannelLimits
+from holdfast.kind_settings import Address
 from holdfast.notifiers.base import Message, Severity
-from holdfast.notifiers.kind import Address, ChannelKind, HttpSettings, SenderParts
+from holdfast.notifiers.kind import ChannelKind, HttpSettings, SenderParts
 from holdfast.notifiers.posting import HttpPoster, PostedCall, as_json, is_page
 from holdfast.notifiers.rendering import Rendered, render, shortened, unmarked
 from holdfast.secret import Secret
