@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.deployer_benches import kubernetes, vault_kv
+from tests.support.deployer_benches import aws_acm, kubernetes, vault_kv
 from tests.support.deploying import a_bundle
 
 from holdfast.core.reasons import Reason
@@ -144,3 +144,49 @@ async def test_a_wrong_mount_in_vault_is_named() -> None:
     async with vault_kv.a_bench() as bench:
         with pytest.raises(Refused, match="setting mount"):
             await (await bench.deployer(mount="kv")).write(a_bundle(1))
+
+
+# ── AWS ──
+
+
+async def test_a_key_of_another_type_is_refused_before_anything_is_sent_to_acm() -> None:
+    async with aws_acm.a_bench() as bench:
+        bench.api.algorithm = "RSA_2048"
+        with pytest.raises(Refused, match="RSA_2048, the new one EC_prime256v1") as why:
+            await (await bench.deployer()).write(a_bundle(1))
+        assert why.value.reason == Reason.BUNDLE_UNFIT
+        assert bench.api.tags == {}
+        assert await bench.holds() == (a_bundle(90).leaf_sha256, a_bundle(90).key)
+
+
+async def test_a_certificate_that_acm_issued_itself_is_left_alone() -> None:
+    async with aws_acm.a_bench() as bench:
+        bench.api.type = "AMAZON_ISSUED"
+        with pytest.raises(Refused) as why:
+            await (await bench.deployer()).write(a_bundle(1))
+        assert why.value.reason == Reason.TARGET_TAKEN
+
+
+async def test_an_import_that_acm_does_not_show_is_no_success_and_is_repeated() -> None:
+    async with aws_acm.a_bench() as bench:
+        await (await bench.deployer()).write(a_bundle(1))
+        bench.api.loses_imports = True
+        with pytest.raises(TryLater):
+            await (await bench.deployer()).write(a_bundle(2))
+        with pytest.raises(Refused) as why:  # the tag is there already
+            await (await bench.deployer()).write(a_bundle(1))
+        assert why.value.reason == Reason.TARGET_HAS_NEWER
+        bench.api.loses_imports = False
+        await (await bench.deployer()).write(a_bundle(2))
+        assert await bench.holds() == (a_bundle(2).leaf_sha256, a_bundle(2).key)
+        assert bench.api.tags["holdfast:number"] == "2"
+
+
+async def test_throttling_is_waited_out_and_a_wrong_secret_is_named() -> None:
+    async with aws_acm.a_bench() as bench:
+        bench.api.throttles = True
+        with pytest.raises(TryLater) as why:
+            await (await bench.deployer()).write(a_bundle(1))
+        assert why.value.reason == Reason.TARGET_BUSY
+        with pytest.raises(Refused, match="credential secret_access_key"):
+            await (await bench.deployer(secret_access_key="another")).write(a_bundle(1))

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from holdfast.deployers.base import Deployer
 from holdfast.secret import Secret
-from tests.support.deployer_benches import files, haproxy, kubernetes, pkcs12, program, traefik, vault_kv
+from tests.support.deployer_benches import aws_acm, files, haproxy, kubernetes, pkcs12, program, traefik, vault_kv
 
 
 class Bench(Protocol):
@@ -34,6 +34,7 @@ class Bench(Protocol):
 
 
 BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] = {
+    "aws-acm": aws_acm.a_bench,
     "files": files.a_bench,
     "haproxy": haproxy.a_bench,
     "pkcs12": pkcs12.a_bench,
