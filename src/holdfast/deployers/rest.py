@@ -23,7 +23,7 @@ from holdfast.secret import MASK, Secret
 DEADLINE: Final = 30.0  # seconds for one answer
 MAX_ANSWER: Final = 2 * 1024 * 1024  # bytes: a Secret of Kubernetes has up to 1 MiB, and more as base64
 _QUOTED: Final = 300
-_LONG: Final = re.compile(r"[A-Za-z0-9+/=]{40,}|-----BEGIN[A-Z -]*PRIVATE KEY-----")  # what a key or a token looks like
+_LONG: Final = re.compile(r"[A-Za-z0-9+/=]{40,}|-----(?:BEGIN|END)[A-Z -]*-----")  # what a key or a token looks like
 _PASSES: Final = frozenset({408, 412, 425, 429, 472, 473})  # 472, 473: a replica of Vault that is not up to date
 
 
