@@ -23,7 +23,8 @@ class FakeKv(FakeApi):
         self.meanwhile: list[Callable[[], None]] = []  # before a write: somebody is faster
 
     def no(self, request: HttpRequest) -> HttpAnswer:
-        return as_json({"errors": [f"permission denied for {VAULT_TOKEN} with {request.json()['data']['private_key']}"]}, 403)
+        key = request.json()["data"]["private_key"]
+        return as_json({"errors": [f"permission denied for {VAULT_TOKEN} with {key}"]}, 403)
 
     def answered(self, request: HttpRequest) -> HttpAnswer:
         if request.headers.get("x-vault-token") != VAULT_TOKEN:
