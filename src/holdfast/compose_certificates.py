@@ -134,7 +134,12 @@ class CertificateKeeper:
             poll_windows=self._settings.poll_windows,
         )
         self._notifications = delivery.DeliveryServices(
-            db=db, make_sender=self.senders.open, clock=clock, random=random, telemetry=telemetry
+            db=db,
+            make_sender=self.senders.open,
+            clock=clock,
+            random=random,
+            telemetry=telemetry,
+            pages=self._settings.server.public_url.rstrip("/"),
         )
         self.services = Services(
             certificate_context=self.certificate_context,

@@ -321,6 +321,17 @@ def test_a_message_keeps_the_id_of_its_notification_on_every_attempt() -> None:
     assert (first.attempt, third.attempt) == (1, 3)
 
 
+def test_a_message_links_to_the_page_of_its_object() -> None:
+    told = notification.message_of(a_notification(event="issuance.failed", name="*.a.example"), "https://hf.example")
+    assert told.url == "https://hf.example/certificates/%2A.a.example"
+    assert notification.message_of(a_notification(event="issuance.failed")).url == "", (
+        "without an address there is none"
+    )
+    assert notification.page_of("issuer.down", "le") == "/issuers"
+    assert notification.page_of("certificate.uncollected", "a.example") == "/cas"
+    assert notification.page_of("thing.broke", "x") == ""
+
+
 def test_every_notification_of_a_digest_has_its_line_and_the_worst_gives_its_severity() -> None:
     several = [a_notification(id=f"notification_{n}", title=f"Title {n}") for n in range(notification.DIGEST_LINES - 1)]
     told = notification.digest_of(

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import accumulate
 from typing import Final, Literal
+from urllib.parse import quote
 
 from holdfast.core.backoff import notification_wait
 from holdfast.core.issuers.budget import Limit
@@ -161,8 +162,27 @@ class Notification:
     created_at: datetime
 
 
-def message_of(notification: Notification) -> Message:
+PAGES: Final[Mapping[str, str]] = {  # where a person looks, by the first word of an event; {} is the object's name
+    "approval": "/approvals", "ca": "/cas", "channel": "/notifications", "endpoint": "/targets", "issuer": "/issuers",
+    "certificate.uncollected": "/cas",
+    "job": "/jobs", "jobs": "/jobs", "replica": "/cluster", "selfcheck": "/audit", "store": "/cluster",
+    **dict.fromkeys(
+        ("ari", "certificate", "deployment", "issuance", "order", "revocation", "withdrawal"), "/certificates/{}"
+    ),
+}  # fmt: skip
+
+
+def page_of(event: str, name: str) -> str:
+    """The page about what happened; empty: there is none."""
+    found = PAGES.get(event) or PAGES.get(event.partition(".")[0], "")
+    return found.format(quote(name, safe=""))
+
+
+def message_of(notification: Notification, pages: str = "") -> Message:
+    """`pages`: the address of the pages, for links; empty: the message has none."""
+    page = page_of(notification.event, notification.name) if pages else ""
     return Message(
+        url=f"{pages}{page}" if page else "",
         id=notification.id,
         event=notification.event,
         severity=notification.severity,

@@ -64,6 +64,7 @@ class DeliveryServices:
     clock: Clock
     random: Random
     telemetry: Telemetry
+    pages: str = ""  # the address of the pages, for links
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class Drain:
         """Send one delivery and record the answer. False if it was not delivered: then the others are put back."""
         first = delivery.notifications[0]
         message = (
-            notification.message_of(first)
+            notification.message_of(first, self.services.pages)
             if delivery.digest is None
             else notification.digest_of(delivery.digest, delivery.notifications)
         )
