@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import accumulate
 from typing import Final, Literal
-from urllib.parse import quote
 
 from holdfast.core.backoff import notification_wait
 from holdfast.core.issuers.budget import Limit
@@ -174,6 +173,8 @@ PAGES: Final[Mapping[str, str]] = {  # where a person looks, by the first word o
 
 def page_of(event: str, name: str) -> str:
     """The page about what happened; empty: there is none."""
+    from urllib.parse import quote  # commands load this module, and not that one
+
     found = PAGES.get(event) or PAGES.get(event.partition(".")[0], "")
     return found.format(quote(name, safe=""))
 
