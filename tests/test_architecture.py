@@ -322,7 +322,7 @@ DOORS: Final = {
     ),
     "pki/hsm.py": Door("threading", "A PKCS#11 session is for one thread at a time."),
     "notifiers/email.py": Door("aiosmtplib ssl", "It speaks SMTP, which the Transport does not."),
-    "deployers/ssh.py": Door("asyncssh", "It speaks SSH, which the Transport does not."),
+    "deployers/ssh.py": Door("asyncssh .chmod .mkdir", "It speaks SSH; these files are of another machine."),
     "notifiers/apprise.py": Door("apprise threading", "It asks a blocking library, on a thread of its own."),
     "solvers/tls_alpn.py": Door(
         "ssl os socket", "It makes the TLS context that shows a challenge response, listens, and shakes hands."
