@@ -237,7 +237,7 @@ BANNED: Final = {
     "random": "Random", "secrets": "Random", "uuid": "Random", "os.urandom": "Random",
     "socket": "Transport", "ssl": "Transport", "httpx2": "Transport", "http": "Transport",
     "urllib.request": "Transport", "asyncio.open_connection": "Transport", "asyncio.start_server": "Transport",
-    "uvicorn": "Transport", "aiosmtplib": "Transport", "apprise": "Transport",
+    "uvicorn": "Transport", "aiosmtplib": "Transport", "apprise": "Transport", "asyncssh": "Transport",
     "os": "Files", "io.open": "Files", "shutil": "Files", "tempfile": "Files", "glob": "Files", "fcntl": "Files",
     "resource": "Files", "subprocess": "Files", "multiprocessing": "Files", "signal": "Files", "platform": "Files",
     "asyncio.create_subprocess_exec": "Files", "asyncio.create_subprocess_shell": "Files",
@@ -322,6 +322,7 @@ DOORS: Final = {
     ),
     "pki/hsm.py": Door("threading", "A PKCS#11 session is for one thread at a time."),
     "notifiers/email.py": Door("aiosmtplib ssl", "It speaks SMTP, which the Transport does not."),
+    "deployers/ssh.py": Door("asyncssh .chmod .mkdir", "It speaks SSH; these files are of another machine."),
     "notifiers/apprise.py": Door("apprise threading", "It asks a blocking library, on a thread of its own."),
     "solvers/tls_alpn.py": Door(
         "ssl os socket", "It makes the TLS context that shows a challenge response, listens, and shakes hands."

@@ -67,7 +67,7 @@ class FilesDeployer:
         place = self.place(bundle)
         with self.told():
             before = await self._adopted(place)
-            number, content = _parsed(before)
+            number, content = bundle_of(before)
             if number > bundle.number:
                 why = f"Target {self.parts.target}: deployment {number} is in place, which is newer."
                 raise refused(why, Reason.TARGET_HAS_NEWER)
@@ -81,7 +81,7 @@ class FilesDeployer:
     async def restore(self, bundle: Bundle, previous: Bundle | None) -> None:
         place = self.place(bundle)
         with self.told():
-            now, _ = _parsed(await self.parts.bundles.current(place))
+            now, _ = bundle_of(await self.parts.bundles.current(place))
             if now > bundle.number:
                 why = f"Target {self.parts.target}: deployment {now} is in place, which is newer."
                 raise refused(why, Reason.TARGET_HAS_NEWER)
@@ -89,10 +89,10 @@ class FilesDeployer:
                 await self._put(place, previous)
                 await self._install(place, previous)
                 return
-            kept = [each for each in await self.parts.bundles.names(place) if _parsed(each)[0] < bundle.number]
+            kept = [each for each in await self.parts.bundles.names(place) if bundle_of(each)[0] < bundle.number]
             if not kept:
                 raise refused(f"Target {self.parts.target}: no bundle from before is kept.")
-            await self._install_kept(place, max(kept, key=lambda each: _parsed(each)[0]))
+            await self._install_kept(place, max(kept, key=lambda each: bundle_of(each)[0]))
 
     async def test(self) -> None:
         if self.settings.test:
@@ -238,7 +238,7 @@ def folder_name(certificate: str) -> str:
     return f"certificate-{hashlib.sha256(certificate.encode()).hexdigest()[:16]}"
 
 
-def _parsed(name: str | None) -> tuple[int, str]:
+def bundle_of(name: str | None) -> tuple[int, str]:
     found = None if name is None else _BUNDLE.fullmatch(name)
     return (-1, "") if found is None else (int(found[1]), found[2])
 

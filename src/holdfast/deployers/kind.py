@@ -86,7 +86,7 @@ class DeployerParts:
             text = f"Target {self.target}: {program.argv[0]} cannot be run: {error.strerror or error}."
             raise refused(text, Reason.PROGRAM_UNKNOWN) from None
         secrets = [*hidden, *(each.encode() for each in program.env.values())]
-        said = _tail(_without(output, secrets))
+        said = tail(_without(output, secrets))
         if code == TEMPFAIL:
             raise later(f"Target {self.target}: {name} asked for another try: {said}", Reason.TARGET_BUSY)
         if code != 0:
@@ -103,7 +103,7 @@ def _without(output: bytes, secrets: Sequence[bytes]) -> bytes:
     return output
 
 
-def _tail(output: bytes) -> str:
+def tail(output: bytes) -> str:
     """The end of what a program said, as one line without control characters."""
     text = output.decode("utf-8", "replace")
     plain = " ".join("".join(each if each.isprintable() else " " for each in text).split())

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from holdfast.deployers.base import Deployer
 from holdfast.secret import Secret
-from tests.support.deployer_benches import aws_acm, files, haproxy, kubernetes, pkcs12, program, traefik, vault_kv
+from tests.support.deployer_benches import aws_acm, files, haproxy, kubernetes, pkcs12, program, ssh, traefik, vault_kv
 
 
 class Bench(Protocol):
@@ -40,6 +40,7 @@ BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] =
     "pkcs12": pkcs12.a_bench,
     "program": program.a_bench,
     "kubernetes": kubernetes.a_bench,
+    "ssh": ssh.a_bench,
     "traefik": traefik.a_bench,
     "vault-kv": vault_kv.a_bench,
 }
