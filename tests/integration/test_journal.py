@@ -351,7 +351,7 @@ async def forge(db: Database, statement: str) -> None:
     """What somebody with all rights on the database can do."""
     triggers = {
         "sqlite": ["audit_is_never_changed", "audit_is_never_deleted"],
-        "postgresql": ["audit_is_never_changed ON audit"],
+        "postgresql": ["audit_is_never_changed ON audit", "audit_is_never_deleted ON audit"],
     }
 
     def fn(tx: Tx) -> None:

@@ -86,7 +86,7 @@ def test_a_web_server_goes_from_certbot_to_holdfast(tmp_path: Path) -> None:
         program = put(tmp_path / "bin/nginx", f'#!/bin/sh\nexec {NGINX} {" ".join(nginx.test_argv[2:])} "$@"\n')
         program.chmod(0o755)
         own = {
-            "import certbot /etc/letsencrypt": f"import certbot {lineages} --roots tls.pem",
+            "import certbot /etc/letsencrypt": f"import certbot {lineages} --used-in {tmp_path} --roots tls.pem",
             'allow = ["nginx"]': f'programs.nginx-test.argv = ["{program}", "-t"]\n'
             f'programs.nginx-reload.argv = ["{program}", "-s", "reload"]',
             "-connect www.example.com:443": f"-connect 127.0.0.1:{nginx.port}",

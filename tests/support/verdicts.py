@@ -151,6 +151,7 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/audit"): Row("ynnynnnn"),
     ("GET", "/audit/export"): Row("ynnynnnn"),
     ("GET", "/audit/verify"): Row("ynnynnnn"),
+    ("POST", "/audit/archive"): Row(_ADMIN, "", {"seq": 1, "hash": "0" * 64}, wrong={"seq": 0, "hash": ""}),
     ("GET", "/stats/summary"): Row(_LIST),
     ("GET", "/stats/expiry"): Row(_LIST),
     ("GET", "/stats/times"): Row(_LIST),

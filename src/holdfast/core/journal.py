@@ -32,12 +32,23 @@ class ChainVerdict:
     last_hash: str = ""
     bad_seq: int | None = None
     problem: str = ""
+    archived: int = 0  # the number of the last row that was archived: the walk began after it
 
     @property
     def ok(self) -> bool:
         return self.bad_seq is None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anchor:
+    """The last row that was archived: the chain goes on from its hash. Without an archive, the start of the chain."""
+
+    seq: int = 0
+    hash: str = ""
+
+
+START: Final = Anchor()
+ARCHIVED: Final = "audit_archived"  # the audit entry that tells of an anchor, whose number is its subject
 _CANONICAL: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -87,22 +98,51 @@ def parsed_entry(text: str) -> AuditRow:
         raise ValueError(f"this is no line of an audit log: {error}") from None
 
 
+def anchor_line(anchor: Anchor) -> str:
+    """The first line of an archive: the row that its chain goes on from."""
+    return json.dumps({"after_seq": anchor.seq, "after_hash": anchor.hash}, separators=(",", ":"))
+
+
+def parsed_copy(lines: Sequence[str]) -> tuple[Anchor | None, list[AuditRow]]:
+    """The rows of a copy, and the anchor before them if it is an archive; ValueError for any other text."""
+    first = json.loads(lines[0]) if lines else None
+    if not isinstance(first, dict) or "after_seq" not in first:
+        return None, [parsed_entry(line) for line in lines]
+    anchor = Anchor(seq=int(first["after_seq"]), hash=str(first.get("after_hash", "")))
+    return anchor, [parsed_entry(line) for line in lines[1:]]
+
+
 def link(previous: str, seq: int, at: int, actor: str, action: str, subject: str, details: str) -> str:
     """The hash of a row. JSON framing keeps fields apart: no two different rows give the same text."""
     text = json.dumps([previous, seq, at, actor, action, subject, details], separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def verify_copy(entries: Sequence[AuditRow]) -> ChainVerdict:
-    """Of rows that were copied, from whichever on. What comes before the first is not in the copy."""
+def verify_copy(entries: Sequence[AuditRow], after: Anchor | None = None) -> ChainVerdict:
+    """Of rows that were copied, after an anchor or from whichever on. What comes before the first is not there."""
     if not entries:
         return ChainVerdict(verified=0)
     first, last = entries[0], entries[-1]
-    if first.seq == 1:
-        return chain_verdict(entries, newest_seq=last.seq, newest_hash=last.hash)
+    if after is None and first.seq != 1:
+        after, entries = Anchor(seq=first.seq, hash=first.hash), entries[1:]
+    after = after or START
     return chain_verdict(
-        entries[1:], newest_seq=last.seq, newest_hash=last.hash, after_seq=first.seq, after_hash=first.hash
+        entries, newest_seq=last.seq, newest_hash=last.hash, after_seq=after.seq, after_hash=after.hash
     )
+
+
+def differs_from_store(entries: Sequence[AuditRow], kept: Mapping[int, str], archived: int) -> int | None:
+    """The first row of a copy whose chain holds that the store does not confirm; None if it confirms all.
+
+    `kept`: the hashes of rows that the store has, and of its anchors. A row that was archived is confirmed by the next
+    anchor in the copy, because the hash of that covers it.
+    """
+    other, confirmed = None, False
+    for row in reversed(entries):
+        known = kept.get(row.seq)
+        confirmed = known == row.hash or (known is None and confirmed and row.seq <= archived)
+        other = other if confirmed else row.seq
+    return other
 
 
 def chain_verdict(

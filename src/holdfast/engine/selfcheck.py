@@ -52,7 +52,12 @@ def kind(db: Store, every: timedelta, telemetry: Telemetry) -> JobKind:
 def _walk(tx: Tx) -> ChainVerdict:
     """Verify the rows after the last one that held, at most a page. A bad row stays the next one: it is found again."""
     last = cluster.last_selfcheck(tx, CHECK)
+    begin = journal.chain_start(tx)
+    if not begin.ok:
+        return begin
     seq, previous = (last[1]["seq"], last[1]["hash"]) if last else (0, "")
+    if begin.verified > seq:  # rows that were not walked yet were archived, which walks them
+        seq, previous = begin.verified, begin.last_hash
     head_seq, head_hash = journal.audit_head(tx)
     entries = journal.audit_page(tx, seq, PAGE)
     caught_up = len(entries) < PAGE

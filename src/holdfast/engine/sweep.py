@@ -32,9 +32,10 @@ async def time_out(db: Store) -> int:
 
 
 async def clean_up(db: Store, history_for: timedelta) -> int:
-    """Forget old history, old events, keys of writes long done, and replicas that are long gone."""
+    """Forget old history and events, archived audit entries, keys of writes long done, and replicas long gone."""
     await db.write(lambda tx: cluster.forget_silent_replicas(tx, SILENT_FOR))
     await db.write(lambda tx: forget_keys(tx, tx.now() - KEYS_FOR))
+    await in_pages(db, journal.forget_archived)
     events = await in_pages(db, lambda tx: journal.forget_events(tx, tx.now() - history_for))
     return events + await in_pages(db, lambda tx: sweeps.forget_history(tx, tx.now() - history_for))
 

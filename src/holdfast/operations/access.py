@@ -33,6 +33,7 @@ class Action(StrEnum):
     SEE_CHANNELS = "see channels"
     CHANGE_CHANNELS = "change channels"
     SEE_AUDIT = "see the audit log"
+    ARCHIVE_AUDIT = "archive the audit log"
     SEE_CLUSTER = "see the cluster"
     CHANGE_CLUSTER = "take replicas out of work"
     SEE_TOKENS = "see tokens"

@@ -6,8 +6,10 @@ in order, a reader that resumes after an id misses nothing, and the lock can nev
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
@@ -120,15 +122,84 @@ def audit_head(tx: Tx) -> tuple[int, str]:
 
 def verify(tx: Tx) -> journal.ChainVerdict:
     """Walk the whole chain and name the first bad row."""
+    begin = chain_start(tx)
+    if not begin.ok:
+        return begin
     seq, newest = audit_head(tx)
-    return journal.chain_verdict(_all_entries(tx), newest_seq=seq, newest_hash=newest)
+    entries = _all_entries(tx, begin.verified)
+    found = journal.chain_verdict(
+        entries, newest_seq=seq, newest_hash=newest, after_seq=begin.verified, after_hash=begin.last_hash
+    )
+    return replace(found, archived=begin.archived)
 
 
-def _all_entries(tx: Tx) -> Iterator[journal.AuditRow]:
-    after = 0
+def _all_entries(tx: Tx, after: int) -> Iterator[journal.AuditRow]:
     while page := audit_page(tx, after):
         yield from page
         after = page[-1].seq
+
+
+# ── The archive: rows up to an anchor may be deleted; the triggers of the schema refuse all others ──
+
+
+def anchor(tx: Tx) -> journal.Anchor:
+    """The newest one; before the first archive, the start of the chain."""
+    row = tx.row("SELECT seq, hash FROM audit_anchors ORDER BY seq DESC LIMIT 1")
+    return journal.START if row is None else journal.Anchor(**row)
+
+
+def chain_start(tx: Tx) -> journal.ChainVerdict:
+    """Where a walk begins: after the newest anchor. An anchor of which no audit entry tells was made by hand."""
+    begin = anchor(tx)
+    found = journal.ChainVerdict(verified=begin.seq, last_hash=begin.hash, archived=begin.seq)
+    if begin == journal.START or _is_told(tx, begin):
+        return found
+    return replace(found, bad_seq=begin.seq, problem=f"row {begin.seq} was archived, and no audit entry says so")
+
+
+def _is_told(tx: Tx, begin: journal.Anchor) -> bool:
+    rows = tx.rows(
+        "SELECT details FROM audit WHERE subject = :subject AND action = :action AND seq > :seq",
+        subject=str(begin.seq),
+        action=journal.ARCHIVED,
+        seq=begin.seq,
+    )
+    return any(json.loads(row["details"]).get("hash") == begin.hash for row in rows)
+
+
+def archive(tx: Tx, upto: journal.Anchor, *, actor: str) -> int:
+    """Write the anchor and its audit entry; how many rows may be deleted since. clean_up deletes them."""
+    entries = upto.seq - anchor(tx).seq
+    tx.run(
+        "INSERT INTO audit_anchors (seq, hash, at, actor, entries) VALUES (:seq, :hash, now_us(), :actor, :entries)",
+        seq=upto.seq,
+        hash=upto.hash,
+        actor=actor,
+        entries=entries,
+    )
+    audit(tx, journal.ARCHIVED, str(upto.seq), actor=actor, seq=upto.seq, hash=upto.hash, entries=entries)
+    return entries
+
+
+def is_younger(tx: Tx, seq: int, limit: datetime) -> bool:
+    """Whether a row up to this number was written after `limit`; clocks are set back, so the last one does not say."""
+    return tx.row("SELECT seq FROM audit WHERE at > :at AND seq <= :seq LIMIT 1", at=limit, seq=seq) is not None
+
+
+def forget_archived(tx: Tx, limit: int = 1000) -> int:
+    """Delete the oldest rows of those that were archived, a page at a time."""
+    return tx.run(
+        "DELETE FROM audit WHERE seq IN (SELECT seq FROM audit WHERE seq <= :seq ORDER BY seq LIMIT :limit)",
+        seq=anchor(tx).seq,
+        limit=limit,
+    )
+
+
+def known_hashes(tx: Tx, first: int, last: int) -> tuple[dict[int, str], int]:
+    """Of the rows that are here and of the anchors, by their numbers; and the number of the newest anchor."""
+    anchors = tx.rows("SELECT seq, hash FROM audit_anchors")
+    rows = {row.seq: row.hash for row in audit_rows(tx, first, last)}
+    return rows | {row["seq"]: row["hash"] for row in anchors}, anchor(tx).seq
 
 
 def events_after(tx: Tx, last: int, *, subject: str | None = None, limit: int = 500) -> list[Event]:
@@ -155,7 +226,7 @@ def newest_events(tx: Tx, *, subject: str | None = None, limit: int) -> list[Eve
 
 
 def forget_events(tx: Tx, before: datetime, limit: int = 5000) -> int:
-    """Delete the oldest events, a page at a time. Audit rows are never deleted.
+    """Delete the oldest events, a page at a time.
 
     Ids are given in order: what stays begins with the first that is young enough, and nothing behind it is read.
     """

@@ -33,6 +33,10 @@ LabelOption = Annotated[
 RootsOption = Annotated[
     Path | None, typer.Option("--roots", help="PEM: trusted roots of a CA that this system does not trust.")
 ]
+UsedInOption = Annotated[
+    Path, typer.Option("--used-in", metavar="FOLDER", help="Where daemons are configured; it is read, not changed.")
+]
+_ETC: Final = Path("/etc")
 
 
 @app.command("certbot")
@@ -42,13 +46,14 @@ def certbot(
     owner: OwnerOption = "",
     label: LabelOption = None,
     roots: RootsOption = None,
+    used_in: UsedInOption = _ETC,
 ) -> None:
     """Adopt what certbot renews: everything in renewal/, with the accounts."""
     from holdfast.importing import certbot
     from holdfast.world import LocalTree
 
     found = _read(lambda now: certbot.read(LocalTree(path.expanduser()), now))
-    _Import("certbot", plan, owner, label, roots, None).carry_out(found)
+    _Import("certbot", plan, owner, label, roots, None).carry_out(found, used_in)
 
 
 @app.command("acme.sh")
@@ -58,13 +63,14 @@ def acme_sh(
     owner: OwnerOption = "",
     label: LabelOption = None,
     roots: RootsOption = None,
+    used_in: UsedInOption = _ETC,
 ) -> None:
     """Adopt what acme.sh renews, with the accounts."""
     from holdfast.importing import acme_sh
     from holdfast.world import LocalTree
 
     found = _read(lambda now: acme_sh.read(LocalTree(path.expanduser()), now))
-    _Import("acme.sh", plan, owner, label, roots, None).carry_out(found)
+    _Import("acme.sh", plan, owner, label, roots, None).carry_out(found, used_in)
 
 
 @app.command("lego")
@@ -77,6 +83,7 @@ def lego(
     owner: OwnerOption = "",
     label: LabelOption = None,
     roots: RootsOption = None,
+    used_in: UsedInOption = _ETC,
 ) -> None:
     """Adopt the certificates of lego, with the accounts."""
     from holdfast.importing import lego
@@ -86,7 +93,7 @@ def lego(
     tree = LocalTree(path.expanduser())
     known = [str(each.settings["directory"]) for each in kinds.presets().values() if "directory" in each.settings]
     found = _read(lambda now: lego.read(tree, now, directory=directory, known=known))
-    _Import("lego", plan, owner, label, roots, None).carry_out(found)
+    _Import("lego", plan, owner, label, roots, None).carry_out(found, used_in)
 
 
 @app.command("pem")
@@ -96,6 +103,7 @@ def pem(
     plan: PlanOption = False,
     owner: OwnerOption = "",
     label: LabelOption = None,
+    used_in: UsedInOption = _ETC,
 ) -> None:
     """Adopt loose PEM files: certificates and keys find each other, chains are put together."""
     from holdfast.importing import pem
@@ -106,7 +114,7 @@ def pem(
     sources: list[pem.PemSource] = [(LocalTree(each), None) for each in folders]
     sources += [(LocalTree(each.parent), [each.name]) for each in files]
     found = _read(lambda now: pem.read(sources, now))
-    _Import("pem", plan, owner, label, None, issuer).carry_out(found)
+    _Import("pem", plan, owner, label, None, issuer).carry_out(found, used_in)
 
 
 def _is_folder(path: Path) -> bool:
@@ -153,7 +161,7 @@ class _Import:
         self._roots = "" if roots is None else _roots(roots)
         self._wishes = {"issuer": issuer, "owner": owner, "labels": dict(map(label_of, label or ()))}
 
-    def carry_out(self, found: FoundInFolder) -> None:
+    def carry_out(self, found: FoundInFolder, used_in: Path) -> None:
         outcomes = self._certificates(found.certificates, dry_run=True)
         wanted = [each for each in found.certificates if outcomes[each.name]["verdict"] == "adopt"]
         accounts = self._accounts(wanted)
@@ -171,6 +179,10 @@ class _Import:
             "old_timer": _timer(self._tool),
         }
         report["renewed_by_nobody"] = by_nobody(report)
+        here = [each for each in found.certificates if not _is_refused(outcomes[each.name])]
+        report |= (
+            _uses(here, used_in) if chosen().server is None else {"uses": [], "to_deploy": [], "not_looked_at": []}
+        )
         _show(report, planned=self._plan)
         raise typer.Exit(self._exit_code(report))
 
@@ -287,6 +299,25 @@ def _notes(found: Iterable[FoundCertificate]) -> list[str]:
     return [f"{each.name}: {note}." for each in found for note in each.notes]
 
 
+def _uses(found: Sequence[FoundCertificate], folder: Path) -> Row:
+    """Where they are used on this machine, and what to type so that they are deployed there."""
+    from holdfast.importing import proposals, uses
+    from holdfast.world import LocalTree
+
+    of, notes = uses.read(LocalTree(folder.absolute()))
+    used = proposals.used(found, of)
+    told = [
+        {"certificate": each.name, "daemon": use.daemon.preset, "file": use.file, "path": use.certificate,
+         "key_path": use.key, "endpoints": use.endpoints(each)}
+        for each, by in used for use in by
+    ]  # fmt: skip
+    return {
+        "uses": told,
+        "to_deploy": proposals.commands(used, f"{folder.absolute()}/holdfast/live"),
+        "not_looked_at": notes,
+    }
+
+
 def _meanwhile() -> list[str]:
     from holdfast.importing.found import MEANWHILE
 
@@ -369,12 +400,26 @@ def _show_end(report: Row, *, planned: bool) -> None:
     elif count:
         say(f"\n{count} adopted; nothing was issued, and the files are as they were. See them: holdfast ls")
     if count:
-        for line in ("", *report["meanwhile"], "", *report["renewed_by_nobody"]):
+        for line in (*_use_lines(report), "", *report["meanwhile"], "", *report["renewed_by_nobody"]):
             say(line)
         say("When that is arranged, switch off what renewed them until now:")
         for line in report["old_timer"]:
             say(f"  {line}")
         say("To undo it: holdfast archive NAME, and switch the timer on again.")
+
+
+def _use_lines(report: Row) -> list[str]:
+    """Nothing, if no daemon was found to use them."""
+    lines = [f"note: {each}" for each in report["not_looked_at"]]
+    if report["uses"]:
+        lines += ["", "Where they are used:"]
+        lines += [
+            f"  {each['certificate']}: {each['daemon']}, {each['path']} in {each['file']}" for each in report["uses"]
+        ]
+        lines += ["To let Holdfast deploy there, allow it in the file of deployment.local_file, and type:"]
+        lines += [f"  {each}" for each in report["to_deploy"]]
+        lines += ["Then let the daemon read fullchain.pem and privkey.pem in NAME/current of that folder."]
+    return lines
 
 
 # ── What the user must know besides: names that cannot be validated here, certificates that were not adopted ──

@@ -1,18 +1,20 @@
-"""The audit log: searched, exported as a whole, verified, and forwarded to a second place."""
+"""The audit log: searched, exported as a whole, verified, forwarded to a second place, and archived."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
 from holdfast.core.inventory import AuditFilter
-from holdfast.core.journal import AuditRow, ChainVerdict, chain_verdict, entry_line
+from holdfast.core.journal import Anchor, AuditRow, ChainVerdict, chain_verdict, entry_line
+from holdfast.errors import UserError
 from holdfast.operations.access import Action
-from holdfast.operations.context import Context, TextStream
+from holdfast.operations.context import Context, TextStream, Transaction
 from holdfast.operations.inputs import Input, Instant, Nothing, Option, Page, Paged, page_of, place
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.scopes import INSTALLATION
@@ -60,17 +62,22 @@ def _line(entry: AuditRow) -> AuditLine:
 
 
 async def verified(db: Store) -> ChainVerdict:
-    """Walk the chain to where its head is now, a page a transaction, and name the first bad row."""
-    head, newest = await db.read(journal.audit_head)
-    found = ChainVerdict(verified=0)
-    while found.verified < head:
+    """Walk the chain to where its head is now, and name the first bad row."""
+    return await _walked(db, *await db.read(journal.audit_head))
+
+
+async def _walked(db: Store, head: int, newest: str) -> ChainVerdict:
+    """Walk the chain to a row, a page a transaction."""
+    begin = found = await db.read(journal.chain_start)
+    while found.ok and found.verified < head:
         found = await db.read(lambda tx, found=found: _next_part(tx, found, head, newest))  # type: ignore[misc]
-        if not found.ok:
-            break
-    return found
+    return replace(found, archived=begin.archived)
 
 
 def _next_part(tx: Tx, sofar: ChainVerdict, head: int, newest: str) -> ChainVerdict:
+    begin = journal.chain_start(tx)
+    if begin.verified > sofar.verified:  # rows ahead were archived since the last page, which walked them
+        return begin
     page = [each for each in journal.audit_page(tx, sofar.verified, _PAGE) if each.seq <= head]
     whole = not page or page[-1].seq >= head
     return chain_verdict(
@@ -138,7 +145,8 @@ class AuditEntry(BaseModel):
 
 class AuditVerdict(BaseModel):
     ok: bool
-    verified: int = Field(description="How many rows hold, from the first on.")
+    verified: int = Field(description="The number of the last row that holds.")
+    archived: int = Field(description="The number of the last row that was archived; 0: none was.")
     last_hash: str
     first_bad_row: int | None
     problem: str
@@ -211,7 +219,90 @@ async def verify_chain(ctx: Context, asked: Nothing) -> AuditVerdict:
     return AuditVerdict(
         ok=found.ok,
         verified=found.verified,
+        archived=found.archived,
         last_hash=found.last_hash,
         first_bad_row=found.bad_seq,
         problem=found.problem,
     )
+
+
+# ── The archive ──
+
+
+class NotThatEntry(UserError):
+    status, code = 409, "not-that-audit-entry"
+    hint = "Nothing was archived. Compare your copy with the store: holdfast audit verify --file FILE --against-store"
+
+    def __init__(self, seq: int) -> None:
+        super().__init__(f"The audit log has no entry {seq} with this hash.")
+
+
+class EntryTooYoung(UserError):
+    status, code = 409, "audit-entry-too-young"
+    hint = "Nothing was archived. Choose an earlier time: --before."
+
+    def __init__(self, seq: int, days: int) -> None:
+        super().__init__(f"Entry {seq} of the audit log, or one before it, is younger than {days} days.")
+
+
+class ChainBroken(UserError):
+    status, code = 409, "audit-chain-broken"
+    hint = "Nothing was archived: the rows are evidence. See it: holdfast audit verify"
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"The audit chain is broken: {problem}.")
+
+
+class ArchiveAudit(Input):
+    seq: int = Field(ge=1, lt=2**63, description="The number of the last entry that you have a verified copy of.")
+    hash: str = Field(pattern="^[0-9a-f]{64}$", description="The hash of that entry in your copy.")
+    keep_days: int = Field(default=90, ge=30, le=3650, description="Refuse to archive entries younger than this.")
+
+
+class AuditArchived(BaseModel):
+    seq: int = Field(description="The number of the last entry that was archived.")
+    hash: str
+    entries: int = Field(description="How many entries this archive has.")
+
+
+@operation(
+    "audit.archive",
+    "POST /audit/archive",
+    command="audit archive",
+    action=Action.ARCHIVE_AUDIT,
+    scope=INSTALLATION,
+    example="holdfast audit archive --before 2026-01-01 --to audit-2025.jsonl",
+    asks="Delete audit entries up to {seq} from the store? Only your copy will have them.",
+    destructive=True,
+    dry_runs=False,
+    keyed=False,
+    not_on={Face.MCP: "It deletes audit entries, of which only a person has a copy."},
+)
+async def archive(ctx: Context, asked: ArchiveAudit) -> Transaction[AuditArchived]:
+    """Archive old audit entries: those that you have a verified copy of are deleted from the store.
+
+    The chain stays verifiable: the store keeps the number and hash of the last archived entry, and goes on from there.
+    """
+    db, upto = ctx.certificate_context.db, Anchor(seq=asked.seq, hash=asked.hash)
+    await db.read(lambda tx: _refuse_strange(tx, asked))
+    found = await _walked(db, upto.seq, upto.hash)
+    if not found.ok:
+        raise ChainBroken(found.problem)
+
+    def anchored(tx: Tx) -> AuditArchived:
+        done = _refuse_strange(tx, asked)
+        return AuditArchived(**asdict(upto), entries=0 if done else journal.archive(tx, upto, actor=ctx.actor))
+
+    return anchored
+
+
+def _refuse_strange(tx: Tx, asked: ArchiveAudit) -> bool:
+    """Refuse what must not be archived; whether it is archived already."""
+    if journal.anchor(tx) == Anchor(seq=asked.seq, hash=asked.hash):
+        return True
+    known, _ = journal.known_hashes(tx, asked.seq, asked.seq)
+    if known.get(asked.seq) != asked.hash or asked.seq < journal.anchor(tx).seq:
+        raise NotThatEntry(asked.seq)
+    if journal.is_younger(tx, asked.seq, tx.now() - timedelta(days=asked.keep_days)):
+        raise EntryTooYoung(asked.seq, asked.keep_days)
+    return False
