@@ -92,6 +92,18 @@ BROKEN_LIVES = {
         "",
         "I7",
     ),
+    "equal bytes at a target are proof enough": (
+        "core/deployment_decision.py",
+        "        return MoveOn(None, \"look\", {\"atomic\": answer.atomic})\n",
+        "        return Finish(\"seen\", \"\")\n",
+        "I10",
+    ),
+    "what failed at a target is tried again with the version before": (
+        "engine/deployment/claim.py",
+        "versions.get(tx, row.certificate_version)\n",
+        "versions.of(tx, row.certificate, limit=2)[-1 if row.failures else 0]\n",
+        "I10",
+    ),
 }  # fmt: skip
 
 

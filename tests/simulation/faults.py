@@ -18,7 +18,9 @@ POINTS_HERE: Final = sorted(POINTS - {"store.migrating", "key.rewrapped", "http.
 
 IN_HAND: Final = ("job.claimed", "job.effect-done", "job.settling", "store.after-commit")
 
-OWED: Final = "WHERE kind <> 'ari'"  # jobs that the reconciler gives back; that one is asked for again by its sweep
+# Jobs that the reconciler gives back: ARI is asked for again by its sweep. Those of the watch, which never end, would
+# always be the first.
+OWED: Final = "WHERE kind NOT IN ('ari', 'watch')"
 
 S = TypeVar("S", bound=Ground, contravariant=True)
 

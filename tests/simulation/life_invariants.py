@@ -14,6 +14,7 @@ from holdfast.pki import keys
 from holdfast.pki.chain import parse_bundle
 from holdfast.store import certificates, secrets, versions
 from holdfast.store.tx import Tx
+from tests.simulation import target_invariants
 from tests.simulation.invariants import Violation, chain_and_waits
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def now_and_then(stage: LifeStage) -> None:
     stage.truth.look(_one_attempt_each)
     stage.truth.look(_every_step_has_its_audit_row)
     stage.truth.look(_nobody_is_forgotten)
+    stage.truth.look(lambda tx: target_invariants.served_means_served(tx, stage))
     for ca in stage.cas.values():
         one_order_each(stage, ca)
         inside_the_budget(ca, stage.rewound_at)

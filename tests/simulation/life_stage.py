@@ -6,32 +6,42 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from holdfast.config import Settings
 from holdfast.core.issuers.budget import Limit
 from holdfast.core.issuers.issuer import IssuerRow
+from holdfast.core.target import TargetRow
+from holdfast.deployers.base import Deployer
+from holdfast.engine import watch
+from holdfast.engine.deployment import drain
+from holdfast.engine.deployment.drain import DeployServices
 from holdfast.engine.issuance import challenges
 from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.engine.issuance.issue import IssuanceServices
-from holdfast.engine.replica import Pace
+from holdfast.engine.replica import Pace, PeriodicDuty
 from holdfast.issuers.base import ChallengeResponse, Issuer, OrderRequest
 from holdfast.keyring import Kek, Keyring
+from holdfast.operations.deployment.planning import DEPLOY
 from holdfast.operations.installation.keys import check_of
 from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.operations.issuance.attempts import ISSUE, CertificateContext
 from holdfast.secret import Secret
 from holdfast.solvers.http01 import HttpStore
 from holdfast.store import issuances, issuers, secrets
+from holdfast.store.deployments import targets
 from holdfast.store.tx import Tx, from_micros
 from holdfast.world import LocalFiles
-from tests.simulation import invariants, life_invariants
+from tests.simulation import invariants, life_invariants, target_invariants
 from tests.simulation.authority import Authority
 from tests.simulation.clockwork import START, VirtualLoop
+from tests.simulation.daemons import Daemon
 from tests.simulation.door import DoorIssuer
 from tests.simulation.ground import Ground, Parts, Ports
 from tests.simulation.node import NEVER, Node, NodeRandom
 from tests.simulation.signing import Keysmith
+from tests.simulation.target_door import DoorDeployer, Eyes
 from tests.simulation.witness import Note
 
 PACE: Final = Pace(  # a sixth of the errands': the same hours of faults have room for whole lives of certificates
@@ -52,6 +62,8 @@ class Rhythm:
     renewal: timedelta = timedelta(minutes=2)
     ask: timedelta = timedelta(minutes=10)
     turn: timedelta = timedelta(minutes=10)
+    deployment: timedelta = timedelta(minutes=2)
+    watch: timedelta = timedelta(minutes=15)
     others: timedelta = timedelta(hours=2)
     history_for: timedelta = timedelta(days=90)
 
@@ -78,12 +90,16 @@ class LifeStage(Ground):
         *,
         replicas: int,
         cas: Sequence[Authority],
+        daemons: Sequence[Daemon] = (),
         pace: Pace = PACE,
         rhythm: Rhythm | None = None,
         vigilant: bool = True,
         latencies: bool = True,
     ) -> None:
         self.cas = {ca.name: ca for ca in cas}
+        self.daemons = {daemon.name: daemon for daemon in daemons}
+        for daemon in daemons:
+            daemon.accuse = self.accuse
         self.rhythm = rhythm or Rhythm()
         self.vigilant = vigilant
         self.keepers: dict[str, CertificateContext] = {}
@@ -101,6 +117,10 @@ class LifeStage(Ground):
         for ca in self.cas.values():
             row = IssuerRow(name=ca.name, kind="sim", settings=_settings(ca), created_at=START)
             self.truth.transact(lambda tx, row=row: issuers.insert(tx, row))  # type: ignore[misc]
+        for daemon in self.daemons.values():
+            endpoints = tuple(f"{name}:{daemon.port}" for name in daemon.names)
+            target = TargetRow(name=daemon.name, kind="sim", endpoints=endpoints, created_at=START)
+            self.truth.transact(lambda tx, row=target: targets.insert(tx, row))  # type: ignore[misc]
 
     def parts(self, ports: Ports) -> Parts:
         context = self.keeper(ports)
@@ -127,7 +147,35 @@ class LifeStage(Ground):
             cleanup=self.rhythm.others,
             history_for=self.rhythm.history_for,
         )
-        return Parts(kinds=issuance_duties.kinds(services), families=issuance_duties.families(context), duties=duties)
+        kept = Parts(kinds=issuance_duties.kinds(services), families=issuance_duties.families(context), duties=duties)
+        return self._with_deployments(kept, ports, context) if self.daemons else kept
+
+    def _with_deployments(self, kept: Parts, ports: Ports, context: CertificateContext) -> Parts:
+        async def open_target(row: TargetRow) -> Deployer:
+            return DoorDeployer(self, ports.node, self.daemons[row.name])
+
+        eyes = Eyes(self, ports.node)
+        deploying = DeployServices(
+            db=ports.store,
+            secret_store=context.secret_store,
+            open_target=open_target,
+            look=eyes.look,
+            clock=ports.clock,
+            telemetry=ports.telemetry,
+        )
+        looks = watch.kind(ports.store, eyes.look, self.rhythm.watch)
+        follow = partial(watch.follow_targets, ports.store, ports.random)
+        duties = (
+            PeriodicDuty(name="target_endpoints", period=self.pace.reconcile, duty=follow),
+            PeriodicDuty(
+                name="deployments_due", period=self.rhythm.deployment, duty=partial(drain.wake_due, deploying)
+            ),
+        )
+        return Parts(
+            kinds=[*kept.kinds, looks, *drain.kinds(deploying)],
+            families=[*kept.families, watch.owed(ports.random), drain.owed],
+            duties=[*kept.duties, *duties],
+        )
 
     def keeper(self, ports: Ports) -> CertificateContext:
         keyring = Keyring([self._kek], ports.random)
@@ -137,7 +185,8 @@ class LifeStage(Ground):
     # ── what the ground asks ──
 
     def jobless(self) -> set[str]:
-        return {each.id for each, dead in self.truth.peek(lambda tx: issuances.without_job(tx, ISSUE)) if not dead}
+        issuing = {each.id for each, dead in self.truth.peek(lambda tx: issuances.without_job(tx, ISSUE)) if not dead}
+        return issuing | self.truth.peek(target_invariants.jobless) if self.daemons else issuing
 
     def check_commit(self, note: Note) -> None:
         invariants.of_the_engine(self, note)
@@ -150,6 +199,8 @@ class LifeStage(Ground):
     def heal_remotes(self) -> None:
         for ca in self.cas.values():
             ca.calm()
+        for daemon in self.daemons.values():
+            daemon.calm()
 
     @property
     def requests(self) -> int:
@@ -183,6 +234,12 @@ class LifeStage(Ground):
             self.accuse(f"I4: {node.name} sent a CSR for {request.issuance} whose key is not in the store")
         return seen.claimed_at
 
+    def sets_out_to(self, node: Node, daemon: Daemon) -> None:
+        """A replica is about to change a target: the job of its reload domain is its own."""
+        doubtful = max(self.doubtful_until, self.vandalised_at.get(daemon.name, NEVER) + self.ttl)
+        if self.loop.time() >= doubtful and not self.truth.peek(lambda tx: _holds(tx, node, daemon.name)):
+            self.accuse(f"L3: {node.name} changes the target {daemon.name} without holding its job")
+
     def shown(self, response: ChallengeResponse) -> bool:
         """Whether the CA, looking from outside, sees the proof."""
         found = self.truth.peek(lambda tx: issuances.response_by_token(tx, response.type, response.token))
@@ -212,6 +269,17 @@ def _seen(tx: Tx, node: Node, request: OrderRequest) -> _Seen:
     claimed = None if row["started_at"] is None else (from_micros(row["started_at"]) - START).total_seconds()
     over = row["state"] in ("issued", "failed", "cancelled")
     return _Seen(claimed, key_kept=bool(row["kept"]) and row["csr"] == request.csr, over=over)
+
+
+def _holds(tx: Tx, node: Node, domain: str) -> bool:
+    row = tx.row(
+        """SELECT id FROM jobs WHERE kind = :kind AND subject = :domain AND state = 'running' AND holder = :holder
+              AND lease_until > now_us()""",
+        kind=DEPLOY,
+        domain=domain,
+        holder=node.holder,
+    )
+    return row is not None
 
 
 def _settings(ca: Authority) -> dict[str, object]:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from holdfast.core import reasons
@@ -169,15 +170,15 @@ class Drain:
     async def _called(self, call: DeployCall, group: list[Deploying]) -> list[tuple[Deploying, DeployAnswer]]:
         match call:
             case "write":
-                return [(each, await self._heard(call, self._write(each))) for each in group]
+                return [(each, await self._heard(call, partial(self._write, each))) for each in group]
             case "restore":
-                return [(each, await self._heard(call, self._restore(each))) for each in group]
+                return [(each, await self._heard(call, partial(self._restore, each))) for each in group]
             case "test":
                 return await self._once(call, group, _tested_by, _test)
             case "reload":
                 return await self._once(call, group, _reloaded_by, _reload)
             case "look":
-                seen = await asyncio.gather(*(self._heard(call, self._look(each)) for each in group))
+                seen = await asyncio.gather(*(self._heard(call, partial(self._look, each)) for each in group))
                 return list(zip(group, seen, strict=True))
 
     async def _once(
@@ -191,13 +192,13 @@ class Drain:
         answers: dict[str, DeployAnswer] = {"": CallDone(call)}
         found: list[tuple[Deploying, DeployAnswer]] = []
         for each in group:
-            opened = await self._heard(call, self._opened(each))
+            opened = await self._heard(call, partial(self._opened, each))
             if isinstance(opened, CallFailed):
                 found.append((each, opened))
                 continue
             key = words(opened)
             if key not in answers:
-                answer = await self._heard(call, run(opened))
+                answer = await self._heard(call, partial(run, opened))
                 answers[key] = answer if isinstance(answer, CallFailed) else CallDone(call)
                 self.work.point("job.effect-done")
             found.append((each, answers[key]))
@@ -205,12 +206,12 @@ class Drain:
 
     # ── Calls ──
 
-    async def _heard(self, at: DeployCall, asked: Awaitable[Any]) -> Any:
+    async def _heard(self, at: DeployCall, ask: Callable[[], Awaitable[Any]]) -> Any:
         """What was returned; or what was raised, as a value."""
         self.work.check()
         try:
             async with asyncio.timeout(CALL_FOR):
-                return await asked
+                return await ask()
         except LeaseLost:
             raise
         except TryLater as why:

@@ -596,8 +596,17 @@ def cancel(tx: Tx, ctx: Context, asked: IssuanceCancellation) -> CertificateView
     now = tx.now()
     after = issuance_attempts.replan(tx, found, now)
     if after.next_action_at is not None and after.next_action_at <= now:  # or the next sweep would begin it again
-        certificates.save(tx, after, next_action_at=now + CANCELLED_FOR, next_cause=Reason.CANCELLED.value)
+        certificates.save(
+            tx, after, next_action_at=_after_cancelling(tx, after, now), next_cause=Reason.CANCELLED.value
+        )
     return _shown(tx, found.id)
+
+
+def _after_cancelling(tx: Tx, found: Row, now: datetime) -> datetime:
+    """No later than is safe for the certificate in use."""
+    current = versions.get(tx, found.current_version)
+    later = now + CANCELLED_FOR
+    return later if current is None else min(later, max(now, renewal.safe_until(current)))
 
 
 # ── Revoking ──
