@@ -7,7 +7,7 @@ DATA   ?= data
 # The suite starts hundreds of processes: byte code that is kept saves each of them compiling the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notifications bench-api bench-faces bench-deploy contract interop shape docs release packages lock clean
+.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notifications bench-api bench-web bench-faces bench-deploy contract interop shape docs release packages lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -53,6 +53,10 @@ bench-renew: $(VENV)/.bench
 # Lists of the API among a hundred thousand certificates.
 bench-api: $(VENV)/.bench
 	$(BIN)/python -m bench.api
+
+# The pages among a hundred thousand certificates, and in Chromium.
+bench-web: $(VENV)/.bench
+	$(BIN)/python -m bench.web
 
 # Ten thousand notifications through a real web hook, and outages of hours and days in skipped time.
 bench-notifications: $(VENV)/.dev

@@ -56,6 +56,7 @@ async def test_what_hurts_first_comes_first(db: Database, tmp_path: Path) -> Non
             "dead-letters",
             "issuer",
             "paused",
+            "endpoint",
         }
         assert found["items"][0]["name"] == "old.bank.example"
 
@@ -94,3 +95,18 @@ async def test_the_demo_is_refused_on_a_database_in_use(db: Database, tmp_path: 
         await desk.as_(Role.ADMIN)  # a token is enough
         with pytest.raises(InUse):
             await _filled(desk)
+
+
+async def test_what_is_not_served_needs_somebody(db: Database, tmp_path: Path) -> None:
+    async with a_desk(db, tmp_path) as desk:
+        await _filled(desk)
+        asker = await desk.as_(Role.ADMIN)
+        items = (await asker.get("/attention"))["items"]
+        [failed, seen] = sorted((each for each in items if each["standing"] == "not-served"), key=lambda it: it["what"])
+        assert (failed["what"], failed["reason_code"]) == ("certificate", "DEPLOY_FAILED")
+        assert (seen["what"], seen["reason_code"]) == ("endpoint", "ENDPOINT_DRIFT")
+        [row] = (await asker.get("/certificates", standing="not-served"))["items"]
+        assert row["name"] == failed["name"]
+        other = await asker.get(f"/certificates/{seen['certificate']}")
+        words = [states.served(each) for each in (row, other)]
+        assert [each.word for each in words if each] == ["Not served 1 of 2", "Not served 1 of 1"]

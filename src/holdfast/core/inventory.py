@@ -9,10 +9,11 @@ from typing import Final, Literal
 
 Sort = Literal["name", "expires"]
 # The phases of the status block; `failing` without those whose next attempt is made in time, which are `retrying`, and
-# `ok` without those whose time has come, which are `due`; a renewal that has no budget yet is `waiting`.
+# `ok` without those whose time has come, which are `due`; a renewal that has no budget yet is `waiting`, and one whose
+# deployment fails is `not-served`.
 Standing = Literal[
-    "expired", "failing", "revoked", "retrying", "awaiting_approval", "waiting", "paused", "due", "pending", "renewing",
-    "ok", "archived",
+    "expired", "failing", "revoked", "not-served", "retrying", "awaiting_approval", "waiting", "paused", "due",
+    "pending", "renewing", "ok", "archived",
 ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.core.renewal import lifetime_due
 from holdfast.core.work.job import Job, JobState, Priority
+from holdfast.demo import serving
 
 NUMBER: Final = 300
 _YEAR: Final = timedelta(days=365)
@@ -220,6 +221,7 @@ def tell(now: datetime, key_secret: str, pem: str) -> Story:
     for number in range(NUMBER - len(TROUBLES)):
         _well(story, number, key_secret, pem)
     _letters(story)
+    serving.tell(story.now, story.rows)
     _budgets(story)
     _deeds(story)
     return story
@@ -296,6 +298,7 @@ def _well(story: Story, number: int, key_secret: str, pem: str) -> None:
     # At a steady pace: somewhere between its beginning and the time of its renewal.
     began = story.now - life * 0.6 * spread(f"age {name}") - timedelta(minutes=7)
     spec = _spec(name, 1 + int(4 * spread(f"names {name}") ** 3), issuer, owner)
+    spec = replace(spec, targets=serving.TARGETS if number % 5 == 0 else ())
     held, row = _kept(story, spec, began, life, key_secret, pem)
     plan = lifetime_due(row, held)
     story.rows.insert(0, replace(row, next_action_at=max(plan, story.now + _H), next_cause="DUE_LIFETIME"))

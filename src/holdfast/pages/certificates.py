@@ -31,7 +31,7 @@ async def show(visit: Visit) -> Response:
     asked = filters.read(visit.query.get("q", "")[:1000], now)
     fields = {**asked.fields, "limit": PAGE, "cursor": visit.query.get("after") or None, "total": True}
     found = await visit.call("certificates.list", **fields)
-    attention = await visit.call("attention.list")
+    attention = await visit.attention()
     if not attention.certificates and not asked.tokens and not asked.words:
         return visit.back("/")
     before = int(visit.query.get("from", "0")) if visit.query.get("from", "").isdigit() else 0
@@ -61,6 +61,7 @@ def _row(found: Mapping[str, Any], now: Any) -> dict[str, Any]:
         "state_word": f"{state.word}, {status['attempt']} failed" if state.key == "retrying" else state.word,
         "next_word": next_action(status, state),
         "next_at": status["next_attempt_at"] if state.key not in ("paused", "archived") else None,
+        "served": states.served(found),
         "life": (ends - begun).total_seconds() if begun and ends else 0,
     }
 
@@ -68,6 +69,8 @@ def _row(found: Mapping[str, Any], now: Any) -> dict[str, Any]:
 def next_action(status: Mapping[str, Any], state: states.State) -> str:
     """What happens next, before its time."""
     match state.key:
+        case "not-served":
+            return f"Deployment, try {status['attempt'] + 1}"
         case "retrying" | "failing" | "expired":
             return f"Attempt {status['attempt'] + 1}"
         case "to-approve":

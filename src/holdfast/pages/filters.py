@@ -13,10 +13,22 @@ KEYS: Final = ("state", "owner", "issuer", "expires", "label", "sort")
 STANDINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "to-approve": ("awaiting_approval",),
     "issuing": ("pending",),
-    "needs-me": ("expired", "failing", "revoked", "retrying", "awaiting_approval", "paused"),
+    "needs-me": ("expired", "failing", "revoked", "not-served", "retrying", "awaiting_approval", "paused"),
 }
 _PLAIN: Final = frozenset(
-    {"expired", "failing", "revoked", "retrying", "waiting", "paused", "due", "renewing", "ok", "archived"}
+    {
+        "expired",
+        "failing",
+        "revoked",
+        "not-served",
+        "retrying",
+        "waiting",
+        "paused",
+        "due",
+        "renewing",
+        "ok",
+        "archived",
+    }
 )
 SORTS: Final = {"safe-until": "expires", "expires": "expires", "name": "name"}
 _SPAN: Final = re.compile(r"<(\d{1,5})([hdw])")

@@ -42,7 +42,7 @@ async def show(visit: Visit) -> Response:
         wished=wished,
         issuers=[each.name for each in (await visit.call("issuers.list")).items],
         first=min((each for line in lines for each in line.months if each and each.problem), key=_when, default=None),
-        kept=(await visit.call("attention.list")).certificates,
+        kept=(await visit.attention()).certificates,
         command=_command(wished),
     )
 

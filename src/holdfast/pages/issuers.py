@@ -35,10 +35,7 @@ async def _issuer(visit: Visit, row: Any, rates: Any, recent: list[Any]) -> dict
     mine = [each for each in recent if each.issuer == row.name]
     failed = Counter(each.reason_code or "INTERNAL" for each in mine if each.state == "failed")
     own = [each for each in rates if each.issuer == row.name]
-    waiting = await visit.call(
-        "certificates.list", issuer=row.name, standing=["waiting"], sort="expires", limit=5, total=True
-    )
-    kept = await visit.call("certificates.list", issuer=row.name, limit=1, total=True)
+    waiting = await _waiting(visit, row.name)
     left = [
         each
         for each in await budgets.of_issuer(visit, row.name)
@@ -56,8 +53,14 @@ async def _issuer(visit: Visit, row: Any, rates: Any, recent: list[Any]) -> dict
         "longest_s": max((each.longest_s for each in own), default=None),
         "waiting": waiting["items"],
         "waits": waiting["total"] or 0,
-        "kept": kept["total"] or 0,
     }
+
+
+async def _waiting(visit: Visit, name: str) -> Any:
+    """The first that wait for a turn there; nobody is asked where none waits at all."""
+    if not (await visit.attention()).standings.get("waiting"):
+        return {"items": [], "total": 0}
+    return await visit.call("certificates.list", issuer=name, standing=["waiting"], sort="expires", limit=5, total=True)
 
 
 _FIELDS: Final = ("name", "kind", "preset")

@@ -12,19 +12,13 @@ from holdfast.pages import states
 from holdfast.pages.visit import Visit
 
 PAGE: Final = 100
-_MOST: Final = 5  # pages that are read to count what they wait for
+_MOST: Final = 500  # that are read to count what they wait for; the page says when there are more
 
 
 async def show(visit: Visit) -> Response:
     state, kind = visit.query.get("state", ""), visit.query.get("kind", "")
-    found = list[Any]()
-    cursor: str | None = None
-    for _ in range(_MOST):
-        page = await visit.call("jobs.list", state=_real(state), kind=kind or None, cursor=cursor, limit=500)
-        found += page.items
-        cursor = page.next
-        if cursor is None:
-            break
+    page = await visit.call("jobs.list", state=_real(state), kind=kind or None, limit=_MOST)
+    found: list[Any] = page.items
     now = visit.frame.now()
     shown = [each for each in found if not state or _state(each, now) == state]
     ready = [each for each in found if each.state == "ready" and each.due_at <= now]
@@ -39,7 +33,7 @@ async def show(visit: Visit) -> Response:
         state=state,
         kind=kind,
         kinds=sorted({each.kind for each in found}),
-        cut=cursor is not None,
+        cut=page.next is not None,
         can_act=visit.may(Action.CHANGE_JOBS),
         SHOWN=states.JOBS,
     )

@@ -69,7 +69,7 @@ async def _groups(visit: Visit, channel: str | None, severity: str | None) -> li
     for cause in found:
         if channel and cause.channel != channel:
             continue
-        asked: dict[str, Any] = {"state": "dead", "channel": cause.channel or None, "severity": severity, "limit": 200}
+        asked: dict[str, Any] = {"state": "dead", "channel": cause.channel or None, "severity": severity, "limit": PAGE}
         page = await visit.call("notifications.list", **asked)
         rows = [
             each for each in page.items if each.channel == cause.channel and each.dead_because == cause.dead_because

@@ -16,7 +16,7 @@ _DAYS: Final = 28
 
 
 async def show(visit: Visit) -> Response:
-    found = await visit.call("attention.list")
+    found = await visit.attention()
     if not found.certificates:
         return await _first_run(visit)
     gauges, paused = await _issuers(visit)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from holdfast.core.endpoint_watch import TROUBLES
 from holdfast.core.reasons import Reason
 
 
@@ -45,6 +46,8 @@ _NO_TURN: Final = frozenset({Reason.BUDGET.value, Reason.CA_RATE_LIMITED.value})
 def state_of(status: Mapping[str, Any], now: datetime) -> State:
     """The state of a certificate, from its status block."""
     phase = status["phase"]
+    if phase == "failing" and status["next_attempt_cause"] == Reason.DEPLOYING:
+        return STATES["not-served"]
     if phase == "failing":
         return STATES["retrying" if retries_in_time(status) else "failing"]
     if phase == "renewing" and status["reason_code"] in _NO_TURN:
@@ -59,6 +62,27 @@ def retries_in_time(status: Mapping[str, Any]) -> bool:
     """Whether the next attempt is made before it is too late; before the first version nothing is lost yet."""
     again, safe = status["next_attempt_at"], status["safe_until"]
     return again is not None and (safe is None or again < safe)
+
+
+_PLACED: Final = frozenset({"served", "installed"})
+_AMISS: Final = frozenset({"failed", "rolled_back", "rollback_failed"})  # deployments that did not come to their end
+
+
+def served(found: Mapping[str, Any]) -> State | None:
+    """Where a certificate is served, of the places that are looked at or deployed to; None: there are none."""
+    looks = [each["reason_code"] == Reason.OK for each in found["endpoints"] if each["reason_code"]]
+    placed = [each["state"] in _PLACED and each["serial"] is None for each in found["deployments"]]
+    known = [each for each in (looks, placed) if each]
+    if not known:
+        return None
+    worst = min(known, key=lambda each: sum(each) / len(each))
+    word = f"{sum(worst)} of {len(worst)}"
+    if all(worst):
+        return State("served", f"Served {word}", "ok", "linked")
+    troubled = any(each["reason_code"] in TROUBLES for each in found["endpoints"])
+    if troubled or any(each["state"] in _AMISS for each in found["deployments"]):
+        return State("not-served", f"Not served {len(worst) - sum(worst)} of {len(worst)}", "fail", "unlinked")
+    return State("deploying", f"Served {word}", "planned", "clock")
 
 
 SEVERITIES: Final[Mapping[str, State]] = {

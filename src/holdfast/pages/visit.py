@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -58,6 +58,7 @@ class Visit:
     request: Request
     frame: Frame
     caller: WebCaller
+    _attention: Any = field(default=None, init=False)
 
     @property
     def principal(self) -> Principal:
@@ -79,6 +80,12 @@ class Visit:
         options = Options(origin=self.caller.origin, dry_run=dry_run, expected_version=version)
         return (await runner.run(self.services, operation, self.principal, asked, options)).result
 
+    async def attention(self) -> Any:
+        """What needs a person, and how many certificates stand how: reckoned once for a page and its frame."""
+        if self._attention is None:
+            self._attention = await self.call("attention.list")
+        return self._attention
+
     def may(self, action: Action, resource: Owned | None = None) -> bool:
         return allow(self.principal, action, resource or self.principal.scope) is Verdict.ALLOWED
 
@@ -98,7 +105,7 @@ class Visit:
     # ── The answer ──
 
     async def show(self, template: str, status: int = 200, /, **context: object) -> Response:
-        counts = await self.call("attention.list")
+        counts = await self.attention()
         text = self.frame.templates.get_template(template).render(**self._frame(counts), **context)
         response = HTMLResponse(text, status)
         if SAID in self.request.cookies:

@@ -9,13 +9,17 @@ from typing import Any, Final
 from holdfast.core import journal as chain
 from holdfast.core.access import Approval
 from holdfast.core.certificate import Certificate, Version
+from holdfast.core.deployment import Deployment
+from holdfast.core.endpoint_watch import WatchedEndpoint
 from holdfast.core.issuance import Issuance
 from holdfast.core.issuers.budget import Budget
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.notifications.channel import ChannelRow
 from holdfast.core.notifications.notification import Notification
+from holdfast.core.target import TargetRow
 from holdfast.core.work.job import Job
-from holdfast.store import access, certificates, issuances, issuers, versions
+from holdfast.store import access, certificates, endpoints, issuances, issuers, versions
+from holdfast.store.deployments import deployments, targets
 from holdfast.store.notifications import channels, notifications
 from holdfast.store.rows import Table
 from holdfast.store.tx import Tx, to_micros, value_list
@@ -31,6 +35,9 @@ _TABLES: Final[dict[type, Table[Any]]] = {
     Approval: access.APPROVALS,
     Notification: notifications.TABLE,
     Budget: budgets.TABLE,
+    TargetRow: targets.TABLE,
+    Deployment: deployments.TABLE,
+    WatchedEndpoint: endpoints.TABLE,
 }
 PastEvent = tuple[datetime, str, str, dict[str, Any]]  # when, what, about what, and its details
 PastDeed = tuple[datetime, str, str, str, dict[str, Any]]  # when, who, what, about what, and its details

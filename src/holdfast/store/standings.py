@@ -68,6 +68,7 @@ def _each(odd: str) -> str:
              WHEN c.next_action_at <= :now OR c.next_cause IN ('WINDOW', 'BACKOFF', {_HELD}) THEN c.next_cause
              ELSE 'NOT_DUE'
            END AS reason,
+           CASE WHEN c.last_failure_at IS NULL THEN deploying.failing ELSE 0 END AS unserved,
            CASE WHEN attempt.state IS NULL THEN c.next_action_at ELSE attempt.due_at END AS again,
            CASE WHEN revoked.id IS NULL THEN {_LAST} ELSE 0 END AS safe
       FROM ({odd}) AS odd JOIN certificates AS c ON c.id = odd.id
@@ -97,6 +98,7 @@ EACH: Final = _each(_ODD)
 _NOT_PLAIN: Final = f"{_ODD} UNION SELECT id FROM certificates WHERE next_cause IN {WAITING} AND state = 'active'"
 _STANDING: Final = f"""
     SELECT id, CASE
+             WHEN phase = 'failing' AND unserved = 1 THEN 'not-served'
              WHEN phase = 'failing' AND again IS NOT NULL AND (safe IS NULL OR again < safe) THEN 'retrying'
              WHEN phase = 'renewing' AND reason IN ('BUDGET', 'CA_RATE_LIMITED') THEN 'waiting'
              WHEN phase = 'ok' AND next_action_at <= :now THEN 'due'

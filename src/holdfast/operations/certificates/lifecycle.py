@@ -116,7 +116,7 @@ class CertificateQuery(Paged):
     failing: bool = Field(default=False, description="Only certificates whose last issuance failed.")
     for_a_person: bool = Field(default=False, description="Only certificates that wait for a person to act.")
     standing: list[Standing] = Field(
-        default=[], max_length=12, description="Only certificates that stand so, such as retrying; may be repeated."
+        default=[], max_length=13, description="Only certificates that stand so, such as retrying; may be repeated."
     )
     expires_before: Instant | None = None
     sort: Sort | None = Field(

@@ -38,6 +38,7 @@ class AttentionItem(BaseModel):
     name: str = Field(description="The certificate or issuer; of several, the one that is hurt first.")
     number: int = Field(default=1, description="How many are meant.")
     says: str = Field(description="What is so, to be read after the name.")
+    certificate: str = Field(default="", description="Of an endpoint: the certificate that should be seen there.")
     standing: str = Field(description="As in the list of certificates, such as failing.")
     harm: Literal["expiry", "unsafe", "lapse", ""] = ""
     harm_at: datetime | None = Field(default=None, description="When it hurts; the list is sorted by it.")
@@ -53,7 +54,7 @@ class Attention(BaseModel):
     event: int = Field(description="The newest event: follow the stream from it, and nothing is missed.")
     certificates: int = Field(description="How many there are that are not archived.")
     standings: dict[str, int] = Field(
-        description="How many stand how: by phase, with `retrying` apart from `failing`, and `due` from `ok`."
+        description="How many stand how: by phase; `retrying` and `not-served` apart from `failing`, `due` from `ok`."
     )
     approvals: int = Field(description="Requests that wait for a second person.")
     dead: int = Field(description="Dead letters; 0 for an asker who may not see all notifications.")
@@ -108,7 +109,7 @@ def _found(tx: Tx, who: Principal, limit: int, *wanted: str, before: datetime | 
 
 
 def _troubled(tx: Tx, who: Principal, now: datetime) -> Iterator[AttentionItem]:
-    for view in _found(tx, who, MOST, "expired", "failing", "revoked"):
+    for view in _found(tx, who, MOST, "expired", "failing", "revoked", "not-served"):
         yield _about(view, now)
     for view in _found(tx, who, MOST, "retrying"):
         if view.status.acts_next in _PEOPLE:  # the others come right by themselves, and are counted
@@ -138,11 +139,16 @@ def _about(view: View, now: datetime) -> AttentionItem:
 def _standing(status: Status) -> str:
     if status.phase is not Phase.FAILING:
         return status.phase.value
+    if status.next_attempt_cause == reasons.Reason.DEPLOYING:
+        return "not-served"
     again, safe = status.next_attempt_at, status.safe_until
     return "retrying" if again is not None and (safe is None or again < safe) else "failing"
 
 
-_VERBS: Final = {"expired": "has expired", "failing": "fails", "retrying": "retries", "revoked": "is revoked"}
+_VERBS: Final = {
+    "expired": "has expired", "failing": "fails", "retrying": "retries", "revoked": "is revoked",
+    "not-served": "is not served",
+}  # fmt: skip
 
 
 def _says(standing: str, status: Status) -> str:
@@ -197,11 +203,13 @@ def _endpoints(tx: Tx, who: Principal) -> Iterator[AttentionItem]:
         if row.last is None:
             continue
         meaning = reasons.MEANINGS[row.last.reason]
+        wanted = None if row.certificate is None else certificates.get(tx, row.certificate)
         yield AttentionItem(
             what="endpoint",
             name=row.name,
+            certificate="" if wanted is None else wanted.name,
             says=row.last.sentence,
-            standing="failing",
+            standing="failing" if wanted is None else "not-served",
             harm="expiry" if row.last.ends else "",
             harm_at=row.last.ends,
             reason_code=row.last.reason.value,
