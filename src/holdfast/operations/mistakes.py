@@ -8,6 +8,7 @@ from typing import Any, Final
 
 # Each pattern of the shapes, in words; a test sees to it that none is left out.
 PATTERNS: Final[Mapping[str, str]] = {
+    r"^[0-9a-f]{64}$": "A hash is 64 hexadecimal digits, in lower case.",
     r"^[A-Za-z0-9\[][A-Za-z0-9._:\[\]-]{0,279}$": "An endpoint is a host and a port: www.example.com:443.",
     r"^-----BEGIN (NEW )?CERTIFICATE REQUEST-----[\w+/=\s]+-----END (NEW )?CERTIFICATE REQUEST-----\s*$": (
         "A certificate signing request is one PEM block: BEGIN CERTIFICATE REQUEST to END CERTIFICATE REQUEST."
