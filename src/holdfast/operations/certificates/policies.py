@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -375,6 +374,3 @@ def list_violations(tx: Tx, ctx: Context, asked: Paged) -> Page[ViolationView]:
         if bad is not None
     ]
     return page_of(shown, _LOOKED_AT, lambda row: (row.name, row.id), rows)
-
-
-__all__: Sequence[str] = ("NameNotAllowed", "demand_changed_names", "demand_names", "violated_by")
