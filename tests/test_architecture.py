@@ -24,6 +24,7 @@ MAY_IMPORT: Final = {
     "tracing": "telemetry",
     "config": "config_values core secret",
     "config_values": "core secret",
+    "supervisor": "config core system_clock telemetry web world",
     "world": "ports system_clock telemetry",
     "local_bundles": "ports secret",
     "system_clock": "",
@@ -57,7 +58,7 @@ MAY_IMPORT: Final = {
     "operations ports secret solvers store telemetry world",
     "from_settings": "config core listening operations ports store telemetry",
     "app": "api compose_ca compose_certificates config core demo engine from_settings listening operations pages "
-    "plugins ports secret store telemetry tracing undumpable web world",
+    "plugins ports secret store supervisor telemetry tracing undumpable web world",
     "cli": "api app config config_values core from_settings importing keyring mcp network operations pki ports secret "
     "solvers store system_clock telemetry validators web world",
 }
@@ -292,6 +293,10 @@ DOORS: Final = {
     "tracing.py": Door("asyncio.to_thread", "Sending what is left at the end waits for a remote."),
     "from_settings.py": Door(".mkdir", "It makes the data folder."),
     "app.py": Door("signal platform", "It turns signals into a stop, and knows the name of the machine."),
+    "supervisor.py": Door(
+        "os select signal socket", "It starts and ends processes, and hears signals: it is no part of the engine."
+    ),
+    "web/siblings.py": Door("os", "It asks the other processes of this server, by sockets in the data folder."),
     "web/serve.py": Door(
         "socket ssl os uvicorn .mkdir .unlink", "It listens, with TLS or without: there is no port for being asked."
     ),

@@ -50,9 +50,10 @@ from holdfast.ports import Points, Sink, no_points
 from holdfast.store import backdating, migrate
 from holdfast.store.database import Database
 from holdfast.store.work import sweeps
+from holdfast.supervisor import NOW, Place, Supervisor
 from holdfast.telemetry import Metrics, StartPhase, Telemetry, Traces, make_log
 from holdfast.undumpable import forbid_core_dumps
-from holdfast.web import face, sites
+from holdfast.web import face, siblings, sites
 from holdfast.web.serve import ListeningSocket, bind, bind_local, serving
 from holdfast.web.sites import plain_site
 from holdfast.world import FileSink, LocalFiles, ServiceManager, SyslogSink, SystemClock, SystemRandom
@@ -75,13 +76,19 @@ class App:
         points: Points = no_points,
         started: OnceStarted | None = None,
         demo: bool = False,
+        place: Place | None = None,
     ) -> None:
-        """`demo`: fill an empty database with made-up certificates. Whatever is one runs nothing that asks a CA."""
+        """`demo`: fill an empty database with made-up certificates. Whatever is one runs nothing that asks a CA.
+
+        `place`: this is one of several processes at the same addresses.
+        """
         self._started, self._wants_demo, self._is_demo = started, demo, False
         self._settings = settings
         self._points = points
         self._clock, self._random, self._files = SystemClock(), SystemRandom(), LocalFiles()
-        name = settings.replica.name or platform.node()
+        self._place = place
+        self._host = settings.replica.name or platform.node()
+        name = self._host if place is None else f"{self._host}-{place.number}"
         self._identity = WorkerIdentity(holder=self._random.new_id("replica"), name=name)
         log = make_log(settings.log.level, settings.log.format, replica=name)
         metrics = Metrics()
@@ -96,7 +103,8 @@ class App:
         self._ca: CaServer | None = None
         self._keeper: CertificateKeeper | None = None
         self._told_at: float | None = None  # when we were asked to stop
-        self._manager = ServiceManager()
+        self._manager = ServiceManager() if place is None else place.manager()
+        self._open_late: Callable[[], Awaitable[None]] | None = None  # answers clients, in the place of another
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until stop, then drain. Raises UserError when a person must act first."""
@@ -105,10 +113,11 @@ class App:
             log.warning("holdfast.dumpable", problem=problem)
         for each in plugins.broken():
             log.error("plugin.broken", group=each.group, plugin=each.name, package=each.package, error=each.error)
-        line = bind(*self._settings.server.address)
-        acme_line = bind(*self._settings.acme.address, setting="acme.listen")
+        join = self._place is not None
+        line = bind(*self._settings.server.address, join=join)
+        acme_line = bind(*self._settings.acme.address, setting="acme.listen", join=join)
         at = self._settings.keeping.tls_alpn_address
-        proof_line = None if at is None else bind(*at, setting="keeping.tls_alpn_listen")
+        proof_line = None if at is None else bind(*at, setting="keeping.tls_alpn_listen", join=join)
         where = "http://{}:{}".format(*line.getsockname()[:2])
         self._policy = policy_of(
             self._settings, acme_port=acme_line.getsockname()[1], publish_port=line.getsockname()[1]
@@ -119,7 +128,6 @@ class App:
         ours = (self._policy.base_url, self._policy.publish_url, self._settings.server.public_url)
         pages = plain_site(
             health,
-            self._telemetry.metrics,
             look=self._look,
             scrape=self._scrape,
             more=more,
@@ -127,7 +135,7 @@ class App:
             proxies=self._settings.server.trusted_proxies,
         )
         self._bounds = listener_bounds(self._settings, listeners=3 if proof_line is None else 4, log=log)
-        async with serving(pages, line, bounds=self._bounds, tally=ToldTally("server", self._telemetry)):
+        async with self._faces(serving(pages, line, bounds=self._bounds, tally=ToldTally("server", self._telemetry))):
             health.enter("settings")
             log.info("holdfast.starting", probes=f"{where}/health/ready", holder=self._identity.holder)
             if self._settings.server.in_the_clear:
@@ -145,6 +153,20 @@ class App:
             await self._telemetry.traces.close()
             log.info("holdfast.stopped")
 
+    @contextlib.asynccontextmanager
+    async def _faces(self, pages: contextlib.AbstractAsyncContextManager[None]) -> AsyncIterator[None]:
+        """The probes answer at once; but where other processes serve, clients do not wait for one that starts."""
+        async with contextlib.AsyncExitStack() as open_faces:
+            if self._place is None or not self._place.again:
+                await open_faces.enter_async_context(pages)
+            else:
+                self._open_late = partial(open_faces.enter_async_context, pages)
+            if self._place is not None:
+                own = bind_local(siblings.socket_of(self._settings.store.data_dir, self._place.number))
+                tally = ToldTally("local", self._telemetry)
+                await open_faces.enter_async_context(serving(siblings.own_site(self._own_metrics), own, tally=tally))
+            yield
+
     async def _work(self, db: Database, acme_line: ListeningSocket, where: str, stop: asyncio.Event) -> None:
         """From here on the engine runs: the certificate of our own ACME server is one of its jobs."""
         ca, keeper = self._ca, self._keeper
@@ -160,6 +182,8 @@ class App:
                 self._health.enter("engine")
                 await self._either(ca.ready(CERTIFICATE_WITHIN), engine)
                 self._health.enter("serving")
+                if self._open_late is not None:
+                    await self._open_late()
                 await self._show_first_token(db)
                 acme = self._policy.base_url
                 self._telemetry.log.info("holdfast.serving", url=where, acme=acme, store=db.engine.name)
@@ -183,9 +207,11 @@ class App:
         """Commands on this machine reach us by a socket in the data folder; without it, all else works."""
         path = self._settings.store.data_dir / SOCKET_NAME
         try:
-            line = bind_local(path)
+            line = bind_local(path) if self._place is None else self._place.commands
         except OSError as error:
             self._telemetry.log.warning("local.not_listening", path=str(path), error=str(error))
+            line = None
+        if line is None:
             yield
             return
         commands = Starlette(routes=[self._api(local=True)])
@@ -357,7 +383,7 @@ class App:
             random=self._random,
             telemetry=self._telemetry,
             points=self._points,
-            host=self._identity.name,
+            host=self._host,
         )
         await self._keeper.prepare()
         if self._wants_demo:
@@ -428,10 +454,17 @@ class App:
         if self._health.started and self._db is not None:
             self._health.store_problem = await observe.store_problem(self._db)
 
-    async def _scrape(self) -> None:
+    async def _own_metrics(self) -> bytes:
         if self._health.started and self._db is not None:
             ttl = self._settings.engine.lease_ttl
             await observe.scrape(self._db, self._telemetry.metrics, self._identity.holder, ttl, self._inventory)
+        return self._telemetry.metrics.render()
+
+    async def _scrape(self) -> bytes:
+        own, place = await self._own_metrics(), self._place
+        if place is None:
+            return own
+        return await siblings.gathered(self._settings.store.data_dir, place.number, place.count, own)
 
     def _gauges(self, db: Database) -> Inventory:
         wanted = self._settings.metrics
@@ -499,17 +532,25 @@ def _pace(settings: Settings) -> Pace:
 
 
 async def serve(
-    settings: Settings, *, stop_after: float | None = None, started: OnceStarted | None = None, demo: bool = False
+    settings: Settings,
+    *,
+    stop_after: float | None = None,
+    started: OnceStarted | None = None,
+    demo: bool = False,
+    place: Place | None = None,
 ) -> None:
     """Run the product until SIGTERM or SIGINT; a second signal ends it without waiting for the drain."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    running = asyncio.create_task(App(settings, started=started, demo=demo).run(stop), name="app")
+    running = asyncio.create_task(App(settings, started=started, demo=demo, place=place).run(stop), name="app")
 
     def asked() -> None:
-        if stop.is_set():
+        if stop.is_set() and place is None:
             running.cancel()
         stop.set()
+
+    if place is not None:
+        loop.add_reader(place.fileno(), partial(_obey, place, stop, running))
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, asked)
@@ -519,6 +560,31 @@ async def serve(
     with contextlib.suppress(asyncio.CancelledError):
         await running
     limit.cancel()
+
+
+def _obey(place: Place, stop: asyncio.Event, running: asyncio.Task[None]) -> None:
+    """Signals may come from elsewhere and twice, so only the supervisor cuts a drain off. If it is gone, we drain."""
+    order = place.orders()
+    if order == NOW:
+        running.cancel()
+    if not order:
+        asyncio.get_running_loop().remove_reader(place.fileno())
+    stop.set()
+
+
+def supervise(settings: Settings, processes: int, *, stop_after: float | None) -> Place:
+    """Returns in each of the processes; where it was called, it ends the program once all of them have ended."""
+    if settings.store.sqlite_file is not None:
+        raise SettingRefused(
+            "--processes",
+            "a SQLite database belongs to one process",
+            "Name a PostgreSQL database (store.url), or leave --processes out.",
+        )
+    log = make_log(settings.log.level, settings.log.format, replica=settings.replica.name or platform.node())
+    if problem := forbid_core_dumps():
+        log.warning("holdfast.dumpable", problem=problem)
+    within = _stops_within(settings)
+    return Supervisor(settings=settings, count=processes, stops_within=within, log=log, stop_after=stop_after).run()
 
 
 async def _end_in_time(stop: asyncio.Event, running: asyncio.Task[None], settings: Settings) -> None:

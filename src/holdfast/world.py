@@ -199,14 +199,27 @@ def room_on_disk(path: Path) -> tuple[int, int]:
 
 
 class ServiceManager:
-    """Tells systemd how this process is (sd_notify(3)); where no service manager asked for it, nothing is sent."""
+    """Tells systemd how this process is (sd_notify(3)); where no service manager asked for it, nothing is sent.
 
-    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+    One of several processes of a server has a line to their supervisor, which is told instead of systemd.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        line: socket.socket | None = None,
+        watchdog: timedelta | None = None,
+    ) -> None:
+        self._line = line
+        if line is not None:
+            environment, self.watchdog = {}, watchdog
         where = environment.get("NOTIFY_SOCKET", "")
         self._where = "\0" + where[1:] if where.startswith("@") else where
         mine = environment.get("WATCHDOG_PID") in (None, str(os.getpid()))
         micros = environment.get("WATCHDOG_USEC", "") if mine else ""
-        self.watchdog = timedelta(microseconds=int(micros)) if micros.isdigit() and int(micros) else None
+        if line is None:
+            self.watchdog = timedelta(microseconds=int(micros)) if micros.isdigit() and int(micros) else None
 
     def ready(self) -> None:
         self._tell("READY=1\nSTATUS=Serving.")
@@ -219,11 +232,17 @@ class ServiceManager:
 
     async def alive(self) -> int:
         """For a loop of the engine: if loops do not tick any more, systemd starts the process anew."""
-        self._tell("WATCHDOG=1")
+        self.feed()
         return 0
 
+    def feed(self) -> None:
+        self._tell("WATCHDOG=1")
+
     def _tell(self, text: str) -> None:
-        if self._where:
+        if self._line is not None:
+            with contextlib.suppress(OSError):
+                self._line.send(text.encode(), socket.MSG_DONTWAIT)
+        elif self._where:
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
                 line.setblocking(False)  # it is only told: the engine never waits for it
                 line.sendto(text.encode(), self._where)

@@ -21,7 +21,7 @@ from holdfast.core.own_ca.acme import Identifier
 from holdfast.operations.installation import diagnosis
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
-from holdfast.telemetry import Health, Metrics
+from holdfast.telemetry import Health
 from holdfast.web.sites import plain_site
 from holdfast.world import SystemClock
 
@@ -73,6 +73,10 @@ async def _nothing() -> None:
     """Nothing is to be looked at."""
 
 
+async def _no_metrics() -> bytes:
+    return b""
+
+
 @pytest.mark.parametrize(
     ("host", "peer", "status"),
     [
@@ -91,9 +95,7 @@ async def test_a_page_that_leads_its_own_name_to_this_machine_reads_nothing(
     host: str, peer: str, status: int, path: str
 ) -> None:
     health = Health()
-    site = plain_site(
-        health, Metrics(), look=_nothing, scrape=_nothing, hosts=["CA.example.org"], proxies=[BEHIND_PROXY]
-    )
+    site = plain_site(health, look=_nothing, scrape=_no_metrics, hosts=["CA.example.org"], proxies=[BEHIND_PROXY])
     transport = httpx2.ASGITransport(app=site, client=(peer, 1))
     async with httpx2.AsyncClient(transport=transport) as http:
         answer = await http.get(f"http://x{path}", headers={"Host": host})

@@ -14,7 +14,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.operations.installation import observe
 from holdfast.operations.installation.observe import Inventory
 from holdfast.store.database import Database, Store
-from holdfast.telemetry import PHASES, Health, Metrics
+from holdfast.telemetry import PHASES, Health
 from holdfast.web.sites import Refresh, plain_site
 from holdfast.world import SystemClock
 
@@ -25,8 +25,12 @@ async def nothing() -> None:
     """A look that finds everything as it was."""
 
 
+async def no_metrics() -> bytes:
+    return b""
+
+
 async def ask(health: Health, path: str, *, look: Refresh = nothing, method: str = "GET") -> httpx2.Response:
-    pages = httpx2.ASGITransport(app=plain_site(health, Metrics(), look=look, scrape=nothing))
+    pages = httpx2.ASGITransport(app=plain_site(health, look=look, scrape=no_metrics))
     async with httpx2.AsyncClient(transport=pages, base_url="http://localhost") as client:
         return await client.request(method, path)
 

@@ -74,11 +74,14 @@ async def refreshed(db: Any, metrics: Metrics | None = None) -> Metrics:
 async def test_the_page_is_what_prometheus_reads_and_every_promised_name_is_on_it(db: Database) -> None:
     metrics, looked = Metrics(), list[str]()
 
-    async def scrape() -> None:
+    async def scrape() -> bytes:
         looked.append("at the store")
         await refreshed(db, metrics)
+        return metrics.render()
 
-    pages = httpx2.ASGITransport(app=plain_site(Health(), metrics, look=scrape, scrape=scrape))
+    async def look() -> None: ...
+
+    pages = httpx2.ASGITransport(app=plain_site(Health(), look=look, scrape=scrape))
     async with httpx2.AsyncClient(transport=pages, base_url="http://localhost") as client:
         answer = await client.get("/metrics")
     assert answer.status_code == 200

@@ -151,6 +151,7 @@ class Served:
         room: int | None = None,
         open_files: int | None = None,
         fresh: bool = False,
+        options: Sequence[str] = (),
     ) -> None:
         """`room` is how many KiB a file may have, until somebody allows more; `open_files` how many may be open.
 
@@ -161,7 +162,7 @@ class Served:
         self._err, self._out = folder / f"stderr{number}", folder / f"stdout{number}"
         for path in (self._err, self._out):
             path.touch()
-        words, streams = ("serve", f"--stop-after={STOPS_AFTER}"), (Path(os.devnull), self._out, self._err)
+        words, streams = ("serve", f"--stop-after={STOPS_AFTER}", *options), (Path(os.devnull), self._out, self._err)
         env = environment(folder, settings)
         self.process: Any
         if fresh:

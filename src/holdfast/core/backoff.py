@@ -55,6 +55,7 @@ _HOUR: Final = timedelta(hours=1)
 
 JOB: Final = Ladder(first=30 * _SECOND, factor=2, cap=_HOUR, jitter=0.1)  # for a kind that names no other
 STORE: Final = Ladder(first=_SECOND / 2, factor=2, cap=15 * _SECOND, jitter=0.2)  # the store is unreachable
+RESTART: Final = Ladder(first=_SECOND / 2, factor=2, cap=30 * _SECOND, jitter=0.2)  # a process of ours has ended
 
 
 # Transactions that got in each other's way.

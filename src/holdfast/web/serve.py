@@ -74,12 +74,17 @@ class ListenerTls:
             os.close(handle)
 
 
-def bind(host: str, port: int, *, setting: str = "server.listen") -> ListeningSocket:
-    """Take the address before anything else starts, so that a taken one is said at once."""
+def bind(host: str, port: int, *, setting: str = "server.listen", join: bool = False) -> ListeningSocket:
+    """Take the address before anything else starts, so that a taken one is said at once.
+
+    `join`: share it with processes of ours that have it already; the kernel deals connections out among them.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     line = socket.socket(family, socket.SOCK_STREAM)
     try:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if join:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         line.bind((host, port))
     except OSError as error:
         line.close()
@@ -89,6 +94,13 @@ def bind(host: str, port: int, *, setting: str = "server.listen") -> ListeningSo
         refused.hint = f"{first}, or choose another address ({variable})."
         raise refused from error
     line.setblocking(False)
+    return line
+
+
+def hold(host: str, port: int, *, setting: str) -> ListeningSocket:
+    """Take an address for processes of ours to join. It is allowed to them only now: a server beside us is told."""
+    line = bind(host, port, setting=setting)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return line
 
 

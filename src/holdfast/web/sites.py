@@ -18,7 +18,7 @@ from holdfast import __version__
 from holdfast.core.client import ProxyNetwork, is_known_host, networks
 from holdfast.errors import StoreError
 from holdfast.operations.own_ca.publication import Published
-from holdfast.telemetry import Health, Metrics
+from holdfast.telemetry import Health
 
 # ── http-01 challenge responses ──
 # Challenge responses for upstream CAs: /.well-known/acme-challenge/{token}, answered by any replica from the store.
@@ -77,7 +77,7 @@ def _has(request: Request, tag: str) -> bool:
 # /health/live, /health/ready, /health/startup, /metrics.
 
 
-Refresh = Callable[[], Awaitable[None]]  # brings health or metrics up to date before they are shown
+Refresh = Callable[[], Awaitable[None]]  # brings health up to date before it is shown
 
 
 class OnlyKnownHosts:
@@ -104,10 +104,9 @@ OPEN_TO_ALL: Final = ("/metrics", "/health/ready", "/health/startup")  # /health
 
 def plain_site(
     health: Health,
-    metrics: Metrics,
     *,
     look: Refresh,
-    scrape: Refresh,
+    scrape: Callable[[], Awaitable[bytes]],
     more: Sequence[BaseRoute] = (),
     hosts: Iterable[str] = (),
     proxies: Sequence[str] = (),
@@ -130,8 +129,7 @@ def plain_site(
         return JSONResponse(health.startup(), 200 if health.started else 503)
 
     async def shown_metrics(request: Request) -> Response:
-        await scrape()
-        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(await scrape(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return Starlette(
         routes=[

@@ -20,6 +20,12 @@ LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 
 @app.command("serve")
 def serve(
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes", min=1, max=64, metavar="N", help="Run N replicas at the same addresses; PostgreSQL only."
+        ),
+    ] = 1,
     stop_after: Annotated[
         float | None, typer.Option("--stop-after", metavar="SECONDS", help="Stop by itself, for trials.")
     ] = None,
@@ -28,8 +34,13 @@ def serve(
     import uvloop
 
     from holdfast.app import serve as run
+    from holdfast.app import supervise
 
-    uvloop.run(run(settings(), stop_after=stop_after))
+    if processes == 1:
+        uvloop.run(run(settings(), stop_after=stop_after))
+        return
+    place = supervise(settings(), processes, stop_after=stop_after)
+    uvloop.run(run(place.settings, place=place))
 
 
 # ── A first certificate ──
