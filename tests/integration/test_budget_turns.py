@@ -14,7 +14,6 @@ from holdfast.core.issuers.ca_limits import order_key
 from holdfast.engine.issuance import issuer_fallback
 from holdfast.operations import kinds
 from holdfast.operations.certificates import lifecycle
-from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.store.database import Database
 from holdfast.store.tx import Tx, from_micros
 from holdfast.store.work import budgets
@@ -25,7 +24,7 @@ TIGHT = {"limits": {"orders": [2, 600]}}
 
 async def _tight(house: House) -> None:
     """Nothing is left of what the CA allows: whoever comes waits for a turn."""
-    await house.write(manage_issuers.change, "ca", TIGHT, actor="local:op")
+    await house.change_issuer("ca", TIGHT, actor="local:op")
     limit = kinds.limits_by("test", TIGHT).orders
     assert limit is not None
     await house.db.write(lambda tx: budgets.define_all(tx, {order_key("ca"): limit}))

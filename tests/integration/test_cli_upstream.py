@@ -53,7 +53,7 @@ async def test_a_ca_is_added_tried_used_and_paused_and_its_key_is_never_shown(sh
     assert (code, "api_key" in told) == (1, True)
     key = tmp_path / "key"
     key.write_text(shell.ca.key + "\n")
-    assert (await shell("issuer", "credentials", "dc", "--credential", f"api_key={key}"))[0] == 0
+    assert (await shell("issuer", "set", "dc", "--credential", f"api_key={key}"))[0] == 0
     code, told = await shell("issue", "www.example.com", "--issuer", "dc", "--wait", "--timeout", "60")
     assert code == 0, told
     assert len(shell.ca.orders) == 1

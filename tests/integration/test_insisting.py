@@ -263,7 +263,7 @@ async def test_orders_that_wait_are_looked_at_at_once_when_credentials_or_settin
         looked = len(office.ca.requests)
         row = await office.house.read(manage_issuers.found, "later")
         settings = {**row.settings, "request_timeout_seconds": 20}
-        await office.house.write(manage_issuers.change, "later", settings, actor="local:op")
+        await office.house.change_issuer("later", settings, actor="local:op")
         await office.pass_by(timedelta(seconds=2))
         assert len(office.ca.requests) > looked
 

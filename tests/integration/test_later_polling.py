@@ -19,7 +19,6 @@ from holdfast.engine import sweep
 from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.errors import Refused, StoreUnavailable, TryLater
 from holdfast.issuers.base import NeedsProof
-from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.operations.issuers.manage import IssuerRefused
 from holdfast.ports import no_points
 from holdfast.store import issuances
@@ -84,7 +83,7 @@ async def test_the_window_is_the_cas_own_or_that_of_its_kind_or_600_seconds(
     office: Office, own: int, of_kind: int, window: int
 ) -> None:
     settings = {**WIDE, "poll_max_wait_seconds": own}
-    await office.house.write(manage_issuers.change, "later", settings, actor="local:op")
+    await office.house.change_issuer("later", settings, actor="local:op")
     services = replace(office.house.tools, poll_windows={"test": timedelta(seconds=of_kind)})
     office.days = Days(office.house, office.clock, issuance_duties.kinds(services))
     await office.house.ask(NAME, issuers=["later"])
@@ -525,4 +524,4 @@ async def test_an_answer_whose_reply_was_lost_is_given_again(db: Database, tmp_p
 )
 async def test_a_window_that_makes_no_sense_is_refused_by_its_name(office: Office, value: object) -> None:
     with pytest.raises(IssuerRefused, match="poll_max_wait_seconds"):
-        await office.house.write(manage_issuers.change, "later", {"poll_max_wait_seconds": value}, actor="local:op")
+        await office.house.change_issuer("later", {"poll_max_wait_seconds": value}, actor="local:op")

@@ -85,7 +85,7 @@ def shut_both(tx: Tx) -> None:
 @pytest.mark.parametrize("trouble", ["unreachable", "unanswered", "refused by a breaker", "limited"])
 async def test_what_a_ca_cannot_have_counted_is_not_paid_for(tmp_path: Path, trouble: str) -> None:
     async with a_moving_house(tmp_path) as (house, clock):
-        await house.write(manage_issuers.change, "ca", {"limits": LIMITS}, actor="local:test")
+        await house.change_issuer("ca", {"limits": LIMITS}, actor="local:test")
         ca = house.cas["ca"]
         match trouble:
             case "unreachable":
@@ -116,7 +116,7 @@ async def test_what_a_ca_cannot_have_counted_is_not_paid_for(tmp_path: Path, tro
 
 async def test_an_order_that_failed_before_its_csr_was_handed_in_made_no_certificate_to_pay_for(tmp_path: Path) -> None:
     async with a_moving_house(tmp_path, proofs=True) as (house, clock):
-        await house.write(manage_issuers.change, "ca", {"limits": LIMITS}, actor="local:test")
+        await house.change_issuer("ca", {"limits": LIMITS}, actor="local:test")
         found = "The proof was not found."
         await house.ask(NAME)
         for n in range(7):  # more often than there are certificates of one set
@@ -234,7 +234,7 @@ async def test_one_that_waits_for_its_turn_beyond_what_is_safe_goes_on_elsewhere
 
 async def test_one_in_line_becomes_urgent_when_its_certificate_is_about_to_end(tmp_path: Path) -> None:
     async with a_moving_house(tmp_path, life=100 * HOUR) as (house, clock):
-        await house.write(manage_issuers.change, "ca", {"limits": {"per_set": [5, 360000]}}, actor="local:test")
+        await house.change_issuer("ca", {"limits": {"per_set": [5, 360000]}}, actor="local:test")
         await house.ask(NAME)
         await house.worked(NAME)
         for _ in range(4):
@@ -315,9 +315,9 @@ async def test_an_order_pays_for_the_requests_of_all_its_names_and_proofs_are_to
     async with a_moving_house(tmp_path, proofs=True) as (house, clock):
         ca = house.cas["ca"]
         limits = {"requests": [10, 1.0], "orders": None, "answers": 2}
-        row = await house.write(manage_issuers.change, "ca", {"limits": limits}, actor="local:test")
+        await house.change_issuer("ca", {"limits": limits}, actor="local:test")
         await house.db.write(lambda tx: tx.run("UPDATE issuers SET kind = 'acme'"))
-        row = replace(row, kind="acme")
+        row = await house.read(manage_issuers.found, "ca")
         assert kinds.requests_of(row, 5) == ca_limits.Reckoned(order=9, look=5)
         await house.ask(*(f"n{n}.example.org" for n in range(5)), name=NAME)
         told, began = list[tuple[int, timedelta]](), clock.now()
@@ -408,11 +408,11 @@ async def test_a_changed_input_forgets_the_failures_that_were_due_to_it(tmp_path
         await input_changed.of_solvers(house.certificate_context, "one")
         match what:
             case "settings":
-                await house.write(manage_issuers.change, "ca", {"poll_max_wait_seconds": 30}, actor="local:test")
+                await house.change_issuer("ca", {"poll_max_wait_seconds": 30}, actor="local:test")
             case "credentials":
                 await set_credentials(house.certificate_context, "ca", {"key": Secret(b"x")}, actor="local:test")
             case "another ca":
-                await house.write(manage_issuers.change, "cb", {"poll_max_wait_seconds": 30}, actor="local:test")
+                await house.change_issuer("cb", {"poll_max_wait_seconds": 30}, actor="local:test")
             case _:
                 assert await input_changed.of_solvers(house.certificate_context, "one") == 0
                 assert await input_changed.of_solvers(house.certificate_context, "two") == 1
@@ -454,7 +454,7 @@ async def test_thousands_that_begin_anew_do_not_begin_together(tmp_path: Path) -
                 certificates.insert(tx, one)
 
         await house.db.write(many)
-        await house.write(manage_issuers.change, "ca", {"poll_max_wait_seconds": 30}, actor="local:test")
+        await house.change_issuer("ca", {"poll_max_wait_seconds": 30}, actor="local:test")
         rows = await house.db.read(lambda tx: tx.rows("SELECT next_action_at, last_failure_at FROM certificates"))
         assert {row["last_failure_at"] for row in rows} == {None}
         times = sorted(row["next_action_at"] for row in rows)
@@ -468,7 +468,7 @@ async def test_thousands_that_begin_anew_do_not_begin_together(tmp_path: Path) -
 async def test_each_store_gives_back_moves_on_hurries_and_begins_anew(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     await house.add("cb", TruthfulCa(), limits=LIMITS)
-    await house.write(manage_issuers.change, "ca", {"limits": LIMITS}, actor="local:test")
+    await house.change_issuer("ca", {"limits": LIMITS}, actor="local:test")
     house.cas["ca"].troubles["place"] = [AWAY, Refused("no", reason="CA_REFUSED")]
     await house.ask(NAME, issuers=("ca", "cb"))
     async with house.working():
@@ -477,7 +477,7 @@ async def test_each_store_gives_back_moves_on_hurries_and_begins_anew(db: Databa
     owed = {each.key: each.tat for each in await house.read(manage_issuers.left, "ca")}
     now = await db.read(lambda tx: tx.now())
     assert all(tat - now < MINUTE for key, tat in owed.items() if "requests" not in key)
-    await house.write(manage_issuers.change, "ca", {"limits": None}, actor="local:test")
+    await house.change_issuer("ca", {"limits": None}, actor="local:test")
     anew = (await house.view(NAME)).certificate
     assert (anew.failing, anew.next_cause) == (None, "STAGGERED")
     await db.write(lambda tx: tx.run("UPDATE certificates SET next_action_at = now_us()"))
@@ -497,7 +497,7 @@ async def test_each_store_gives_back_moves_on_hurries_and_begins_anew(db: Databa
     await db.write(lambda tx: shut(tx, "ca", for_=HOUR, limits=-1))
     await db.write(lambda tx: tx.run("UPDATE jobs SET due_at = now_us() + 3600000000, reason = 'ACCOUNT_REFUSED'"))
     await db.write(lambda tx: tx.run("UPDATE issuances SET issuer = 'ca' WHERE ended_at IS NULL"))
-    await house.write(manage_issuers.change, "ca", {"limits": LIMITS}, actor="local:test")
+    await house.change_issuer("ca", {"limits": LIMITS}, actor="local:test")
     [job] = await db.read(lambda tx: tx.rows("SELECT due_at <= now_us() + 1000000 AS soon FROM jobs"))
     assert job["soon"]
 

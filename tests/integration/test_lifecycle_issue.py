@@ -169,7 +169,7 @@ async def test_a_ca_that_takes_its_time_is_polled_without_holding_a_worker(db: D
 async def test_looking_at_an_order_is_not_paid_for_like_an_order(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path, polls=5)
     limits = {"requests": [100, 0.001], "orders": [2, 3600]}
-    await house.write(manage_issuers.change, "ca", {"limits": limits}, actor="local:op")
+    await house.change_issuer("ca", {"limits": limits}, actor="local:op")
     async with house.working():
         await house.ask(NAME)
         await house.settled(NAME)
@@ -417,7 +417,7 @@ async def test_a_ca_that_has_the_csr_is_waited_for_longer_so_that_there_is_no_se
     db: Database, tmp_path: Path
 ) -> None:
     house = await a_house(db, tmp_path, polls=1)
-    await house.write(manage_issuers.change, "ca", {"limits": {"requests": [1000, 0.001]}}, actor="local:op")
+    await house.change_issuer("ca", {"limits": {"requests": [1000, 0.001]}}, actor="local:op")
     ca = house.cas["ca"]
     async with house.working():
         ca.troubles["finalize"] = [TryLater("the answer was lost", reason="CA_DOWN")]
@@ -474,7 +474,7 @@ async def test_whoever_renews_by_hand_again_and_again_waits_when_the_ca_allows_n
     """It skips the wait, not the budget."""
     house = await a_house(db, tmp_path)
     limits = {"failures": [5, 720], "per_set": [100, 1], "requests": [100, 0.001]}
-    await house.write(manage_issuers.change, "ca", {"limits": limits}, actor="local:op")
+    await house.change_issuer("ca", {"limits": limits}, actor="local:op")
     failed = Failed(why="404", reason="VALIDATION_FAILED")
     house.cas["ca"].troubles["look"] = [failed] * 9
     async with house.working():

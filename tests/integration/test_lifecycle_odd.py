@@ -14,7 +14,6 @@ from holdfast.errors import Refused, TryLater
 from holdfast.operations.certificates.views import View
 from holdfast.operations.issuance import attempts as issuance_attempts
 from holdfast.operations.issuers import account_keys
-from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.operations.issuers.manage import IssuerRefused, NoSuchIssuer
 from holdfast.store import issuances, versions
 from holdfast.store import issuers as rows
@@ -60,7 +59,7 @@ async def test_a_limit_on_a_domain_holds_up_no_renewal_but_its_own(db: Database,
     """One that is exempt does not pay for its domain: nothing wider may be held for it."""
     house = await a_house(db, tmp_path)
     limits = {"requests": [100, 0.01], "orders": None, "per_domain": None}
-    await house.write(manage_issuers.change, "ca", {"limits": limits}, actor="local:op")
+    await house.change_issuer("ca", {"limits": limits}, actor="local:op")
     said = 'ca, a new order: too many certificates (50) already issued for "example.com" in the last 168h0m0s'
     house.cas["ca"].troubles["place"] = [TryLater(said, after=3 * HOUR, reason="CA_RATE_LIMITED")]
     async with house.working():
@@ -260,9 +259,7 @@ async def test_changed_contacts_reach_the_ca_with_the_next_use_of_the_account(ou
     await (await ours.upstream.make(await _row(ours))).probe()
     assert "ops@" not in (await known())[0]
     row = await _row(ours)
-    await ours.house.write(
-        manage_issuers.change, "acme", {**row.settings, "contacts": ["ops@example.com"]}, actor="local:op"
-    )
+    await ours.house.change_issuer("acme", {**row.settings, "contacts": ["ops@example.com"]}, actor="local:op")
     await ours.upstream.make(await _row(ours))
     assert [("mailto:ops@example.com" in each) for each in await known()] == [True]
     [account] = await ours.house.db.read(lambda tx: rows.accounts_of(tx, "acme"))

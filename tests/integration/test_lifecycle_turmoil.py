@@ -15,7 +15,6 @@ from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.engine.issuance import renewals
 from holdfast.errors import Refused, TryLater, UserError
 from holdfast.issuers.base import Failed, Look
-from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.ports import no_points
 from holdfast.store import journal
 from holdfast.store.database import Database
@@ -93,7 +92,7 @@ async def test_after_all_turmoil_every_certificate_is_good_or_has_its_next_step(
     house = await a_house(db, tmp_path)
     ca = house.cas["ca"] = Moody(4)
     limits = {"requests": [10_000, 0.0001], "orders": [10_000, 0.0001]}
-    await house.write(manage_issuers.change, "ca", {"limits": limits}, actor="local:op")
+    await house.change_issuer("ca", {"limits": limits}, actor="local:op")
     for n in range(NUMBER):
         await house.ask(f"n{n}.example.com")
     over = asyncio.Event()

@@ -88,7 +88,7 @@ class SlowBoard(Board):
 
 async def a_slow_house(db: Database, folder: Path, board: SlowBoard | None = None) -> tuple[House, SlowBoard]:
     house = await a_house(db, folder, proofs=True)
-    await house.write(manage_issuers.change, "ca", {"limits": {"requests": [1000, 0.001]}}, actor="local:op")
+    await house.change_issuer("ca", {"limits": {"requests": [1000, 0.001]}}, actor="local:op")
     house.board = board = board or SlowBoard()
     return house, board
 

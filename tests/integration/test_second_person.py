@@ -91,7 +91,7 @@ async def test_a_ca_may_issue_nothing_without_approval(db: Database, tmp_path: P
     first, _ = await house.pending()
     with pytest.raises(approvals.NotYours):
         await house.approve(first.id, actor="local:alice")
-    await house.write(manage_issuers.change, "strict", {"approval_required": False}, actor="local:admin")
+    await house.change_issuer("strict", {"approval_required": False}, actor="local:admin")
     assert await _phase(house, (await house.ask("now.example", issuers=["strict"])).certificate.id) is Phase.PENDING
 
 
@@ -107,7 +107,7 @@ async def test_a_plan_counts_all_that_will_wait(db: Database, tmp_path: Path) ->
 async def test_the_rule_of_a_ca_is_true_or_false(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path)
     with pytest.raises(manage_issuers.IssuerRefused, match="approval_required is 'yes'") as refused:
-        await house.write(manage_issuers.change, "ca", {"approval_required": "yes"}, actor="local:admin")
+        await house.change_issuer("ca", {"approval_required": "yes"}, actor="local:admin")
     assert refused.value.hint == "It is true or false."
 
 

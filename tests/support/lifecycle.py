@@ -46,6 +46,7 @@ from holdfast.operations.installation.events import EventView
 from holdfast.operations.installation.secret_store import certificate_key
 from holdfast.operations.issuance import approvals
 from holdfast.operations.issuance.attempts import CertificateContext
+from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.ports import Points, no_points
 from holdfast.secret import Secret
 from holdfast.store import inventory
@@ -260,6 +261,9 @@ class House:
 
     async def write(self, fn: Callable[..., T], *args: Any, **more: Any) -> T:
         return await self.db.write(lambda tx: fn(tx, *args, **more))
+
+    async def change_issuer(self, name: str, settings: Mapping[str, Any], *, actor: str) -> Any:
+        return await self.do(manage_issuers.change, actor=actor, name=name, settings=settings)
 
     @property
     def services(self) -> Services:

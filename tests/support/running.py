@@ -90,7 +90,7 @@ async def set_credentials(
     context: CertificateContext, name: str, credentials: Mapping[str, Any], *, actor: str
 ) -> None:
     given = {purpose: _text(each) for purpose, each in credentials.items()}
-    await run(services_of(context), manage_issuers.set_credentials, actor=actor, name=name, credentials=given)
+    await run(services_of(context), manage_issuers.change, actor=actor, name=name, credentials=given)
 
 
 def _text(given: Any) -> str:

@@ -95,9 +95,8 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("POST", "/issuers"): Row(
         _ADMIN, "", {"name": "new", "kind": "test"}, wrong={"name": "new", "kind": "no-such-kind"}
     ),
-    ("PUT", "/issuers/{name}/settings"): Row(_ADMIN, "", {"settings": {}}, (("If-Match", "*"),)),
+    ("PATCH", "/issuers/{name}"): Row(_ADMIN, "", {"settings": {}}, (("If-Match", "*"),)),
     ("DELETE", "/issuers/{name}"): Row(_ADMIN),
-    ("POST", "/issuers/{name}/credentials"): Row(_ADMIN, "", {"credentials": {"x": "y"}}),
     ("POST", "/issuers/{name}/pause"): Row(_ADMIN),
     ("POST", "/issuers/{name}/resume"): Row(_ADMIN),
     ("POST", "/issuers/{name}/test"): Row(_ADMIN),
@@ -120,7 +119,7 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/solvers/{name}"): Row("yyyyyynn"),
     ("POST", "/solvers"): Row(_ADMIN, "", {"name": "new", "kind": "http", "names": ["a.example"]}),
     ("DELETE", "/solvers/{name}"): Row(_ADMIN),
-    ("POST", "/solvers/{name}/credentials"): Row(_ADMIN, "", {"credentials": {"x": "y"}}),
+    ("PATCH", "/solvers/{name}"): Row(_ADMIN, "", {"settings": {}}, (("If-Match", "*"),)),
     ("POST", "/solvers/{name}/pause"): Row(_ADMIN),
     ("POST", "/solvers/{name}/resume"): Row(_ADMIN),
     ("POST", "/solvers/{name}/test"): Row(_ADMIN),

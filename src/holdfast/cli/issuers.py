@@ -12,7 +12,6 @@ from holdfast.cli.calling import connected
 from holdfast.cli.certificates.progress import once
 from holdfast.cli.derived import named_secret
 from holdfast.cli.everywhere import Displays, Row, chosen
-from holdfast.cli.input_files import NotGiven
 from holdfast.cli.input_files import label as label_of
 from holdfast.cli.terminal import (
     Column,
@@ -96,38 +95,6 @@ def _setting(text: str) -> tuple[str, object]:
         return name, value
 
 
-# ── Changing ──
-
-
-@app.command("set")
-def change_settings(
-    name: NameArgument,
-    setting: SettingOption = None,
-    unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="NAME", help="A setting to remove; may be repeated.")
-    ] = None,
-    credential: CredentialOption = None,
-) -> None:
-    """Change settings of an issuer. Those you leave out keep their values.
-
-    They hold from the next step of the orders under way. Where a setting changes that decides who gets the
-    credentials, such as base_url or roots, give the credentials again.
-    """
-    if not setting and not unset:
-        raise NotGiven("No setting is given.", "For example: --set poll_max_wait_seconds=3600")
-    with connected() as client:
-        row = client.get(f"/issuers/{name}")
-        if unknown := [each for each in unset or () if each not in row["settings"]]:
-            raise NotGiven(f"{name} has no setting {unknown[0]!r:.40}.", "See which it has: holdfast issuer ls -o json")
-        settings = {key: value for key, value in row["settings"].items() if key not in (unset or ())}
-        headers = once() | {"If-Match": f'"{row["version"]}"'}
-        asked = {"settings": settings | dict(map(_setting, setting or ()))}
-        if credential:
-            asked["credentials"] = dict(map(named_secret, credential))
-        emit_one(client.put(f"/issuers/{name}/settings", asked, headers=headers, dry_run=chosen().dry_run), text=text)
-    say(UNCHANGED if chosen().dry_run else f"Changed. Try it: holdfast issuer test {name}")
-
-
 # ── How issuers are shown ──
 
 
@@ -176,6 +143,6 @@ SHOWN: Final[Displays] = {
     "issuers.pause": _silent,
     "issuers.resume": _silent,
     "issuers.delete": _silent,
-    "issuers.set-credentials": _silent,
+    "issuers.change": issuer,
     "issuers.replace-account": _silent,
 }

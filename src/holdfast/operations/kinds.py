@@ -6,7 +6,7 @@ A row may be of a kind whose package is no longer installed. It then has the lim
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from holdfast import plugins
 from holdfast.core.issuers import ca_limits
@@ -27,11 +27,18 @@ _GROUPS: Final[Mapping[type, str]] = {
 }
 
 
-def kind_of(row: IssuerRow | ChannelRow | TargetRow | SolverRow) -> AnyKind | None:
+class OfKind(Protocol):
+    """A row of one of the families above."""
+
+    @property
+    def kind(self) -> str: ...
+
+
+def kind_of(row: OfKind) -> AnyKind | None:
     return plugins.kinds(_GROUPS[type(row)]).get(row.kind)
 
 
-def has(row: IssuerRow | ChannelRow | TargetRow, trait: Trait) -> bool:
+def has(row: OfKind, trait: Trait) -> bool:
     found = kind_of(row)
     return found is not None and trait in found.traits
 

@@ -12,17 +12,19 @@ from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 from pydantic import BaseModel, Field, SecretStr
 
-from holdfast.operations import remotes
+from holdfast.operations import kinds, remotes
 from holdfast.operations.access import Action, Principal
 from holdfast.operations.context import Context, Transaction
 from holdfast.operations.inputs import CLOSED, Input, Probed, Short
 from holdfast.operations.operation import Face, operation
-from holdfast.operations.remotes import NamedRemotes, RemoteRow
+from holdfast.operations.remotes import Credentials, NamedRemotes, RemoteRow, RemoteSettings
 from holdfast.operations.scopes import INSTALLATION
+from holdfast.secret import Secret
 from holdfast.store.tx import Tx
 
 R = TypeVar("R", bound=RemoteRow)
 V = TypeVar("V", bound=BaseModel)
+A = TypeVar("A", bound="RemoteChange")
 Declared = Callable[..., Any]  # a function that `operation` declared
 TAKES_CREDENTIALS: Final = {Face.MCP: "It takes credentials, which must not pass through an assistant."}
 
@@ -31,9 +33,14 @@ class RemoteRef(Input):
     name: str  # a family's own says whose name it is
 
 
-class RemoteCredentials(RemoteRef):
-    credentials: Annotated[dict[Short, SecretStr], Field(min_length=1, max_length=8, json_schema_extra=CLOSED)] = Field(
-        description="A credential: a file, - for stdin, or env:VARIABLE."
+class RemoteChange(RemoteRef):
+    """Fields that are left out keep their values. A setting or credential that is null is removed."""
+
+    settings: RemoteSettings | None = Field(
+        default=None, description="A setting, as text or JSON; NAME=null takes it away."
+    )
+    credentials: Annotated[dict[Short, SecretStr | None], Field(max_length=8, json_schema_extra=CLOSED)] | None = Field(
+        default=None, description="A credential, as for add; NAME=none takes it away."
     )
 
 
@@ -116,48 +123,70 @@ def declare_test(
     return declare(_typed(tested, text, family.ref, Probed))
 
 
-def declare_set_credentials(
-    family: RemoteFamily[R, V],
-    text: str,
-    asks: type[RemoteCredentials],
-    *,
-    check: Callable[[Context, R, Mapping[str, object]], None],
-    follows: Callable[[Tx, R], Mapping[str, object]],
-    example: str,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changing(Generic[R, A]):
+    """What a family adds to the change of one of its remotes."""
+
+    # Refuses settings and credentials that do not fit together; it gets all that the remote will have.
+    check: Callable[[Context, R, Mapping[str, Any], Credentials], Awaitable[None]]
+    # What follows of a change, from the row before to the row after; the audit entry tells what it returns.
+    follows: Callable[[Tx, R, R], Mapping[str, object]]
+    # The columns that were given, besides settings and credentials.
+    fields: Callable[[A, R], dict[str, Any]] = lambda asked, row: {}
+    # Refuses a row that cannot work, by what was changed of it.
+    sound: Callable[[Tx, R, set[str]], None] = lambda tx, row, changed: None
+
+
+def declare_change(
+    family: RemoteFamily[R, V], text: str, asks: type[A], changing: Changing[R, A], *, test: str = "", example: str
 ) -> Declared:
-    """Declare the operation that replaces credentials by new ones of the same names.
+    """Declare the operation that changes settings, credentials and other fields of a remote, and leaves the rest."""
 
-    `check` refuses those that do not fit: it gets all that the remote will have, the new ones with their values.
-    `follows` does what follows of the change, and says what of it the audit entry tells.
-    """
-
-    async def set_credentials(ctx: Context, asked: RemoteCredentials) -> Transaction[V]:
-        given = remotes.secrets_of(asked.credentials)
-        sealed = await family.remotes.sealed(ctx.certificate_context.secret_store, asked.name, given)
+    async def change(ctx: Context, asked: A) -> Transaction[V]:
+        before = await ctx.read(lambda tx: family.remotes.found(tx, asked.name))
+        version = before.version if ctx.expected_version is None else ctx.expected_version
+        given, without = _given(asked)
+        settings = family.remotes.merged(before, asked.settings)
+        columns = changing.fields(asked, before) | ({} if asked.settings is None else {"settings": settings})
+        store = ctx.certificate_context.secret_store
+        if asked.credentials or asked.settings is not None:
+            family.remotes.check_destination(before, kinds.kind_of(before), settings, {*given, *without})
+            held = await remotes.opened(store, before, but=without)
+            await changing.check(ctx, before, settings, {**held, **given})
+        sealed = await family.remotes.sealed(store, asked.name, given)
 
         def write(tx: Tx) -> V:
-            row = family.remotes.found(tx, asked.name, lock=True)
-            kept = {**row.credentials, **remotes.put(tx, sealed)}
-            check(ctx, row, {**kept, **given})
-            after = family.remotes.table.save(tx, row, credentials=kept)
+            row = family.remotes.at_version(tx, asked.name, version)
+            kept = remotes.kept(row, remotes.put(tx, sealed), without)
+            after = family.remotes.table.save(tx, row, **columns, credentials=kept)
+            changing.sound(tx, after, set(columns))
             remotes.delete_secrets(tx, set(row.credentials.values()) - set(kept.values()))
-            told = {"credentials": list(sealed), **follows(tx, after)}
-            family.remotes.wrote(tx, "credentials_set", row, after, ctx.actor, told)
-            return family.shown(tx, after)
+            told = changing.follows(tx, row, after)
+            facts = {"changed": sorted(columns), "credentials": sorted({*sealed, *without})}
+            family.remotes.wrote(tx, "changed", row, after, ctx.actor, told, settings=dict(after.settings), **facts)
+            return family.shown(tx, family.remotes.found(tx, asked.name))
 
         return write
 
     declare = operation(
-        f"{family.name}.set-credentials",
-        f"POST /{family.name}/{{name}}/credentials",
-        command=f"{family.command} credentials",
+        f"{family.name}.change",
+        f"PATCH /{family.name}/{{name}}",
+        command=f"{family.command} set",
         action=family.change,
         scope=INSTALLATION,
-        done=f"Set. See that they are right: holdfast {family.command} test {{name}}",
+        versioned=True,
+        done=f"Changed. See that it works: holdfast {test or f'{family.command} test'} {{name}}",
         example=example,
         not_on=TAKES_CREDENTIALS,
     )
-    return declare(_typed(set_credentials, text, asks, Transaction[family.view]))  # type: ignore[misc, name-defined]
+    return declare(_typed(change, text, asks, Transaction[family.view]))  # type: ignore[misc, name-defined]
+
+
+def _given(asked: RemoteChange) -> tuple[dict[str, Secret[bytes]], frozenset[str]]:
+    """The new credentials, and the names of those that are taken away."""
+    named = asked.credentials or {}
+    given = remotes.secrets_of({purpose: each for purpose, each in named.items() if each is not None})
+    return given, frozenset(named.keys() - given.keys())
 
 
 def _on_one(family: RemoteFamily[R, V], word: str, done: str) -> Callable[[Declared], Declared]:

@@ -190,9 +190,7 @@ _NOUNS: Final[Mapping[type, str]] = {
 }
 
 
-async def opened(
-    store: SecretStore, row: IssuerRow | ChannelRow | TargetRow | SolverRow, but: Collection[str] = ()
-) -> dict[str, Secret[bytes]]:
+async def opened(store: SecretStore, row: RemoteRow, but: Collection[str] = ()) -> dict[str, Secret[bytes]]:
     """The credentials of a remote, by purpose."""
     noun, kind = _NOUNS[type(row)], kinds.kind_of(row)
     return {
@@ -207,6 +205,19 @@ def put(tx: Tx, credentials: Mapping[str, KeptSecret]) -> dict[str, str]:
     for each in credentials.values():
         secrets.put(tx, each)
     return {purpose: each.id for purpose, each in credentials.items()}
+
+
+def kept(row: RemoteRow, new: Mapping[str, str], without: Collection[str]) -> dict[str, str]:
+    """The credentials that a remote has after a change. Where its kind says so, a replaced one stays in use.
+
+    A webhook with a new secret is signed with both secrets, until a person removes the old one.
+    """
+    held = {name: secret for name, secret in row.credentials.items() if name not in without}
+    kind = kinds.kind_of(row)
+    for each in () if kind is None else kind.credentials:
+        if each.kept_as and each.name in new and each.name in held and each.kept_as not in {*new, *without}:
+            held[each.kept_as] = held[each.name]
+    return {**held, **new}
 
 
 def delete_secrets(tx: Tx, ids: Iterable[str]) -> None:
@@ -292,6 +303,14 @@ class NamedRemotes(Generic[R]):
         if kind not in known:
             hint = f"There are: {', '.join(sorted(known))}{besides}."
             raise self.refused(f"There is no kind of {self.noun} {kind!r:.40}.", hint)
+
+    def merged(self, row: R, settings: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The settings of a remote after a change: those that are null are taken away."""
+        given = settings or {}
+        if missing := sorted(name for name, value in given.items() if value is None and name not in row.settings):
+            hint = f"See which it has: {self.refused.command} show {row.name}"
+            raise self.refused(f"{self.noun.capitalize()} {row.name} has no setting {missing[0]!r:.40}.", hint)
+        return {name: value for name, value in {**row.settings, **given}.items() if value is not None}
 
     def check_destination(
         self, row: R, kind: AnyKind | None, settings: Mapping[str, Any], given: Collection[str]

@@ -4,63 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from holdfast.core.issuers.breaker import Breaker
 from holdfast.core.issuers.issuer import AccountRow, IssuerAccountState, IssuerRow
-from holdfast.errors import TxConflict
-from holdfast.store.rows import SETTINGS, Part, Table, assignments
-from holdfast.store.tx import Tx, instant, value_list
+from holdfast.store.remote_rows import BREAKER, RemoteRows
+from holdfast.store.rows import SETTINGS, Part, Table
+from holdfast.store.tx import Tx, instant
 
-BREAKER: Final = Table(Breaker, prefix="breaker_")
 TABLE: Final = Table(
     IssuerRow, "issuers", codecs={"settings": SETTINGS, "credentials": SETTINGS}, parts={"breaker": Part(BREAKER)}
 )
-
-
-def insert(tx: Tx, row: IssuerRow) -> bool:
-    """Add one; False if the name is taken."""
-    return tx.run(f"{TABLE.insert} ON CONFLICT DO NOTHING", **TABLE.values(row)) == 1
-
-
-def save(tx: Tx, before: IssuerRow, **changes: Any) -> IssuerRow:
-    """Write settings, credentials or state, as the next version; the breaker has its own statement."""
-    after = replace(before, version=before.version + 1, **changes)
-    written = TABLE.changes({name: getattr(after, name) for name in ("settings", "credentials", "state", "version")})
-    changed = tx.run(
-        f"UPDATE issuers SET {assignments(written)} WHERE name = :name AND version = :was",
-        name=before.name,
-        was=before.version,
-        **written,
-    )
-    if not changed:
-        raise TxConflict(f"CA {before.name} was changed meanwhile")
-    return after
-
-
-def save_breaker(tx: Tx, name: str, breaker: Breaker) -> None:
-    tx.run(f"UPDATE issuers SET {assignments(BREAKER.names)} WHERE name = :name", name=name, **BREAKER.values(breaker))
-
-
-def get(tx: Tx, name: str, *, lock: bool = False) -> IssuerRow | None:
-    row = tx.row(
-        f"SELECT {TABLE.columns} FROM issuers WHERE name = :name {'/* FOR UPDATE */' if lock else ''}", name=name
-    )
-    return None if row is None else TABLE.read(row)
-
-
-def named(tx: Tx, names: Sequence[str]) -> dict[str, IssuerRow]:
-    if not names:
-        return {}
-    text, values = value_list([(name,) for name in names])
-    rows = tx.rows(f"SELECT {TABLE.columns} FROM issuers WHERE name IN ({text})", **values)
-    return {row["name"]: TABLE.read(row) for row in rows}
-
-
-def all_issuers(tx: Tx) -> list[IssuerRow]:
-    return [TABLE.read(row) for row in tx.rows(f"SELECT {TABLE.columns} FROM issuers ORDER BY name")]
+ROWS: Final = RemoteRows(TABLE, decided=("settings", "credentials", "state"))
+insert, save, save_breaker, get, named, delete = (
+    ROWS.insert, ROWS.save, ROWS.save_breaker, ROWS.get, ROWS.named, ROWS.delete,
+)  # fmt: skip
+all_issuers: Final = ROWS.all
 
 
 def page(tx: Tx, *, after: str = "", limit: int) -> list[IssuerRow]:
@@ -100,10 +59,6 @@ def waiting_for(tx: Tx, name: str) -> tuple[int, str, datetime | None]:
         f"SELECT name, ends_at, COUNT(*) OVER () AS n {which} ORDER BY ends_at LIMIT 1", issuer=json.dumps(name)
     )
     return (0, "", None) if not rows else (int(rows[0]["n"]), rows[0]["name"], instant(rows[0]["ends_at"]))
-
-
-def delete(tx: Tx, name: str) -> None:
-    tx.run("DELETE FROM issuers WHERE name = :name", name=name)
 
 
 ACCOUNTS: Final = Table(AccountRow, "issuer_accounts")

@@ -63,7 +63,7 @@ class Table(Generic[T]):
         self._codec = {each: given.get(each) or codec_of(hints[each]) for each in plain}
         self.names = tuple(column for each in own for column in self._columns_of(each))
         self.columns = ", ".join(self.names)
-        self._name = name
+        self.name = name
         self.insert = self.inserting()
         self.read: Callable[[Row], T] = self._reader(kind, without)
         self._values = self._writer()
@@ -139,7 +139,7 @@ class Table(Generic[T]):
     def inserting(self, *more: str) -> str:
         """The statement that adds a row; with more columns than the value has, if they are named."""
         names = (*self.names, *more)
-        return f"INSERT INTO {self._name} ({', '.join(names)}) VALUES ({', '.join(f':{each}' for each in names)})"
+        return f"INSERT INTO {self.name} ({', '.join(names)}) VALUES ({', '.join(f':{each}' for each in names)})"
 
     def of(self, alias: str) -> str:
         """The columns as they are written where several tables are joined."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 
 from holdfast.core.certificate import MaintenanceWindow
 from holdfast.core.endpoint import endpoint_of
@@ -21,17 +21,21 @@ from holdfast.operations.access import Action, Owned, Principal, Verdict, allow
 from holdfast.operations.certificates.views import MaintenanceHours, window_of
 from holdfast.operations.context import Context, Transaction
 from holdfast.operations.deployment import planning
-from holdfast.operations.inputs import CLOSED, Input, Labels, Nothing, Option, OwnerName, RemoteName, Short
+from holdfast.operations.inputs import Input, Labels, Nothing, Option, OwnerName, RemoteName, Short
 from holdfast.operations.operation import operation
 from holdfast.operations.remote_operations import (
     TAKES_CREDENTIALS,
+    Changing,
+    RemoteChange,
     RemoteFamily,
     RemoteRef,
+    declare_change,
     declare_get,
     declare_switches,
     declare_test,
 )
 from holdfast.operations.remotes import (
+    Credentials,
     GivenCredentials,
     NamedRemotes,
     NoSuchRemote,
@@ -110,15 +114,9 @@ class NewTarget(Input):
     rollout: str = Field(default="", max_length=100, description="Targets with the same word are changed in waves.")
 
 
-class TargetChange(TargetRef):
+class TargetChange(TargetRef, RemoteChange):
     """Fields that are left out keep their values. A setting or credential that is null is removed."""
 
-    settings: RemoteSettings | None = Field(
-        default=None, description="A setting, as text or JSON; NAME=null takes it away."
-    )
-    credentials: Annotated[dict[Short, SecretStr | None], Field(max_length=8, json_schema_extra=CLOSED)] | None = Field(
-        default=None, description="A credential, as for add; NAME=none takes it away."
-    )
     owner: OwnerName | None = Field(default=None, description="Whose it is.")
     labels: Annotated[Labels | None, Option(short="-l", help="A label, as name=value.")] = None
     endpoints: Annotated[Endpoints | None, Option(flag="--endpoint")] = Field(
@@ -269,59 +267,36 @@ async def add(ctx: Context, asked: NewTarget) -> Transaction[TargetView]:
     return write
 
 
-@operation(
-    "targets.change",
-    "PATCH /targets/{name}",
-    command="target set",
-    action=Action.CHANGE_TARGETS,
-    scope=INSTALLATION,
-    versioned=True,
-    done="Changed. See that it works: holdfast target test {name}",
-    not_on=TAKES_CREDENTIALS,
-    example="holdfast target set web-1 --endpoint www.example.com:443",
-)
-async def change(ctx: Context, asked: TargetChange) -> Transaction[TargetView]:
-    """Change a target. Options you leave out keep their values. What waits for the target is tried at once."""
-    before = await ctx.read(lambda tx: TARGETS.found(tx, asked.name))
-    version = before.version if ctx.expected_version is None else ctx.expected_version
-    named = asked.credentials or {}
-    given = remotes.secrets_of({purpose: each for purpose, each in named.items() if each is not None})
-    without = frozenset(purpose for purpose, each in named.items() if each is None)
-    changes = _changes(asked, before)
-    if given or without or "settings" in changes:
-        settings = changes.get("settings", before.settings)
-        TARGETS.check_destination(before, kinds.kind_of(before), settings, {*given, *without})
-        held = await remotes.opened(ctx.certificate_context.secret_store, before, but=without)
-        await _check(_opener(ctx), asked.name, before.kind, settings, {**held, **given})
-    sealed = await TARGETS.sealed(ctx.certificate_context.secret_store, asked.name, given)
-
-    def write(tx: Tx) -> TargetView:
-        new = remotes.put(tx, sealed)
-        row = TARGETS.at_version(tx, asked.name, version)
-        kept = {**{name: each for name, each in row.credentials.items() if name not in without}, **new}
-        after = targets.save(tx, row, **{**changes, "credentials": kept})
-        _sound(tx, after)
-        remotes.delete_secrets(tx, set(row.credentials.values()) - set(kept.values()))
-        targets.save_breaker(tx, row.name, Breaker())
-        planning.wake_target(tx, row.name)
-        TARGETS.wrote(tx, "changed", row, after, ctx.actor, changed=sorted(changes), credentials=list(sealed))
-        return _shown(tx, after)
-
-    return write
-
-
 def _changes(asked: TargetChange, row: TargetRow) -> dict[str, Any]:
     """The fields that were given; null means nothing."""
     found: dict[str, Any] = {}
-    if asked.settings is not None:
-        merged = {**row.settings, **asked.settings}
-        found["settings"] = {name: value for name, value in merged.items() if value is not None}
     if asked.endpoints is not None:
         found["endpoints"] = tuple(asked.endpoints)
     if asked.windows is not None:
         found["windows"] = _windows(asked.windows)
     plain = {"owner": asked.owner, "labels": asked.labels, "domain": asked.reload_domain, "rollout": asked.rollout}
     return found | {name: value for name, value in plain.items() if value is not None}
+
+
+async def _check_change(ctx: Context, row: TargetRow, settings: Mapping[str, Any], credentials: Credentials) -> None:
+    await _check(_opener(ctx), row.name, row.kind, settings, credentials)
+
+
+def _tried_at_once(tx: Tx, before: TargetRow, after: TargetRow) -> dict[str, object]:
+    targets.save_breaker(tx, after.name, Breaker())
+    planning.wake_target(tx, after.name)
+    return {}
+
+
+change: Final = declare_change(
+    FAMILY,
+    "Change a target. Options you leave out keep their values. What waits for the target is tried at once.",
+    TargetChange,
+    Changing(
+        check=_check_change, fields=_changes, sound=lambda tx, row, changed: _sound(tx, row), follows=_tried_at_once
+    ),
+    example="holdfast target set web-1 --endpoint www.example.com:443",
+)
 
 
 def _windows(given: Sequence[MaintenanceHours]) -> tuple[MaintenanceWindow, ...]:

@@ -25,7 +25,7 @@ from holdfast.store.work import jobs
 
 ACCOUNT_KEY: Final = "account-key"  # the job; its subject is the issuer
 TRIES: Final = 10
-_OTHERWISE: Final = "Give it new credentials instead: holdfast issuer credentials"
+_OTHERWISE: Final = "Give it new credentials instead: holdfast issuer set"
 
 
 @operation(

@@ -22,11 +22,12 @@ from holdfast.operations.issuance.attempts import APPROVAL_SETTING
 from holdfast.operations.operation import operation
 from holdfast.operations.remote_operations import (
     TAKES_CREDENTIALS,
-    RemoteCredentials,
+    Changing,
+    RemoteChange,
     RemoteFamily,
     RemoteRef,
+    declare_change,
     declare_get,
-    declare_set_credentials,
     declare_switches,
     declare_test,
 )
@@ -41,7 +42,6 @@ from holdfast.operations.remotes import (
     RemoteRefused,
     RemoteSettings,
     RemoteView,
-    any_fit,
 )
 from holdfast.operations.scopes import INSTALLATION
 from holdfast.store import certificates, issuers
@@ -97,16 +97,8 @@ class NewIssuer(Input):
     )
 
 
-class IssuerSettingsInput(IssuerRef):
-    settings: RemoteSettings = Field(description="All settings of the issuer, instead of those that it has.")
-    credentials: GivenCredentials = Field(
-        default={},
-        description="New credentials. All are needed where a setting changes that decides who gets them, as base_url.",
-    )
-
-
-class IssuerCredentials(IssuerRef, RemoteCredentials):
-    """New credentials of an issuer."""
+class IssuerChange(IssuerRef, RemoteChange):
+    """Settings and credentials that are left out keep their values; those that are null are removed."""
 
 
 class IssuerView(RemoteView):
@@ -298,57 +290,25 @@ def _limits(kind: str, settings: Mapping[str, object]) -> None:
         raise IssuerRefused(f"The limits of this issuer cannot be used: {error}.") from None
 
 
-@operation(
-    "issuers.change",
-    "PUT /issuers/{name}/settings",
-    command="issuer set",
-    action=Action.CHANGE_ISSUERS,
-    scope=INSTALLATION,
-    versioned=True,
-    not_on=TAKES_CREDENTIALS,
-)
-async def change_issuer(ctx: Context, asked: IssuerSettingsInput) -> Transaction[IssuerView]:
-    """Replace an issuer's settings. They hold from the next step of each issuance under way."""
-    given = remotes.secrets_of(asked.credentials)
-    sealed = await ISSUERS.sealed(ctx.certificate_context.secret_store, asked.name, given)
-    fit, version = ctx.services.fit, ctx.expected_version
-    return lambda tx: shown(
-        tx, change(tx, asked.name, asked.settings, sealed, actor=ctx.actor, fit=fit, version=version, given=given)
-    )
+def _changed(tx: Tx, before: IssuerRow, after: IssuerRow) -> dict[str, object]:
+    same = (before.settings, before.credentials) == (after.settings, after.credentials)
+    return {"begun_anew": 0 if same else input_changed.of_issuer(tx, after)}
 
 
-def change(
-    tx: Tx,
-    name: str,
-    settings: Mapping[str, object],
-    sealed: Mapping[str, KeptSecret] | None = None,
-    *,
-    actor: str,
-    fit: Fit = any_fit,
-    version: int | None = None,
-    given: Credentials | None = None,
-) -> IssuerRow:
-    """`version`: the one that the new settings were made of. `given`: what was `sealed`, as it is."""
-    row = ISSUERS.at_version(tx, name, version)
-    ISSUERS.check_destination(row, kinds.kind_of(row), settings, sealed or {})
-    kept = {**row.credentials, **remotes.put(tx, sealed or {})}
-    _check(row.kind, settings, {**kept, **(given or {})}, fit)
-    after = issuers.save(tx, row, settings=settings, credentials=kept)
-    remotes.delete_secrets(tx, set(row.credentials.values()) - set(kept.values()))
-    other = dict(settings) != dict(row.settings) or sealed
-    anew = input_changed.of_issuer(tx, after) if other else 0
-    more = {"credentials": list(sealed)} if sealed else {}
-    ISSUERS.wrote(tx, "changed", row, after, actor, {"begun_anew": anew}, settings=dict(settings), **more)
-    return after
+async def _check_change(ctx: Context, row: IssuerRow, settings: Mapping[str, object], credentials: Credentials) -> None:
+    _check(row.kind, settings, credentials, ctx.services.fit)
 
 
-set_credentials: Final = declare_set_credentials(
+change: Final = declare_change(
     FAMILY,
-    "Replace credentials of an issuer by new ones of the same names. They are sealed and never shown again.",
-    IssuerCredentials,
-    check=lambda ctx, row, held: _check(row.kind, row.settings, held, ctx.services.fit),
-    follows=lambda tx, row: {"begun_anew": input_changed.of_issuer(tx, row)},
-    example="holdfast issuer credentials corp --credential api_key=/run/secrets/key",
+    """Change an issuer. Settings and credentials you leave out keep their values.
+
+    The change holds from the next step of each issuance under way. Where a setting changes that decides who gets the
+    credentials, such as base_url or roots, give the credentials again.
+    """,
+    IssuerChange,
+    Changing(check=_check_change, follows=_changed),
+    example="holdfast issuer set corp --set poll_max_wait_seconds=3600",
 )
 pause, resume = declare_switches(
     FAMILY,

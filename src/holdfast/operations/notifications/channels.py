@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
-from pydantic import Field, SecretStr
+from pydantic import Field
 
 from holdfast.core.issuers import breaker
 from holdfast.core.issuers.breaker import Breaker
@@ -20,7 +20,6 @@ from holdfast.operations import kinds, remotes
 from holdfast.operations.access import Action, Principal
 from holdfast.operations.context import Context, Transaction
 from holdfast.operations.inputs import (
-    CLOSED,
     Changed,
     Input,
     Labels,
@@ -36,8 +35,11 @@ from holdfast.operations.notifications.notifications import SeverityName
 from holdfast.operations.operation import operation
 from holdfast.operations.remote_operations import (
     TAKES_CREDENTIALS,
+    Changing,
+    RemoteChange,
     RemoteFamily,
     RemoteRef,
+    declare_change,
     declare_get,
     declare_switches,
     declare_test,
@@ -124,15 +126,9 @@ class NewChannel(_Routed):
     labels: Annotated[Labels, Option(short="-l", help="Only about certificates with this label.")] = Field(default={})
 
 
-class ChannelChange(_Routed, ChannelRef):
+class ChannelChange(_Routed, ChannelRef, RemoteChange):
     """Fields that are left out keep their values. A setting or credential that is null is removed."""
 
-    settings: RemoteSettings | None = Field(
-        default=None, description="A setting, as text or JSON; NAME=null takes it away."
-    )
-    credentials: Annotated[dict[Short, SecretStr | None], Field(max_length=8, json_schema_extra=CLOSED)] | None = Field(
-        default=None, description="A credential, as for add; NAME=none takes it away."
-    )
     severities: Annotated[
         list[SeverityName] | None, Option(flag="--severity", help="Only notifications of this severity.")
     ] = Field(default=None, min_length=1, max_length=3)
@@ -245,6 +241,29 @@ def list_channels(tx: Tx, ctx: Context, asked: Nothing) -> list[ChannelView]:
 get: Final = declare_get(FAMILY, "Show one channel, without its credentials.", shown_to=_shown_to)
 
 
+# ── Checking ──
+
+
+async def _check(ctx: Context, name: str, kind: str, settings: Mapping[str, Any], credentials: Credentials) -> None:
+    try:
+        await ctx.services.post.check(name, kind, settings, credentials)
+    except Refused as why:
+        raise ChannelRefused(str(why)) from None
+
+
+def _sound(tx: Tx, row: ChannelRow, changed: set[str]) -> None:
+    """Refuse a digest or a fallback that cannot work. Only changed fields are checked: others were checked before."""
+    if "digest_every" in changed and row.digest_every is not None and kinds.has(row, Trait.KEEPS_INCIDENTS):
+        why = "it keeps incidents, and a digest would begin one more and end none"
+        raise ChannelRefused(f"A channel of kind {row.kind} has no digest: {why}.", "Take --digest away.")
+    if row.fallback is None or "fallback" not in changed:
+        return
+    if row.fallback == row.name:
+        raise ChannelRefused("A channel cannot be its own fallback.", "Name another one.")
+    if channels.get(tx, row.fallback) is None:
+        raise NoSuchChannel(row.fallback)
+
+
 # ── Adding and changing ──
 
 
@@ -290,58 +309,10 @@ async def add(ctx: Context, asked: NewChannel) -> Transaction[ChannelView]:
     return write
 
 
-@operation(
-    "channels.change",
-    "PATCH /channels/{name}",
-    command="notify channel set",
-    action=Action.CHANGE_CHANNELS,
-    scope=INSTALLATION,
-    versioned=True,
-    done="Changed. See that it arrives: holdfast notify test {name}",
-    not_on=TAKES_CREDENTIALS,
-    example="holdfast notify channel set ops --severity critical",
-)
-async def change(ctx: Context, asked: ChannelChange) -> Transaction[ChannelView]:
-    """Change a channel from its next message on. Options you leave out keep their values.
-
-    A channel that is down is tried at once. A webhook with a new secret is signed with both secrets until
-    `old_secret` is taken away.
-    """
-    before = await ctx.read(lambda tx: CHANNELS.found(tx, asked.name))
-    version = before.version if ctx.expected_version is None else ctx.expected_version
-    named = asked.credentials or {}
-    given = remotes.secrets_of({purpose: each for purpose, each in named.items() if each is not None})
-    without = frozenset(purpose for purpose, each in named.items() if each is None)
-    changes = _changes(asked, before)
-    if "settings" in changes:
-        CHANNELS.check_destination(before, kinds.kind_of(before), changes["settings"], named)
-    if given or without or "settings" in changes:
-        held = await remotes.opened(ctx.certificate_context.secret_store, before, but=without)
-        await _check(ctx, asked.name, before.kind, changes.get("settings", before.settings), {**held, **given})
-    sealed = await CHANNELS.sealed(ctx.certificate_context.secret_store, asked.name, given)
-
-    def write(tx: Tx) -> ChannelView:
-        new = remotes.put(tx, sealed)
-        row = CHANNELS.at_version(tx, asked.name, version)
-        kept = _kept(row, new, without)
-        after = channels.save(tx, row, **{**changes, "credentials": kept})
-        _sound(tx, after, set(changes))
-        remotes.delete_secrets(tx, set(row.credentials.values()) - set(kept.values()))
-        channels.save_breaker(tx, asked.name, _afresh(row.breaker, tx.now()), row.down_since)
-        routing.wake(tx, {asked.name})
-        CHANNELS.wrote(tx, "changed", row, after, ctx.actor, changed=sorted(changes), credentials=list(sealed))
-        return _shown(tx, after)
-
-    return write
-
-
 def _changes(asked: ChannelChange, row: ChannelRow) -> dict[str, Any]:
     """The fields that were given. Null removes a fallback, a digest or a heartbeat; elsewhere it means nothing."""
     given = asked.model_fields_set
     found: dict[str, Any] = {}
-    if asked.settings is not None:
-        merged = {**row.settings, **asked.settings}
-        found["settings"] = {name: value for name, value in merged.items() if value is not None}
     if given & {"severities", "owners", "labels"}:
         found["routing"] = _routing(asked, row.routing)
     if "fallback" in given:
@@ -379,16 +350,28 @@ def _afresh(before: Breaker, now: datetime) -> Breaker:
     return breaker.another_chance(before, now, opens_after=OPENS_AFTER)
 
 
-def _kept(row: ChannelRow, new: Mapping[str, str], without: frozenset[str]) -> dict[str, str]:
-    """A webhook with a new secret is signed with both, until a person removes the old one."""
-    kept = {name: secret for name, secret in row.credentials.items() if name not in without}
-    kind = kinds.kind_of(row)
-    for each in () if kind is None else kind.credentials:
-        if each.kept_as and each.name in new and each.name in kept and each.kept_as not in {*new, *without}:
-            kept[each.kept_as] = kept[each.name]
-    return {**kept, **new}
+async def _check_change(ctx: Context, row: ChannelRow, settings: Mapping[str, Any], credentials: Credentials) -> None:
+    await _check(ctx, row.name, row.kind, settings, credentials)
 
 
+def _tried_at_once(tx: Tx, before: ChannelRow, after: ChannelRow) -> dict[str, object]:
+    channels.save_breaker(tx, after.name, _afresh(before.breaker, tx.now()), before.down_since)
+    routing.wake(tx, {after.name})
+    return {}
+
+
+change: Final = declare_change(
+    FAMILY,
+    """Change a channel from its next message on. Options you leave out keep their values.
+
+    A channel that is down is tried at once. A webhook with a new secret is signed with both secrets until
+    `old_secret` is taken away.
+    """,
+    ChannelChange,
+    Changing(check=_check_change, fields=_changes, sound=_sound, follows=_tried_at_once),
+    test="notify test",
+    example="holdfast notify channel set ops --severity critical",
+)
 pause, resume = declare_switches(
     FAMILY,
     pause="Pause a channel. Its notifications wait until it is resumed; none of them dies meanwhile.",
@@ -503,26 +486,3 @@ test: Final = declare_test(
     _tested,
     command="notify test",
 )
-
-
-# ── Checking ──
-
-
-async def _check(ctx: Context, name: str, kind: str, settings: Mapping[str, Any], credentials: Credentials) -> None:
-    try:
-        await ctx.services.post.check(name, kind, settings, credentials)
-    except Refused as why:
-        raise ChannelRefused(str(why)) from None
-
-
-def _sound(tx: Tx, row: ChannelRow, changed: set[str]) -> None:
-    """Refuse a digest or a fallback that cannot work. Only changed fields are checked: others were checked before."""
-    if "digest_every" in changed and row.digest_every is not None and kinds.has(row, Trait.KEEPS_INCIDENTS):
-        why = "it keeps incidents, and a digest would begin one more and end none"
-        raise ChannelRefused(f"A channel of kind {row.kind} has no digest: {why}.", "Take --digest away.")
-    if row.fallback is None or "fallback" not in changed:
-        return
-    if row.fallback == row.name:
-        raise ChannelRefused("A channel cannot be its own fallback.", "Name another one.")
-    if channels.get(tx, row.fallback) is None:
-        raise NoSuchChannel(row.fallback)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
@@ -20,15 +21,17 @@ from holdfast.operations.issuance import input_changed
 from holdfast.operations.operation import operation
 from holdfast.operations.remote_operations import (
     TAKES_CREDENTIALS,
-    RemoteCredentials,
+    Changing,
+    RemoteChange,
     RemoteFamily,
     RemoteRef,
+    declare_change,
     declare_get,
-    declare_set_credentials,
     declare_switches,
     declare_test,
 )
 from holdfast.operations.remotes import (
+    Credentials,
     GivenCredentials,
     NamedRemotes,
     NoSuchRemote,
@@ -78,8 +81,12 @@ class NewSolver(Input):
     )
 
 
-class SolverCredentials(SolverRef, RemoteCredentials):
-    """New credentials of a solver."""
+class SolverChange(SolverRef, RemoteChange):
+    """Fields that are left out keep their values. A setting or credential that is null is removed."""
+
+    names: Annotated[
+        list[NamePattern] | None, Field(min_length=1, max_length=100), Option(flag="--for", metavar="NAME")
+    ] = Field(default=None, description="The names or patterns that it is for from now on; may be repeated.")
 
 
 class SolverView(RemoteView):
@@ -98,7 +105,7 @@ SOLVERS: Final[NamedRemotes[SolverRow]] = NamedRemotes(
     active=SolverState.ACTIVE,
     paused=SolverState.PAUSED,
     wake=lambda tx, name: input_changed.of_a_solver(tx),
-    decided=remotes.decided,
+    decided=lambda row: {**remotes.decided(row), "names": list(row.names)},
     missing=NoSuchSolver,
     taken=SolverExists,
     changed=SolverChanged,
@@ -181,20 +188,15 @@ get: Final = declare_get(FAMILY, "Show one solver, without its credentials.")
 )
 async def add_solver(ctx: Context, asked: NewSolver) -> Transaction[SolverView]:
     """Add a solver. It is used at once, by all replicas, before those of the file keeping.solvers_file."""
-    _check_kind(asked.kind, asked.settings)
     given = remotes.secrets_of(asked.credentials)
-    try:
-        ctx.services.solver_fit(asked.kind, asked.settings, given)
-    except ValueError as why:
-        raise SolverRefused(f"The settings of solver kind {asked.kind} do not fit: {why}.") from None
+    _check(ctx, asked.kind, asked.settings, given)
     sealed = await SOLVERS.sealed(ctx.certificate_context.secret_store, asked.name, given)
 
     def write(tx: Tx) -> SolverView:
-        names = tuple(dict.fromkeys(each.lower() for each in asked.names))
         kept = remotes.put(tx, sealed)
         row = SolverRow(
-            name=asked.name, kind=asked.kind, names=names, settings=asked.settings, credentials=kept,
-            created_at=tx.now(),
+            name=asked.name, kind=asked.kind, names=_each_once(asked.names), settings=asked.settings,
+            credentials=kept, created_at=tx.now(),
         )  # fmt: skip
         SOLVERS.insert(tx, row, ctx.actor)
         input_changed.of_a_solver(tx)
@@ -203,7 +205,19 @@ async def add_solver(ctx: Context, asked: NewSolver) -> Transaction[SolverView]:
     return write
 
 
-def _check_kind(kind: str, settings: RemoteSettings) -> None:
+def _each_once(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(each.lower() for each in names))
+
+
+def _check(ctx: Context, kind: str, settings: Mapping[str, Any], credentials: Credentials) -> None:
+    _check_kind(kind, settings)
+    try:
+        ctx.services.solver_fit(kind, settings, credentials)
+    except ValueError as why:
+        raise SolverRefused(f"The settings of solver kind {kind} do not fit: {why}.") from None
+
+
+def _check_kind(kind: str, settings: Mapping[str, Any]) -> None:
     """Over the API nobody runs programs or writes files of the server's machine: that takes its operator's file."""
     known = plugins.kinds(plugins.SOLVERS)
     SOLVERS.check_kind(kind, known)
@@ -212,13 +226,23 @@ def _check_kind(kind: str, settings: RemoteSettings) -> None:
         raise SolverRefused(f"A solver of kind {kind} uses programs or files of the server's machine.", hint)
 
 
-set_credentials: Final = declare_set_credentials(
+async def _check_change(ctx: Context, row: SolverRow, settings: Mapping[str, Any], credentials: Credentials) -> None:
+    _check(ctx, row.kind, settings, credentials)
+
+
+change: Final = declare_change(
     FAMILY,
-    "Replace credentials of a solver by new ones of the same names. They are sealed and never shown again.",
-    SolverCredentials,
-    check=lambda ctx, row, held: None,
-    follows=lambda tx, row: {"begun_anew": input_changed.of_a_solver(tx)},
-    example="holdfast solver credentials cf --credential auth_token=/run/secrets/token",
+    """Change a solver. Options you leave out keep their values.
+
+    Certificates whose challenges failed are tried again.
+    """,
+    SolverChange,
+    Changing(
+        check=_check_change,
+        fields=lambda asked, row: {} if asked.names is None else {"names": _each_once(asked.names)},
+        follows=lambda tx, before, after: {"begun_anew": input_changed.of_a_solver(tx)},
+    ),
+    example="holdfast solver set cf --credential auth_token=/run/secrets/token",
 )
 pause, resume = declare_switches(
     FAMILY,

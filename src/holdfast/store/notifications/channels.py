@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 from holdfast.core.issuers.breaker import Breaker
 from holdfast.core.issuers.budget import Limit
 from holdfast.core.notifications.channel import ChannelRow
 from holdfast.core.notifications.notification import Routing, Severity
-from holdfast.errors import TxConflict
+from holdfast.store.remote_rows import BREAKER, RemoteRows
 from holdfast.store.rows import Codec, Part, Table, assignments
 from holdfast.store.tx import Tx
 
@@ -19,55 +19,40 @@ BEAT_EARLY: Final = timedelta(seconds=30)  # the duty runs about every minute, a
 _SEVERITIES: Final = Codec(
     lambda chosen: json.dumps(sorted(chosen)), lambda text: frozenset(map(Severity, json.loads(text)))
 )
-_BREAKER: Final = Table(Breaker, prefix="breaker_")
 TABLE: Final = Table(
     ChannelRow,
     "channels",
     parts={
         "routing": Part(Table(Routing, codecs={"severities": _SEVERITIES})),
         "limit": Part(Table(Limit, prefix="rate_", without={"reserve"})),
-        "breaker": Part(_BREAKER),
+        "breaker": Part(BREAKER),
     },
 )
-# The columns that people change; breaker and heartbeat have statements of their own.
-_DECIDED: Final = (
-    "settings", "credentials", "routing", "fallback", "digest_every", "heartbeat_every", "limit", "state", "version",
-    "proven",
-)  # fmt: skip
 
 
-def insert(tx: Tx, row: ChannelRow) -> bool:
-    """Add one; False if the name is taken."""
-    return tx.run(f"{TABLE.insert} ON CONFLICT DO NOTHING", **TABLE.values(row)) == 1
-
-
-def save(tx: Tx, before: ChannelRow, **changes: Any) -> ChannelRow:
-    """Write the columns that people change, as the next version."""
-    after = replace(before, version=before.version + 1, **changes)
+def _proven(before: ChannelRow, after: ChannelRow) -> ChannelRow:
+    """What was delivered proves nothing about other settings or credentials."""
     same = (after.settings, after.credentials) == (before.settings, before.credentials)
-    after = replace(after, proven=before.proven and same)
-    written = TABLE.changes({name: getattr(after, name) for name in _DECIDED})
-    changed = tx.run(
-        f"UPDATE channels SET {assignments(written)} WHERE name = :name AND version = :was",
-        name=before.name,
-        was=before.version,
-        **written,
-    )
-    if not changed:
-        raise TxConflict(f"channel {before.name} was changed meanwhile")
-    return after
+    return replace(after, proven=before.proven and same)
 
 
-def delete(tx: Tx, name: str) -> bool:
-    return tx.run("DELETE FROM channels WHERE name = :name", name=name) == 1
+ROWS: Final = RemoteRows(
+    TABLE,
+    decided=(
+        *("settings", "credentials", "state", "routing", "fallback"),
+        *("digest_every", "heartbeat_every", "limit", "proven"),
+    ),
+    derived=_proven,
+)
+insert, save, get, delete, all_channels = ROWS.insert, ROWS.save, ROWS.get, ROWS.delete, ROWS.all
 
 
 def save_breaker(tx: Tx, name: str, breaker: Breaker, down_since: datetime | None) -> None:
     tx.run(
-        f"UPDATE channels SET {assignments(_BREAKER.names)}, down_since = :down_since WHERE name = :name",
+        f"UPDATE channels SET {assignments(BREAKER.names)}, down_since = :down_since WHERE name = :name",
         name=name,
         down_since=down_since,
-        **_BREAKER.values(breaker),
+        **BREAKER.values(breaker),
     )
 
 
@@ -86,17 +71,6 @@ def mark_heartbeat(tx: Tx, row: ChannelRow, now: datetime) -> None:
     due = now if row.heartbeat_at is None else row.heartbeat_at + every
     at = due if due > now - every else now
     tx.run("UPDATE channels SET heartbeat_at = :at WHERE name = :name", name=row.name, at=at)
-
-
-def get(tx: Tx, name: str, *, lock: bool = False) -> ChannelRow | None:
-    row = tx.row(
-        f"SELECT {TABLE.columns} FROM channels WHERE name = :name {'/* FOR UPDATE */' if lock else ''}", name=name
-    )
-    return None if row is None else TABLE.read(row)
-
-
-def all_channels(tx: Tx) -> list[ChannelRow]:
-    return [TABLE.read(row) for row in tx.rows(f"SELECT {TABLE.columns} FROM channels ORDER BY name")]
 
 
 def with_heartbeat(tx: Tx, now: datetime) -> list[ChannelRow]:
