@@ -23,11 +23,13 @@ from tests.support.processes import Served, environment
 from tests.support.reaper import until
 
 from holdfast.core.access import Role
+from holdfast.core.target import TargetRow
 from holdfast.errors import Refused
 from holdfast.operations.installation import tokens
 from holdfast.operations.installation.tokens import Grant
 from holdfast.secret import Secret
 from holdfast.store.database import Database, Engine
+from holdfast.store.deployments import targets
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.world import LocalFiles, SystemClock, SystemRandom
 
@@ -164,6 +166,16 @@ async def test_the_exit_code_says_what_happened(db: Database, tmp_path: Path) ->
         refused = await shell("issue", "a.*.example.com")
         assert refused.code == 1
         assert refused.out == ""
+
+
+async def test_who_waits_for_it_to_be_served_is_told_how_to_go_on_waiting_for_that(db: Database, tmp_path: Path) -> None:
+    async with a_shell(db, tmp_path) as shell:
+        await db.write(lambda tx: targets.insert(tx, TargetRow(name="web-1", kind="files", created_at=tx.now())))
+        await shell.ok("issue", NAME, "--target", "web-1", "--wait")
+        late = await shell("wait", NAME, "--for", "served", "--timeout", "1")
+        assert late.code == 3, late.err
+        assert f"It is still under way. Go on waiting: holdfast wait {NAME} --for served" in late.err
+        assert (await shell.ok("wait", NAME)).code == 0, "it is issued"
 
 
 async def test_a_dry_run_changes_nothing_and_a_repeated_key_happens_once(db: Database, tmp_path: Path) -> None:

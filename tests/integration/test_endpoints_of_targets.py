@@ -121,9 +121,25 @@ async def test_a_target_that_was_restored_from_a_backup_is_deployed_to_again(pla
     assert await place.looked() == "OK"
 
 
-async def _is_served_again(place: Place) -> bool:
+async def test_a_restore_between_two_looks_that_say_the_same_is_deployed_to_again(place: Place) -> None:
+    old = place.bundles()[0]
+    await place.serves(old)
+    assert await place.looked() == "ENDPOINT_OLD"
+    async with place.yard.house.working(kinds=place.yard.kinds):
+        await eventually(lambda: _is_served_again(place))
+        await place.yard.house.renew(NAME)
+        await eventually(lambda: _is_served_again(place, "issued"))
+    current = os.readlink(place.nginx.live / NAME / "current")
+    await place.serves(next(each for each in place.bundles() if each != current))
+    assert await place.looked() == "ENDPOINT_OLD", "no look in between said anything else"
+    async with place.yard.house.working(kinds=place.yard.kinds):
+        await eventually(lambda: _is_served_again(place))
+    assert await place.looked() == "OK"
+
+
+async def _is_served_again(place: Place, cause: str = "drift") -> bool:
     newest = (await place.yard.all(NAME))[0]
-    return (newest.cause, newest.state) == ("drift", SERVED)
+    return (newest.cause, newest.state) == (cause, SERVED)
 
 
 async def test_what_somebody_else_put_there_is_told_and_left_alone(place: Place) -> None:

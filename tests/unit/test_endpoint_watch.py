@@ -1,11 +1,13 @@
 """When an endpoint is looked at again, and which look is worth an event."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from holdfast.core.deployment import Deployment, DeploymentState
 from holdfast.core.endpoint import Outcome, Seen, Sighting, Verdict, endpoint_of
-from holdfast.core.endpoint_watch import TROUBLES, LastLook, event_of, looked, news, next_look
+from holdfast.core.endpoint_watch import TROUBLES, LastLook, deploy_again, event_of, looked, news, next_look
 from holdfast.core.notifications.alert_texts import TOLD
 from holdfast.core.reasons import MEANINGS, Reason
 
@@ -49,6 +51,20 @@ def test_an_end_that_comes_nearer_is_told_again() -> None:
     far = LastLook(at=NOW, reason=soon, since=NOW, times=1, sentence="", seen=verdict(soon, days=3.001).seen)
     assert news(far, looked(far, verdict(soon, days=3.001), NOW + EVERY)), "three days are left"
     assert not news(far, looked(far, verdict(soon, days=5), NOW + EVERY))
+
+
+def test_a_target_that_shows_an_earlier_version_is_deployed_to_again_whenever_it_is_seen() -> None:
+    there = Deployment(
+        id="d", certificate="c", certificate_version="v", target="web-1", number=1, created_at=NOW, changed_at=NOW,
+        state=DeploymentState.SERVED, served_at=NOW,
+    )  # fmt: skip
+    first, second = (each for each, _ in looks(Reason.ENDPOINT_OLD, Reason.ENDPOINT_OLD))
+    assert deploy_again(first, there, NOW)
+    assert deploy_again(second, there, NOW), "it may have been deployed between the two"
+    stubborn = replace(there, cause="drift")
+    assert not deploy_again(second, stubborn, NOW + EVERY), "it changed nothing a moment ago"
+    assert deploy_again(second, stubborn, NOW + timedelta(hours=1))
+    assert not deploy_again(looks(Reason.ENDPOINT_DRIFT)[0][0], there, NOW), "somebody else put it there"
 
 
 def test_looks_are_spread_over_the_interval_by_id_and_stay_so() -> None:

@@ -8,10 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from holdfast.core.backoff import spread
+from holdfast.core.deployment import Deployment
 from holdfast.core.endpoint import EXPIRING_FOR, Endpoint, Seen, Verdict
 from holdfast.core.reasons import MEANINGS, Reason
 
 AGAIN_SOON: Final = timedelta(minutes=1)  # after a look that reached nothing: a lost packet is no outage
+DEPLOY_AGAIN: Final = timedelta(hours=1)  # at the earliest, where a deployment after drift changed nothing
+_OURS: Final = frozenset({Reason.ENDPOINT_OLD, Reason.ENDPOINT_LAGS, Reason.ENDPOINT_EXPIRING})
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _TELL_AFTER: Final = {Reason.ENDPOINT_UNREACHABLE: 3, Reason.ENDPOINT_TLS_FAILED: 2}  # looks in a row; others: 1
 TROUBLES: Final[Mapping[str, int]] = {  # reasons that people are told of, and after how many looks in a row
@@ -87,6 +90,15 @@ def news(before: LastLook | None, after: LastLook) -> bool:
     if after.reason is not Reason.ENDPOINT_EXPIRING or before is None or ends is None:
         return False
     return any(before.at < ends - left <= after.at for left in (EXPIRING_FOR, URGENT_FOR, timedelta(0)))
+
+
+def deploy_again(last: LastLook, there: Deployment, now: datetime) -> bool:
+    """Whether a target that served this shows an earlier version: it was restored, or never reloaded.
+
+    Any look that says so decides, not only the first: it may have been so while the deployment was under way, too.
+    """
+    since = there.served_at or there.changed_at
+    return last.reason in _OURS and (there.cause != "drift" or now - since >= DEPLOY_AGAIN)
 
 
 def event_of(reason: Reason) -> str:

@@ -210,7 +210,7 @@ def wait_for(
     """Wait until a certificate is issued, or served by its targets. Exit code 3: the timeout came first."""
     verdict = progress.issued if goal == "issued" else progress.served
     with connected() as client:
-        code = progress.follow(client, certificate, verdict, timeout=timeout, clock=clock())
+        code = progress.follow(client, certificate, verdict, timeout=timeout, clock=clock(), goal=goal)
     raise typer.Exit(code)
 
 

@@ -52,6 +52,7 @@ class Watched:
     next_at: Callable[[Row], str | None]
     again: str  # the command that goes on waiting
     later: str  # the command that shows its state
+    idle: Callable[[Row], bool] = lambda _found: False  # nothing is under way: cancelled, or not begun yet
 
 
 def follow(
@@ -62,6 +63,7 @@ def follow(
     timeout: float,
     clock: Clock,
     known: Row | None = None,
+    goal: str = "issued",
 ) -> int:
     """A certificate. `known`: how it stood when it was asked for, which may be over before the first look."""
     first = known or client.get(f"/certificates/{ref}")
@@ -70,7 +72,8 @@ def follow(
         line=standing,
         subject=first["id"],
         next_at=lambda found: found["status"]["next_attempt_at"],
-        again=f"holdfast wait {quote(ref)}",
+        again=f"holdfast wait {quote(ref)}{'' if goal == 'issued' else f' --for {goal}'}",
+        idle=lambda found: found["operation"] is None and not _on_its_way(found),
         later=f"holdfast status {quote(ref)}",
     )
     return watch(
@@ -110,8 +113,7 @@ def watch(
             left = deadline - clock.monotonic()
             if left <= 0:
                 teller.end()
-                idle = found.get("operation", "some") is None  # of a certificate: cancelled, or not begun yet
-                say(f"{'Nothing is' if idle else 'It is still'} under way. Go on waiting: {watched.again}")
+                say(f"{'Nothing is' if watched.idle(found) else 'It is still'} under way. Go on waiting: {watched.again}")
                 return IN_PROGRESS
             quiet_for, pace = min(left, pace), min(2 * pace, TICK if teller.live else LOOK_EVERY)
             _until_news(client, watched.subject, quiet_for, clock)

@@ -15,7 +15,6 @@ from holdfast.core import endpoint_watch as watch
 from holdfast.core.certificate import CertificateState, Version
 from holdfast.core.endpoint import Endpoint, Expected, KeyFamily, Sighting, Verdict
 from holdfast.core.endpoint_watch import LastLook, WatchedEndpoint
-from holdfast.core.reasons import Reason
 from holdfast.core.work.job import Priority, Spec
 from holdfast.operations.deployment import planning
 from holdfast.pki import chain as chains
@@ -24,7 +23,6 @@ from holdfast.store.deployments import deployments
 from holdfast.store.tx import Tx
 
 WATCH: Final = "watch"  # the job that looks at an endpoint, for ever; its subject is the endpoint
-_OURS: Final = frozenset({Reason.ENDPOINT_OLD, Reason.ENDPOINT_LAGS, Reason.ENDPOINT_EXPIRING})
 Look = Callable[[Endpoint], Awaitable[Sequence[Sighting]]]
 
 
@@ -91,7 +89,7 @@ def record(tx: Tx, row: WatchedEndpoint, verdict: Verdict) -> WatchedEndpoint | 
             left_s=ends,
             called=row.name,
         )
-        _deploy_again(tx, row, last)
+    _deploy_again(tx, row, last)
     return replace(row, last=last)
 
 
@@ -102,10 +100,10 @@ def _deploy_again(tx: Tx, row: WatchedEndpoint, last: LastLook) -> None:
     is not seen would be rolled back.
     """
     found = None if row.certificate is None else certificates.get(tx, row.certificate)
-    if not row.target or found is None or found.current_version is None or last.reason not in _OURS:
+    if not row.target or found is None or found.current_version is None:
         return
     there = deployments.in_place(tx, found.id, row.target)
     if there is None or there.certificate_version != found.current_version:
         return  # a newer one is on its way, or held
-    if deployments.wanted(tx, found.id, row.target) is None:
+    if watch.deploy_again(last, there, tx.now()) and deployments.wanted(tx, found.id, row.target) is None:
         planning.want(tx, found, row.target, found.current_version, cause="drift", actor=journal.SYSTEM, again=True)
