@@ -14,8 +14,9 @@ from tests.support.lifecycle import TruthfulCa, a_house
 from tests.support.terminal import a_terminal
 
 from holdfast.core.access import Role
-from holdfast.core.certificate import MaintenanceWindow, RenewalPolicy
+from holdfast.core.certificate import RenewalPolicy
 from holdfast.core.inventory import InventoryFilter
+from holdfast.core.windows import MaintenanceWindow
 from holdfast.errors import Refused
 from holdfast.operations.certificates import lifecycle
 from holdfast.operations.certificates.views import CertificateView, shown, views_of

@@ -168,7 +168,9 @@ async def test_the_exit_code_says_what_happened(db: Database, tmp_path: Path) ->
         assert refused.out == ""
 
 
-async def test_who_waits_for_it_to_be_served_is_told_how_to_go_on_waiting_for_that(db: Database, tmp_path: Path) -> None:
+async def test_who_waits_for_it_to_be_served_is_told_how_to_go_on_waiting_for_that(
+    db: Database, tmp_path: Path
+) -> None:
     async with a_shell(db, tmp_path) as shell:
         await db.write(lambda tx: targets.insert(tx, TargetRow(name="web-1", kind="files", created_at=tx.now())))
         await shell.ok("issue", NAME, "--target", "web-1", "--wait")

@@ -365,17 +365,19 @@ async def test_what_a_certificate_is_can_be_said_and_changed(db: Database, tmp_p
             "--window",
             "sat,sun 02:00-05:00",
             "--window",
-            "22:00-04:00",
+            "22:00-04:00 Europe/Berlin",
         ]
         made = (await typed.ok("issue", NAME, *options, "--label", "a=1", "--wait", "-o", "json")).json
         said = [made[each] for each in ("lifetime_s", "reuse_key", "preferred_chain", "key", "approval_required")]
         assert said == [45 * 86400, True, "Root X1", "ec-p256", False]
         assert made["renewal"] == {"fraction": 0.6, "before_s": None, "ari": False}
         assert made["windows"] == [
-            {"days": [5, 6], "opens": 120, "closes": 300},
-            {"days": list(range(7)), "opens": 1320, "closes": 240},
+            {"days": [5, 6], "opens": 120, "closes": 300, "zone": "UTC"},
+            {"days": list(range(7)), "opens": 1320, "closes": 240, "zone": "Europe/Berlin"},
         ]
-        assert "windows  sat,sun 02:00-05:00, 22:00-04:00" in (await typed.ok("get", NAME)).plain
+        assert "windows  sat,sun 02:00-05:00, 22:00-04:00 Europe/Berlin" in (await typed.ok("get", NAME)).plain
+        nowhere = await typed("change", NAME, "--window", "22:00-04:00 Europe/Nowhere")
+        assert (nowhere.code, "no time zone 'Europe/Nowhere'" in nowhere.err) == (1, True), nowhere.err
         assert (await typed.ok("change", NAME, "--window", "", "-o", "json")).json["windows"] == []
         tried = await typed.ok("change", NAME, "--owner", "web", "--dry-run", "-o", "json")
         assert (tried.json["owner"], "Nothing was changed" in tried.err) == ("web", True)

@@ -1,9 +1,11 @@
 """What holds a deployment, and what one that fails does to others: waves, freezes, windows, shared tests."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
+from pydantic import ValidationError
 from tests.support.deploying_house import Yard, a_look
 from tests.support.engine import eventually
 from tests.support.lifecycle import a_house
@@ -119,6 +121,28 @@ async def test_a_freeze_holds_all_deployments_until_it_ends(yard: Yard, tmp_path
         assert row.reason == Reason.DEPLOY_FROZEN
         await yard.do(manage.unfreeze)
         await yard.reaches(NAME, INSTALLED)
+
+
+async def test_a_window_opens_by_the_clocks_of_its_zone(yard: Yard, tmp_path: Path) -> None:
+    far = next(zone for zone in ("Pacific/Kiritimati", "Pacific/Niue") if not _opens_soon(zone))
+    await _add(yard, tmp_path, "web-1", windows=[{"opens": 720, "closes": 780, "zone": far}])
+    await yard.house.ask(NAME, targets=("web-1",))
+    async with yard.house.working(kinds=yard.kinds):
+        row = await yard.reaches(NAME, DeploymentState.HELD)
+    assert (row.reason, row.next_at) == (Reason.DEPLOY_WINDOW, _noon(far))
+    with pytest.raises(ValidationError, match="there is no time zone 'Europe/Nowhere'"):
+        await yard.do(manage_targets.change, name="web-1", windows=[{"zone": "Europe/Nowhere"}])
+
+
+def _noon(zone: str) -> datetime:
+    """The next one there."""
+    now = datetime.now(ZoneInfo(zone))
+    noon = now.replace(hour=12, minute=0, second=0, microsecond=0)
+    return (noon if now < noon else noon + timedelta(days=1)).astimezone(UTC)
+
+
+def _opens_soon(zone: str) -> bool:
+    return not timedelta(hours=2) < _noon(zone) - datetime.now(UTC) < timedelta(hours=22)
 
 
 async def test_a_window_never_lets_what_is_served_expire_and_the_audit_log_says_so(yard: Yard, tmp_path: Path) -> None:

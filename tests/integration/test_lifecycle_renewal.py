@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from tests.support.lifecycle import DAY, House, TruthfulCa, a_house, a_moving_house
 
-from holdfast.core.certificate import MaintenanceWindow, RenewalPolicy
+from holdfast.core.certificate import RenewalPolicy
 from holdfast.core.status import Phase
+from holdfast.core.windows import MaintenanceWindow
 from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.engine.issuance import renewals
 from holdfast.errors import Refused, TryLater

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.certificate import MaintenanceWindow, Version, VersionState
+from holdfast.core.certificate import Version, VersionState
 from holdfast.core.deployment import MOVES, OVER, Deployment, DeploymentState, move
 from holdfast.core.deployment_decision import (
     CallDone,
@@ -28,6 +28,7 @@ from holdfast.core.deployment_decision import (
 )
 from holdfast.core.reasons import Reason
 from holdfast.core.target import TargetRow, TargetState, wave_of
+from holdfast.core.windows import MaintenanceWindow
 from holdfast.errors import IllegalMove
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)

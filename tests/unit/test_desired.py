@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.certificate import CertificateSpec, CertificateState, MaintenanceWindow, RenewalPolicy
+from holdfast.core.certificate import CertificateSpec, CertificateState, RenewalPolicy
 from holdfast.core.documents import document as declared
 from holdfast.core.documents import yaml_text
 from holdfast.core.documents.document import Document, DocumentPlan, DocumentRefused, Existing
 from holdfast.core.documents.fields import KEYS, schema
 from holdfast.core.documents.yaml_text import YamlRefused
 from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.windows import MaintenanceWindow
 
 DAY = timedelta(days=1)
 

@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.core.certificate import MaintenanceWindow
 from holdfast.core.forecast import Month, PlannedCertificate, WhatIf, by_month, supposed
 from holdfast.core.issuers.budget import Limit
 from holdfast.core.issuers.ca_limits import CaLimits
 from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.windows import MaintenanceWindow
 from holdfast.operations import kinds
 
 NOW = datetime(2027, 3, 10, 12, 0, tzinfo=UTC)

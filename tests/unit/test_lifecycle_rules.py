@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core import reasons
-from holdfast.core.certificate import CertificateSpec, MaintenanceWindow, RenewalPolicy
+from holdfast.core.certificate import CertificateSpec, RenewalPolicy
 from holdfast.core.forecast import PlannedCertificate, renewals
 from holdfast.core.issuance import MOVES, OVER, Candidate, IssuanceState, choose, move, patience
 from holdfast.core.issuers import breaker, ca_limits
@@ -16,6 +16,7 @@ from holdfast.core.issuers.budget import Limit
 from holdfast.core.issuers.ca_limits import CaLimits, budgets_of_order, refused_key, registered_domain
 from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import MEANINGS, Reason
+from holdfast.core.windows import MaintenanceWindow
 from holdfast.errors import IllegalMove
 from holdfast.issuers.acme.settings import LETS_ENCRYPT, LETS_ENCRYPT_LIVES, PRIVATE, ZEROSSL
 from holdfast.operations.kinds import limits_by

@@ -9,8 +9,9 @@ from datetime import timedelta
 import pytest
 from tests.unit.test_renewal import DAY, HOUR, T0, a_certificate, a_version
 
-from holdfast.core.certificate import Certificate, MaintenanceWindow, Version, failed
+from holdfast.core.certificate import Certificate, Version, failed
 from holdfast.core.renewal import decide
+from holdfast.core.windows import MaintenanceWindow
 
 YEAR = 365 * DAY
 AWAY = 8 * HOUR

@@ -15,7 +15,6 @@ from holdfast.core.certificate import (
     CertificateSpec,
     CertificateState,
     Failing,
-    MaintenanceWindow,
     RenewalPolicy,
     Version,
     VersionState,
@@ -32,6 +31,7 @@ from holdfast.core.renewal import (
     safe_until,
     short_from,
 )
+from holdfast.core.windows import MaintenanceWindow
 
 T0 = datetime(2026, 11, 1, tzinfo=UTC)  # a Sunday
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)

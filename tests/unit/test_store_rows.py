@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.certificate import MaintenanceWindow, RenewalPolicy
+from holdfast.core.certificate import RenewalPolicy
 from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.windows import MaintenanceWindow
 from holdfast.store.rows import LABELS, Codec, Part, Table, assignments
 
 AT = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from holdfast.core.key_kind import KeyKind
 from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.windows import MaintenanceWindow
 from holdfast.errors import IllegalMove
 
 MAX_NAMES: Final = 100
-DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")  # as people write them; Monday is 0
 
 
 class CertificateState(StrEnum):
@@ -77,32 +77,6 @@ class RenewalPolicy:
             before=None if before is None else timedelta(seconds=before),
             ari=bool(raw.get("ari", True)),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MaintenanceWindow:
-    """A maintenance window, in UTC: on these days from one minute of the day to another, over midnight if it must."""
-
-    days: frozenset[int] = frozenset(range(7))  # Monday is 0: the day on which it opens
-    opens: int = 0  # minutes after midnight
-    closes: int = 24 * 60
-
-    def __post_init__(self) -> None:
-        if not self.days or not self.days <= frozenset(range(7)):
-            raise ValueError("a window opens on at least one day of the week")
-        if not (0 <= self.opens < 24 * 60 and 0 < self.closes <= 24 * 60) or self.opens == self.closes:
-            raise ValueError("a window opens and closes at different minutes of the day")
-
-    @property
-    def length(self) -> timedelta:
-        return timedelta(minutes=(self.closes - self.opens) % (24 * 60) or 24 * 60)
-
-    def to_json(self) -> dict[str, object]:
-        return {"days": sorted(self.days), "opens": self.opens, "closes": self.closes}
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> MaintenanceWindow:
-        return cls(days=frozenset(raw["days"]), opens=raw["opens"], closes=raw["closes"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,13 +267,13 @@ FIELDS: Final = (
     Field(
         key="windows",
         kind=FieldKind.WINDOWS,
-        help="Maintenance windows, in UTC.",
+        help="Maintenance windows.",
         options=(
             FieldOption(
                 "--window",
-                "Renew only then, in UTC: 'sat,sun 02:00-05:00'; may be repeated; '': at any time. "
+                "Renew only then: 'sat,sun 02:00-05:00 Europe/Berlin', else in UTC; may be repeated; '': at any time. "
                 "Never lets it expire.",
-                "[DAYS ]HH:MM-HH:MM",
+                "[DAYS ]HH:MM-HH:MM[ ZONE]",
                 repeated=True,
             ),
         ),

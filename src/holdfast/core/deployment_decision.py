@@ -12,12 +12,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Literal
 
-from holdfast.core import renewal
 from holdfast.core.backoff import PASSING, VERIFYING, deployment_wait
 from holdfast.core.certificate import Version
 from holdfast.core.deployment import UNDER_WAY, Deployment, DeploymentEvent, DeploymentState
 from holdfast.core.reasons import Reason
 from holdfast.core.target import TargetRow, TargetState
+from holdfast.core.windows import first_opening
 
 OVERRIDE_BEFORE: Final = timedelta(hours=24)  # before what is served expires: windows do not hold any more
 OVERRIDE_SHARE: Final = 0.1  # or this share of its life, if that is longer
@@ -349,7 +349,7 @@ def gate(
     if target.state is TargetState.PAUSED:
         return Gate(reason=Reason.DEPLOY_HELD)
     held = wave
-    if target.windows and (opens := renewal.first_opening(target.windows, now)) > now:
+    if target.windows and (opens := first_opening(target.windows, now)) > now:
         held = Gate(reason=Reason.DEPLOY_WINDOW, until=opens)
     if frozen_until is not None and now < frozen_until:
         held = Gate(reason=Reason.DEPLOY_FROZEN, until=frozen_until)

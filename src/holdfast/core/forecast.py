@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from itertools import count, cycle, islice, pairwise
 from typing import Final
 
-from holdfast.core.certificate import MaintenanceWindow
 from holdfast.core.issuers.budget import Limit
 from holdfast.core.issuers.ca_limits import CaLimits, Lives, registered_domain
 from holdfast.core.own_ca.acme import Identifier
-from holdfast.core.renewal import WINDOWS_END, default_fraction, first_opening
+from holdfast.core.renewal import WINDOWS_END, default_fraction
+from holdfast.core.windows import MaintenanceWindow, first_opening
 
 WEEK: Final = timedelta(days=7)
 SHORTEST: Final = timedelta(hours=1)  # between two renewals: a bad number must not make this run for ever

@@ -12,9 +12,10 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from holdfast.core.backoff import issuance_ladder, issuance_next_at, issuance_wait, spread
-from holdfast.core.certificate import Ari, Certificate, CertificateState, Failing, MaintenanceWindow, Version
+from holdfast.core.certificate import Ari, Certificate, CertificateState, Failing, Version
 from holdfast.core.durations import rounded
 from holdfast.core.reasons import Reason
+from holdfast.core.windows import MaintenanceWindow, first_opening
 
 FRACTION: Final = 2 / 3  # of its life, after which a certificate is renewed
 SHORT_FRACTION: Final = 1 / 2
@@ -306,20 +307,6 @@ def _in_window(
     verdict = "open" if opens == at else f"opens at {_shown(opens)}"
     notes.append(CheckNote("windows", lambda: (f"{len(windows)} windows", verdict)))
     return opens
-
-
-def first_opening(windows: Sequence[MaintenanceWindow], at: datetime) -> datetime:
-    """The first moment from `at` on that lies in one of them."""
-    return min(_opening(window, at) for window in windows)
-
-
-def _opening(window: MaintenanceWindow, at: datetime) -> datetime:
-    midnight = at.replace(hour=0, minute=0, second=0, microsecond=0)
-    for day in range(-1, 8):
-        opens = midnight + timedelta(days=day, minutes=window.opens)
-        if opens.weekday() in window.days and at < opens + window.length:
-            return max(at, opens)
-    raise AssertionError("a window opens every week")
 
 
 def _shown(at: datetime) -> str:

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from holdfast.core.certificate import MaintenanceWindow
 from holdfast.core.issuers.breaker import Breaker
+from holdfast.core.windows import MaintenanceWindow
 
 CANARY: Final = 1  # targets of a rollout that go first
 SECOND_WAVE: Final = 0.1  # of all targets of a rollout

@@ -14,7 +14,8 @@ from holdfast.cli import input_files
 from holdfast.cli.durations import span
 from holdfast.cli.everywhere import Row
 from holdfast.cli.input_files import label as label_of
-from holdfast.core.certificate import DAYS, DEFAULTS, FIELDS, FILE, Field, FieldKind, FieldOption
+from holdfast.core.certificate import DEFAULTS, FIELDS, FILE, Field, FieldKind, FieldOption
+from holdfast.core.windows import DAYS, UTC_NAME
 from holdfast.errors import Usage
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -173,24 +174,33 @@ def staged(chosen: Sequence[str], known: Sequence[str]) -> list[str]:
     return found
 
 
-# ── Maintenance windows, in UTC: sat,sun 02:00-05:00 ──
+# ── Maintenance windows: sat,sun 02:00-05:00 Europe/Berlin ──
 
 
 class NotAWindow(Usage):
     code = "not-a-window"
-    hint = "For example: --window 22:00-04:00, or --window 'sat,sun 02:00-05:00'; days are mon, tue, wed, thu, fri, …"
+    hint = (
+        "For example: --window 22:00-04:00, or --window 'sat,sun 02:00-05:00 Europe/Berlin'; days are mon, tue, wed, …"
+    )
 
 
-_WINDOW: Final = re.compile(r"(?:([a-z,]+) )?([01]\d|2[0-3]):([0-5]\d)-(?:([01]\d|2[0-3]):([0-5]\d)|(24):(00))")
+_WINDOW: Final = re.compile(
+    r"(?:([a-z,]+) )?([01]\d|2[0-3]):([0-5]\d)-(?:([01]\d|2[0-3]):([0-5]\d)|(24):(00))(?: (\S{1,60}))?", re.I
+)
 
 
 def window(text: str) -> dict[str, Any]:
-    found = _WINDOW.fullmatch(text.strip().lower())
-    days = list(DAYS) if found is None or found[1] is None else found[1].split(",")
+    found = _WINDOW.fullmatch(text.strip())
+    days = list(DAYS) if found is None or found[1] is None else found[1].lower().split(",")
     if found is None or not set(days) <= set(DAYS):
         raise NotAWindow(f"{text!r:.60} is no maintenance window.")
     opens, closes = (int(hour) * 60 + int(minute) for hour, minute in ((found[2], found[3]), _end(found)))
-    return {"days": sorted(map(DAYS.index, set(days))), "opens": opens, "closes": closes or 1440}
+    return {
+        "days": sorted(map(DAYS.index, set(days))),
+        "opens": opens,
+        "closes": closes or 1440,
+        "zone": found[8] or UTC_NAME,
+    }
 
 
 def _end(found: re.Match[str]) -> tuple[str, str]:
@@ -201,4 +211,4 @@ def window_shown(row: Row) -> str:
     """As it is typed."""
     days = "" if len(row["days"]) == len(DAYS) else ",".join(DAYS[each] for each in row["days"]) + " "
     opens, closes = (f"{at // 60:02}:{at % 60:02}" for at in (row["opens"], row["closes"]))
-    return f"{days}{opens}-{closes}"
+    return f"{days}{opens}-{closes}{'' if row['zone'] == UTC_NAME else ' ' + row['zone']}"

@@ -113,7 +113,8 @@ def watch(
             left = deadline - clock.monotonic()
             if left <= 0:
                 teller.end()
-                say(f"{'Nothing is' if watched.idle(found) else 'It is still'} under way. Go on waiting: {watched.again}")
+                now = "Nothing is" if watched.idle(found) else "It is still"
+                say(f"{now} under way. Go on waiting: {watched.again}")
                 return IN_PROGRESS
             quiet_for, pace = min(left, pace), min(2 * pace, TICK if teller.live else LOOK_EVERY)
             _until_news(client, watched.subject, quiet_for, clock)

@@ -10,15 +10,14 @@ from typing import Any, Final
 
 from holdfast.core import durations
 from holdfast.core.certificate import (
-    DAYS,
     DEFAULTS,
     FIELDS,
     CertificateSpec,
     Field,
     FieldKind,
-    MaintenanceWindow,
     RenewalPolicy,
 )
+from holdfast.core.windows import DAYS, UTC_NAME, MaintenanceWindow
 
 _TIME: Final = re.compile(r"([01][0-9]|2[0-4]):([0-5][0-9])")
 _WORD: Final = re.compile(r"[^\x00-\x20\x7f]{1,253}")
@@ -140,14 +139,15 @@ def _windows(field: Field, value: object) -> tuple[MaintenanceWindow, ...]:
 
 
 def _window(value: object, below: str) -> MaintenanceWindow:
-    if not isinstance(value, Mapping) or set(value) - {"days", "opens", "closes"}:
-        raise Bad("A window is a mapping with 'days', 'opens' and 'closes', in UTC.", below)
+    if not isinstance(value, Mapping) or set(value) - {"days", "opens", "closes", "zone"}:
+        raise Bad("A window is a mapping with 'days', 'opens', 'closes' and 'zone', such as Europe/Berlin.", below)
     days = value.get("days", list(DAYS))
     if not isinstance(days, list) or not days or set(map(str, days)) - set(DAYS):
         raise Bad(f"This is a list of days: {', '.join(DAYS)}.", f"{below}.days")
     opens, closes = (_minute(value.get(name, usual), f"{below}.{name}") for name, usual in _ALL_DAY)
     try:
-        return MaintenanceWindow(days=frozenset(map(DAYS.index, days)), opens=opens, closes=closes)
+        zone = str(value.get("zone", UTC_NAME))
+        return MaintenanceWindow(days=frozenset(map(DAYS.index, days)), opens=opens, closes=closes, zone=zone)
     except ValueError as error:
         raise Bad(f"This cannot be: {error}.", below) from None
 
@@ -184,6 +184,7 @@ def _write_windows(windows: tuple[MaintenanceWindow, ...]) -> list[dict[str, obj
             **({} if len(each.days) == 7 else {"days": [DAYS[day] for day in sorted(each.days)]}),
             "opens": _clock(each.opens),
             "closes": _clock(each.closes),
+            **({} if each.zone == UTC_NAME else {"zone": each.zone}),
         }
         for each in windows
     ]
@@ -219,6 +220,7 @@ _WINDOW_SCHEMA: Final = {
         "days": {"type": "array", "items": {"enum": list(DAYS)}, "minItems": 1},
         "opens": _TIME_SCHEMA,
         "closes": _TIME_SCHEMA,
+        "zone": {"type": "string", "default": UTC_NAME, "description": "The time zone, such as Europe/Berlin."},
     },
 }
 _WORDS: Final = {"type": "string", "minLength": 1, "maxLength": 253}

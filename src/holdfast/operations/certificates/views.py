@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, Field, StringConstraints, create_model
+from pydantic import BaseModel, Field, StringConstraints, create_model, model_validator
 
 from holdfast.core import certificate as spec
 from holdfast.core import serving
@@ -21,7 +21,6 @@ from holdfast.core.certificate import (
     CertificateSpec,
     Failing,
     FieldKind,
-    MaintenanceWindow,
     RenewalPolicy,
     Version,
 )
@@ -30,6 +29,7 @@ from holdfast.core.endpoint_watch import WatchedEndpoint
 from holdfast.core.issuance import Issuance, IssuanceState
 from holdfast.core.serving import NOT_DEPLOYED, Serving
 from holdfast.core.status import IssuanceJob, OwedToCa, Status, StatusExplanation
+from holdfast.core.windows import UTC_NAME, MaintenanceWindow
 from holdfast.core.work.job import Job, JobState
 from holdfast.operations.access import Owned, Principal
 from holdfast.operations.certificates.checks import SpecificationRefused, identifiers_of
@@ -170,8 +170,14 @@ class RenewalRule(Input):
 
 class MaintenanceHours(Input):
     days: list[Annotated[int, Field(ge=0, le=6)]] = Field(default=[0, 1, 2, 3, 4, 5, 6], min_length=1, max_length=7)
-    opens: int = Field(default=0, ge=0, lt=1440, description="Minutes after midnight, UTC.")
+    opens: int = Field(default=0, ge=0, lt=1440, description="Minutes after midnight.")
     closes: int = Field(default=1440, gt=0, le=1440)
+    zone: str = Field(default=UTC_NAME, max_length=60, description="The time zone of its hours, by its IANA name.")
+
+    @model_validator(mode="after")
+    def _can_be(self) -> Self:
+        window_of(self)
+        return self
 
 
 # What an owner may ask for comes from one table (core/certificate.py): the models that take it, and the one that shows
@@ -564,4 +570,4 @@ def _windows(given: Sequence[MaintenanceHours]) -> tuple[MaintenanceWindow, ...]
 
 
 def window_of(given: MaintenanceHours) -> MaintenanceWindow:
-    return MaintenanceWindow(days=frozenset(given.days), opens=given.opens, closes=given.closes)
+    return MaintenanceWindow(days=frozenset(given.days), opens=given.opens, closes=given.closes, zone=given.zone)

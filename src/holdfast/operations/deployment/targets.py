@@ -9,12 +9,11 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from holdfast.core.certificate import MaintenanceWindow
 from holdfast.core.endpoint import endpoint_of
 from holdfast.core.issuers.breaker import Breaker
 from holdfast.core.kind import Trait
-from holdfast.core.renewal import first_opening
 from holdfast.core.target import TargetRow, TargetState
+from holdfast.core.windows import MaintenanceWindow, first_opening
 from holdfast.errors import Refused, UserError
 from holdfast.operations import kinds, remotes
 from holdfast.operations.access import Action, Owned, Principal, Verdict, allow
@@ -105,7 +104,8 @@ class NewTarget(Input):
         default=[], description="Where a deployed certificate must be seen, such as www.example.com:443."
     )
     windows: Annotated[Hours, Option(flag="--window", read="window")] = Field(
-        default=[], description="Deploy only then, in UTC: 'sat,sun 02:00-05:00'. Never lets a certificate expire."
+        default=[],
+        description="Deploy only then: 'sat,sun 02:00-05:00 Europe/Berlin', else in UTC. Never lets it expire.",
     )
     reload_domain: Annotated[str, Option(flag="--reload-domain")] = Field(
         default="", max_length=100, description="Targets with the same word share one daemon, and its reloads."
@@ -123,7 +123,7 @@ class TargetChange(TargetRef, RemoteChange):
         default=None, description="Where a deployed certificate must be seen."
     )
     windows: Annotated[Hours | None, Option(flag="--window", read="window")] = Field(
-        default=None, description="Deploy only then, in UTC: 'sat,sun 02:00-05:00'."
+        default=None, description="Deploy only then: 'sat,sun 02:00-05:00 Europe/Berlin', else in UTC."
     )
     reload_domain: Annotated[str | None, Option(flag="--reload-domain")] = Field(
         default=None, max_length=100, description="Targets with the same word share one daemon, and its reloads."
