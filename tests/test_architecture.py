@@ -39,6 +39,7 @@ MAY_IMPORT: Final = {
     "validators": "core pki ports",
     "importing": "core pki ports secret",
     "deployers": "core kind_settings pki ports secret",
+    "receiver": "deployers local_bundles network world",
     "issuers": "core kind_settings pki ports secret",
     "notifiers": "core kind_settings ports secret",
     "solvers": "core issuers kind_settings listening pki plugins ports secret validators",
@@ -327,7 +328,10 @@ DOORS: Final = {
     ),
     "pki/hsm.py": Door("threading", "A PKCS#11 session is for one thread at a time."),
     "notifiers/email.py": Door("aiosmtplib ssl", "It speaks SMTP, which the Transport does not."),
-    "deployers/ssh.py": Door("asyncssh .chmod .mkdir", "It speaks SSH; these files are of another machine."),
+    "deployers/ssh_line.py": Door("asyncssh", "It speaks SSH, which the Transport does not."),
+    "deployers/sftp_folders.py": Door(
+        "asyncssh .chmod .mkdir .lstat .stat", "It speaks SFTP; these files are of another machine."
+    ),
     "notifiers/apprise.py": Door("apprise threading", "It asks a blocking library, on a thread of its own."),
     "solvers/tls_alpn.py": Door(
         "ssl os socket", "It makes the TLS context that shows a challenge response, listens, and shakes hands."

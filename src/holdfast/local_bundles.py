@@ -274,11 +274,9 @@ def _look(folder: int, path: str) -> _Look | None:
 
 
 def _wanted(old: _Look | None, access: FileAccess, *, public: bool) -> _Look:
-    """As the file before, never readable to more than that; a group may read a key only if a person says so."""
     uid = pwd.getpwnam(access.owner).pw_uid if access.owner else old.uid if old else os.geteuid()
     gid = grp.getgrnam(access.group).gr_gid if access.group else old.gid if old else os.getegid()
-    usual = 0o644 if public else 0o640 if access.group else 0o600
-    mode = usual if old is None else old.mode & (0o755 if public else 0o750)
+    mode = access.mode(None if old is None else old.mode, public=public)
     return _Look(uid=uid, gid=gid, mode=mode, labels={} if old is None else old.labels)
 
 

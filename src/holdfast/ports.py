@@ -189,6 +189,11 @@ class FileAccess:
     owner: str = ""  # a user of this machine; empty: as before, else the user that we run as
     group: str = ""  # a group that may read keys; empty: as before, else nobody but the owner
 
+    def mode(self, before: int | None, *, public: bool) -> int:
+        """The mode of a new file: as the file before, never wider; a group reads a key only if a person says so."""
+        usual = 0o644 if public else 0o640 if self.group else 0o600
+        return usual if before is None else before & (0o755 if public else 0o750)
+
 
 FileContent = bytes | Secret[bytes]  # certificates are for everybody, keys are not
 

@@ -9,9 +9,10 @@ from tests.support.deployer_benches.files import FilesBench
 from tests.support.deploying import CERTIFICATE, a_bundle, parts
 
 from holdfast.core.reasons import Reason
-from holdfast.deployers.files import FilesDeployer, FilesSettings, folder_name
+from holdfast.deployers.files import FilesDeployer, FilesSettings
 from holdfast.deployers.kind import LocalRules, Program
 from holdfast.deployers.local_file import rules_of
+from holdfast.deployers.swapping import folder_name
 from holdfast.errors import Refused, TryLater
 
 pytestmark = pytest.mark.anyio

@@ -1,13 +1,19 @@
-"""A real sshd: its pinned key, private files from the first byte on, and programs whose words stay whole."""
+"""A real sshd: its pinned key, private files from the first byte on, programs whose words stay whole, and an account
+that can do nothing but receive."""
 
+import asyncio
+import json
+import subprocess
 from collections.abc import AsyncIterator
 
 import pytest
 from tests.support.deployer_benches.ssh import SshBench, a_bench
-from tests.support.deploying import CERTIFICATE, a_bundle
+from tests.support.deploying import CERTIFICATE, a_bundle, parts
 
 from holdfast.core.reasons import Reason
-from holdfast.deployers.base import Reloads
+from holdfast.deployers import receiving
+from holdfast.deployers.base import ChecksConfig, Reloads
+from holdfast.deployers.kind import LocalRules
 from holdfast.errors import Refused, TryLater
 
 pytestmark = pytest.mark.anyio
@@ -56,3 +62,108 @@ async def test_a_program_there_that_floods_is_ended_with_its_time(bench: SshBenc
     assert isinstance(deployer, Reloads)
     with pytest.raises(TryLater, match="did not end"):
         await deployer.reload()
+
+
+async def test_a_link_in_place_of_a_folder_there_ends_the_deployment(bench: SshBench) -> None:
+    elsewhere = bench.root / "elsewhere"
+    elsewhere.mkdir()
+    (bench.live / CERTIFICATE).symlink_to(elsewhere)
+    with pytest.raises(Refused, match="is a link") as why:
+        await (await bench.deployer()).write(a_bundle(1))
+    assert why.value.reason == Reason.TARGET_TAKEN
+    assert list(elsewhere.iterdir()) == []
+    (bench.live / CERTIFICATE).unlink()
+    (bench.live / CERTIFICATE).mkdir()
+    (bench.live / CERTIFICATE / "current").symlink_to(elsewhere)
+    with pytest.raises(Refused, match="leads to somewhere else"):
+        await (await bench.deployer()).write(a_bundle(1))
+
+
+async def test_fixed_paths_there_keep_their_modes_and_are_called_not_atomic(bench: SshBench) -> None:
+    paths = {"certificate_path": str(bench.root / "site.crt"), "key_path": str(bench.root / "site.key")}
+    (bench.root / "site.crt").write_text("of before")
+    (bench.root / "site.key").write_text("key of before")
+    (bench.root / "site.key").chmod(0o440)
+    written = await (await bench.deployer(**paths)).write(a_bundle(1))
+    assert not written.atomic
+    assert (bench.root / "site.key").read_bytes() == a_bundle(1).key.reveal()
+    assert (bench.root / "site.key").stat().st_mode & 0o777 == 0o440
+    await (await bench.deployer(**paths)).restore(a_bundle(1), None)
+    assert (bench.root / "site.key").read_text() == "key of before"
+
+
+# ── An account that only receives ──
+
+
+def by_ssh(bench: SshBench, *words: str, said: bytes = b"", subsystem: bool = False) -> bytes:
+    """What OpenSSH's own client gets."""
+    argv = ["ssh", "-F", "none", "-i", str(bench.root / "login"), "-p", str(bench.port), "-o", "BatchMode=yes"]
+    argv += [
+        "-o",
+        "StrictHostKeyChecking=no",
+        "-o",
+        "UserKnownHostsFile=/dev/null",
+        *(["-s"] if subsystem else []),
+        "127.0.0.1",
+        *words,
+    ]
+    return subprocess.run(argv, input=said, capture_output=True, timeout=60).stdout
+
+
+async def test_an_account_that_only_receives_swaps_tests_reloads_and_rolls_back(bench: SshBench) -> None:
+    bench.only_receives()
+    deployer = await bench.deployer(receive=True, reload="daemon", test="daemon")
+    assert isinstance(deployer, Reloads)
+    assert isinstance(deployer, ChecksConfig)
+    assert (await deployer.write(a_bundle(1))).changed
+    assert not (await deployer.write(a_bundle(1))).changed
+    await deployer.test()
+    await deployer.reload()
+    assert (bench.root / "ran").read_text() == "ran\nran\n"
+    await deployer.write(a_bundle(2))
+    assert await bench.holds() == (a_bundle(2).leaf_sha256, a_bundle(2).key)
+    with pytest.raises(Refused) as why:
+        await deployer.write(a_bundle(1))
+    assert why.value.reason == Reason.TARGET_HAS_NEWER
+    await deployer.restore(a_bundle(2), a_bundle(1))
+    assert await bench.holds() == (a_bundle(1).leaf_sha256, a_bundle(1).key)
+    (bench.root / "fail").touch()
+    with pytest.raises(Refused) as why:
+        await deployer.reload()
+    assert why.value.reason == Reason.RELOAD_FAILED
+
+
+async def test_an_account_that_only_receives_has_no_shell_and_no_other_folder(bench: SshBench) -> None:
+    bench.only_receives()
+    said = await asyncio.to_thread(by_ssh, bench, "touch", str(bench.root / "owned"))
+    assert not (bench.root / "owned").exists()
+    assert "takes one JSON object" in json.loads(said)["error"]
+    assert (
+        "takes one JSON object" in json.loads(await asyncio.to_thread(by_ssh, bench, "sftp", subsystem=True))["error"]
+    )
+    for folder in (str(bench.root), f"{bench.live}/../other", "relative"):
+        call = {
+            "call": "write",
+            "settings": {"folder": folder},
+            "target": "web-1",
+            "bundle": receiving._told(a_bundle(1)),
+        }
+        said = await asyncio.to_thread(by_ssh, bench, "x", said=json.dumps(call).encode())
+        assert "allows no deployment" in json.loads(said)["error"]
+    assert list(bench.live.iterdir()) == []
+
+
+async def test_a_bundle_whose_content_id_is_a_path_is_refused(bench: SshBench) -> None:
+    told = {**receiving._told(a_bundle(1)), "content_id": "../../x"}
+    call = {"call": "write", "settings": {"folder": str(bench.live)}, "target": "web-1", "bundle": told}
+    rules = LocalRules(folders=(bench.live,))
+    assert "not well-formed" in (await receiving.answer(json.dumps(call).encode(), parts(rules)))["error"]
+
+
+async def test_an_account_with_another_command_is_not_taken_for_a_receiver(bench: SshBench) -> None:
+    """A command that repeats what it was sent, key and all, has received nothing."""
+    key = (bench.root / "login.pub").read_text()
+    (bench.root / "login.pub").write_text(f'restrict,command="tee /dev/stderr" {key}')
+    with pytest.raises(Refused, match="does not answer as holdfast-receive") as why:
+        await (await bench.deployer(receive=True)).write(a_bundle(1))
+    assert "PRIVATE KEY" not in str(why.value)

@@ -22,8 +22,9 @@ from holdfast.core.kind import Kind, Trait
 from holdfast.core.reasons import Reason
 from holdfast.core.target import DeployLimits
 from holdfast.deployers.base import Bundle, Written, later, refused
-from holdfast.deployers.files import FilesDeployer, FilesSettings, folder_name
+from holdfast.deployers.files import FilesDeployer, FilesSettings
 from holdfast.deployers.kind import DeployerKind, DeployerParts
+from holdfast.deployers.swapping import folder_name
 from holdfast.errors import Refused, TryLater
 from holdfast.kind_settings import KindSettings, Text
 from holdfast.ports import NetProblem

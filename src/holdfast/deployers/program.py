@@ -17,8 +17,9 @@ from holdfast.core.kind import Kind, Trait
 from holdfast.core.reasons import Reason
 from holdfast.core.target import DeployLimits
 from holdfast.deployers.base import Bundle, Written, refused
-from holdfast.deployers.files import FilesDeployer, FilesSettings, files_of, folder_name, name_of
+from holdfast.deployers.files import FilesDeployer, FilesSettings
 from holdfast.deployers.kind import DeployerKind, DeployerParts
+from holdfast.deployers.swapping import files_of, folder_name, name_of
 from holdfast.kind_settings import KindSettings, Text
 from holdfast.ports import FileAccess, Place
 

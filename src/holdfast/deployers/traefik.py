@@ -16,8 +16,9 @@ from pydantic import Field
 from holdfast.core.kind import Kind, Trait
 from holdfast.core.target import DeployLimits
 from holdfast.deployers.base import Bundle, Written
-from holdfast.deployers.files import FilesDeployer, FilesSettings, folder_name
+from holdfast.deployers.files import FilesDeployer, FilesSettings
 from holdfast.deployers.kind import DeployerKind, DeployerParts
+from holdfast.deployers.swapping import folder_name
 from holdfast.kind_settings import KindSettings, Text
 from holdfast.ports import FileAccess
 

@@ -10,16 +10,18 @@ import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.deployers.base import Deployer
 from holdfast.deployers.kind import LocalRules, Program
-from holdfast.deployers.ssh import SshDeployer, SshSettings
+from holdfast.deployers.ssh import SSH, SshSettings
 from holdfast.secret import Secret
 from tests.support.deploying import CERTIFICATE, parts
 from tests.support.ports import free_port
@@ -50,7 +52,7 @@ class SshBench:
         programs = {"failing": failing, "touch": Program(argv=("touch", f"{root}/a file"))}
         self.rules = LocalRules(programs={**programs, "flooding": Program(argv=("yes",), timeout=0.5)})
         self.host_key = "host_key"
-        self.made: list[SshDeployer] = []
+        self.made: list[Deployer] = []
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -76,13 +78,23 @@ class SshBench:
             self._process.wait()
             self._process = None
 
-    async def deployer(self, **more: str) -> Deployer:
+    def only_receives(self) -> None:
+        """Its key runs holdfast-receive from now on, whatever the client asks for."""
+        rules = self.root / "deployment.toml"
+        rules.write_text(f'folders = ["{self.live}"]\n[programs.daemon]\nargv = ["{self.root}/daemon"]\n')
+        (self.root / "daemon").write_text(f"#!/bin/sh\necho ran >> {self.root}/ran\n[ ! -e {self.root}/fail ]\n")
+        (self.root / "daemon").chmod(0o755)
+        command = f"{Path(sys.executable).with_name('holdfast-receive')} {rules}"
+        key = (self.root / "login.pub").read_text()
+        (self.root / "login.pub").write_text(f'restrict,command="{command}" {key}')
+
+    async def deployer(self, **more: Any) -> Deployer:
         settings = SshSettings(
             host="127.0.0.1", port=self.port, user=getpass.getuser(), folder=str(self.live),
             host_key=(self.root / f"{self.host_key}.pub").read_text().strip(), **more,
         )  # fmt: skip
         credentials = {"key": Secret((self.root / "login").read_text())}
-        made = SshDeployer(settings, parts(self.rules, credentials=credentials))
+        made = SSH.make(settings, parts(self.rules, credentials=credentials))
         self.made.append(made)
         return made
 
