@@ -64,7 +64,7 @@ def found(words: Sequence[str]) -> list[str]:
     *before, prefix = words
     name = next((word for word in before if word in main.COMMANDS), None)  # after options of the whole program
     if name is None:
-        return [] if before and not before[0].startswith("-") else _fitting(prefix, [*main.COMMANDS, "version"])
+        return [] if before and not before[0].startswith("-") else _fitting(prefix, main.COMMANDS)
     return _of(main.load(name), before[before.index(name) + 1 :], prefix)
 
 

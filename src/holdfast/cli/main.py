@@ -25,130 +25,81 @@ from holdfast.errors import SettingRefused, StoreError, StoreRefused, StoreUnfit
 if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
 
-COMMANDS: Final = {  # name: (module with its app; empty: derived alone, the line that --help shows)
-    "issue": ("holdfast.cli.certificates.issue", "Ask for a certificate; it is renewed from then on."),
-    "change": ("holdfast.cli.certificates.issue", "Change names, issuers, key, owner or labels of a certificate."),
-    "ls": ("holdfast.cli.certificates.ls", "List certificates."),
-    "get": ("holdfast.cli.certificates.ls", "Show one certificate in full."),
-    "status": ("holdfast.cli.certificates.ls", "Show the state of one certificate, or of all."),
-    "explain": ("holdfast.cli.certificates.ls", "Explain why a certificate is renewed, or why not yet."),
-    "renew": ("holdfast.cli.certificates.issue", "Renew a certificate now."),
-    "wait": ("holdfast.cli.certificates.issue", "Wait until a certificate is issued."),
-    "revoke": ("holdfast.cli.certificates.issue", "Revoke a certificate, and replace it."),
-    "pause": ("holdfast.cli.certificates.issue", "Pause a certificate: it is not renewed until it is resumed."),
-    "resume": ("holdfast.cli.certificates.issue", "Resume a paused certificate."),
-    "attention": ("", "Show what needs a person now, the most urgent first."),
-    "archive": ("holdfast.cli.certificates.issue", "Stop renewing a certificate, for good."),
-    "versions": ("", "List the versions of a certificate."),
-    "fetch": ("holdfast.cli.certificates.fetch", "Write a certificate, its chain and its key into files."),
-    "issuances": ("", "List and show issuances: each attempt to obtain a certificate."),
-    "approvals": ("", "Approve or reject issuances that need a second person."),
-    "plan": ("holdfast.cli.certificates.plan", "Show what a document of certificates would change."),
-    "apply": ("holdfast.cli.certificates.plan", "Change certificates to what a document says."),
-    "export": ("holdfast.cli.certificates.plan", "Print the certificates as such a document."),
-    "import": ("holdfast.cli.certificates.imports", "Adopt certificates from certbot, acme.sh, lego or PEM files."),
-    "issuer": ("holdfast.cli.issuers", "Add, test and change issuers: where certificates come from."),
-    "ca": ("", "Create and change our own CAs; manage their ACME clients."),
-    "policy": ("", "Say who may have which names, and find what violates it."),
-    "solver": ("", "Add and test solvers, which publish challenge responses."),
-    "trust": ("holdfast.cli.trust.commands", "Let this machine trust the root of a private CA, or not."),
-    "pki": ("holdfast.cli.own_ca.pki", "Make the root of a private CA offline, or read a certificate."),
-    "challenge": ("holdfast.cli.installation.challenge", "Test from this machine what a CA would see of a name."),
-    "simulate": (
-        "holdfast.cli.certificates.simulate",
-        "Forecast the orders of the next months, and the limits of CAs.",
-    ),
-    "target": ("", "Add, test and change targets: where certificates are installed."),
-    "deploy": ("", "Deploy a certificate to its targets, again if need be."),
-    "rollback": ("", "Deploy the version before the one in use."),
-    "deployments": ("", "List deployments; freeze them, and let them go on."),
-    "endpoint": ("", "Watch endpoints: what certificate each serves, and until when."),
-    "notify": ("holdfast.cli.notifications", "List and resend notifications; add and test channels."),
-    "events": ("holdfast.cli.installation.events", "Show past events, or follow new ones."),
-    "serve": ("holdfast.cli.installation.serve", "Run a server: the engine, the API, the ACME server."),
-    "dev": ("holdfast.cli.installation.serve", "Run a server on this machine, and get a first certificate."),
-    "doctor": ("holdfast.cli.installation.doctor", "Find problems, and say how to solve them."),
-    "cluster": ("holdfast.cli.installation.cluster", "Show the replicas, their leases and loops; drain a replica."),
-    "jobs": ("", "List and show jobs: waiting, running and dead."),
-    "retry": ("holdfast.cli.certificates.issue", "Run a job now: one that waits, or a dead one."),
-    "cancel": ("holdfast.cli.certificates.issue", "Cancel the issuance of a certificate, or a job."),
-    "stats": ("", "Count certificates, expiries, outcomes and issuances."),
-    "audit": ("holdfast.cli.installation.audit", "List who changed what; verify that the audit log is intact."),
-    "token": ("", "Create, list and revoke tokens of the API."),
-    "people": ("", "Add people who log in; change and recover accounts."),
-    "key": ("holdfast.cli.installation.key", "Show or rotate the key that encrypts secrets in the store."),
-    "config": ("holdfast.cli.installation.config", "Show the settings, and where each came from."),
-    "mcp": ("holdfast.cli.installation.mcp", "Serve tools to an assistant (Model Context Protocol)."),
-    "login": ("holdfast.cli.installation.login", "Log in to a server elsewhere."),
-    "logout": ("holdfast.cli.installation.login", "Log out: forget a server and its token."),
-    "context": ("holdfast.cli.installation.login", "Choose between the servers that you are logged in to."),
-    "completion": ("holdfast.cli.completion", "Print the completion script of a shell."),
-    "help": ("holdfast.cli.topics", "Explain exit codes, output, contexts, reasons and errors."),
+SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    # By the headings of the help page: module with the command's app (empty: derived alone), and the line that --help shows.
+    "Certificates": {
+        "issue": ("holdfast.cli.certificates.issue", "Ask for a certificate; it is renewed from then on."),
+        "change": ("holdfast.cli.certificates.issue", "Change names, issuers, key, owner or labels of a certificate."),
+        "ls": ("holdfast.cli.certificates.ls", "List certificates."),
+        "attention": ("", "Show what needs a person now, the most urgent first."),
+        "get": ("holdfast.cli.certificates.ls", "Show one certificate in full."),
+        "status": ("holdfast.cli.certificates.ls", "Show the state of one certificate, or of all."),
+        "explain": ("holdfast.cli.certificates.ls", "Explain why a certificate is renewed, or why not yet."),
+        "renew": ("holdfast.cli.certificates.issue", "Renew a certificate now."),
+        "wait": ("holdfast.cli.certificates.issue", "Wait until a certificate is issued."),
+        "revoke": ("holdfast.cli.certificates.issue", "Revoke a certificate, and replace it."),
+        "pause": ("holdfast.cli.certificates.issue", "Pause a certificate: it is not renewed until it is resumed."),
+        "resume": ("holdfast.cli.certificates.issue", "Resume a paused certificate."),
+        "archive": ("holdfast.cli.certificates.issue", "Stop renewing a certificate, for good."),
+        "versions": ("", "List the versions of a certificate."),
+        "fetch": ("holdfast.cli.certificates.fetch", "Write a certificate, its chain and its key into files."),
+        "issuances": ("", "List and show issuances: each attempt to obtain a certificate."),
+        "approvals": ("", "Approve or reject issuances that need a second person."),
+        "plan": ("holdfast.cli.certificates.plan", "Show what a document of certificates would change."),
+        "apply": ("holdfast.cli.certificates.plan", "Change certificates to what a document says."),
+        "export": ("holdfast.cli.certificates.plan", "Print the certificates as such a document."),
+        "import": ("holdfast.cli.certificates.imports", "Adopt certificates from certbot, acme.sh, lego or PEM files."),
+    },
+    "Issuers and our own CAs": {
+        "issuer": ("holdfast.cli.issuers", "Add, test and change issuers: where certificates come from."),
+        "ca": ("", "Create and change our own CAs; manage their ACME clients."),
+        "trust": ("holdfast.cli.trust.commands", "Let this machine trust the root of a private CA, or not."),
+        "solver": ("", "Add and test solvers, which publish challenge responses."),
+        "policy": ("", "Say who may have which names, and find what violates it."),
+        "pki": ("holdfast.cli.own_ca.pki", "Make the root of a private CA offline, or read a certificate."),
+        "challenge": ("holdfast.cli.installation.challenge", "Test from this machine what a CA would see of a name."),
+        "simulate": (
+            "holdfast.cli.certificates.simulate",
+            "Forecast the orders of the next months, and the limits of CAs.",
+        ),
+    },
+    "Where certificates are served": {
+        "target": ("", "Add, test and change targets: where certificates are installed."),
+        "deploy": ("", "Deploy a certificate to its targets, again if need be."),
+        "rollback": ("", "Deploy the version before the one in use."),
+        "deployments": ("", "List deployments; freeze them, and let them go on."),
+        "endpoint": ("", "Watch endpoints: what certificate each serves, and until when."),
+    },
+    "Notifications and events": {
+        "notify": ("holdfast.cli.notifications", "List and resend notifications; add and test channels."),
+        "events": ("holdfast.cli.installation.events", "Show past events, or follow new ones."),
+    },
+    "Operation": {
+        "serve": ("holdfast.cli.installation.serve", "Run a server: the engine, the API, the ACME server."),
+        "dev": ("holdfast.cli.installation.serve", "Run a server on this machine, and get a first certificate."),
+        "doctor": ("holdfast.cli.installation.doctor", "Find problems, and say how to solve them."),
+        "cluster": ("holdfast.cli.installation.cluster", "Show the replicas, their leases and loops; drain a replica."),
+        "jobs": ("", "List and show jobs: waiting, running and dead."),
+        "retry": ("holdfast.cli.certificates.issue", "Run a job now: one that waits, or a dead one."),
+        "cancel": ("holdfast.cli.certificates.issue", "Cancel the issuance of a certificate, or a job."),
+        "stats": ("", "Count certificates, expiries, outcomes and issuances."),
+        "audit": ("holdfast.cli.installation.audit", "List who changed what; verify that the audit log is intact."),
+        "token": ("", "Create, list and revoke tokens of the API."),
+        "people": ("", "Add people who log in; change and recover accounts."),
+        "key": ("holdfast.cli.installation.key", "Show or rotate the key that encrypts secrets in the store."),
+        "config": ("holdfast.cli.installation.config", "Show the settings, and where each came from."),
+        "mcp": ("holdfast.cli.installation.mcp", "Serve tools to an assistant (Model Context Protocol)."),
+    },
+    "This machine": {
+        "login": ("holdfast.cli.installation.login", "Log in to a server elsewhere."),
+        "logout": ("holdfast.cli.installation.login", "Log out: forget a server and its token."),
+        "context": ("holdfast.cli.installation.login", "Choose between the servers that you are logged in to."),
+        "completion": ("holdfast.cli.completion", "Print the completion script of a shell."),
+        "help": ("holdfast.cli.topics", "Explain exit codes, output, contexts, reasons and errors."),
+        "version": ("holdfast.cli.installation.version", "Print the version of this program."),
+    },
 }
-SECTIONS: Final[Mapping[str, tuple[str, ...]]] = {  # of the help page
-    "Certificates": (
-        "issue",
-        "change",
-        "ls",
-        "attention",
-        "get",
-        "status",
-        "explain",
-        "renew",
-        "wait",
-        "revoke",
-        "pause",
-        "resume",
-        "archive",
-        "versions",
-        "fetch",
-        "issuances",
-        "approvals",
-        "plan",
-        "apply",
-        "export",
-        "import",
-    ),
-    "Issuers and our own CAs": (
-        "issuer",
-        "ca",
-        "trust",
-        "solver",
-        "policy",
-        "pki",
-        "challenge",
-        "simulate",
-    ),
-    "Where certificates are served": ("target", "deploy", "rollback", "deployments", "endpoint"),
-    "Notifications and events": (
-        "notify",
-        "events",
-    ),
-    "Operation": (
-        "serve",
-        "dev",
-        "doctor",
-        "cluster",
-        "jobs",
-        "retry",
-        "cancel",
-        "stats",
-        "audit",
-        "token",
-        "people",
-        "key",
-        "config",
-        "mcp",
-    ),
-    "This machine": (
-        "login",
-        "logout",
-        "context",
-        "completion",
-        "help",
-        "version",
-    ),
-}
+COMMANDS: Final = {name: each for section in SECTIONS.values() for name, each in section.items()}
 ABOUT: Final = "Obtain, renew and deploy TLS certificates, and say for each what happens next, when and why."
 HIDDEN: Final = {"__complete": ("holdfast.cli.completion", "What shells ask.")}
 # 0 done or nothing to do; 1 failed; 2 usage; 3 still in progress at timeout; 4 authentication; 5 conflict or
@@ -241,18 +192,6 @@ def whole(
     **shared: object,
 ) -> None:
     everywhere.remember(shared)
-
-
-@app.command(context_settings={**QUICK})
-def version(
-    with_server: Annotated[bool, typer.Option("--with-server", help="And the server's; 10 if they differ.")] = False,
-) -> None:
-    """Print the version of this program."""
-    print(__version__)
-    if with_server:
-        from holdfast.cli.installation.cluster import show_versions
-
-        raise typer.Exit(show_versions())
 
 
 def exit_code(error: UserError) -> int:
