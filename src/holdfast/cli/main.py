@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typer._click import Command, Context, HelpFormatter
 
 SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
-    # By the headings of the help page: module with the command's app (empty: derived alone), and the line that --help shows.
+    # By headings of the help page: the module with the app of a command (empty: derived alone), and its line there.
     "Certificates": {
         "issue": ("holdfast.cli.certificates.issue", "Ask for a certificate; it is renewed from then on."),
         "change": ("holdfast.cli.certificates.issue", "Change names, issuers, key, owner or labels of a certificate."),
