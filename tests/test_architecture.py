@@ -25,6 +25,7 @@ MAY_IMPORT: Final = {
     "config": "config_values core secret",
     "config_values": "core secret",
     "supervisor": "config core system_clock telemetry web world",
+    "witness_file": "",
     "world": "ports system_clock telemetry",
     "local_bundles": "ports secret",
     "system_clock": "",
@@ -57,7 +58,7 @@ MAY_IMPORT: Final = {
     "compose_ca": "acme config core engine listening network operations pki ports store telemetry validators web",
     "compose_certificates": "compose_ca config core deployers endpoints engine listening local_bundles network "
     "operations ports secret solvers store telemetry world",
-    "from_settings": "config core listening operations ports store telemetry",
+    "from_settings": "config core listening operations ports store telemetry witness_file",
     "app": "api compose_ca compose_certificates config core demo engine from_settings listening operations pages "
     "plugins ports secret store supervisor telemetry tracing undumpable web world",
     "cli": "api app config config_values core from_settings importing keyring mcp network operations pki ports secret "
@@ -279,6 +280,11 @@ DOORS: Final = {
         "os fcntl shutil secrets asyncio.to_thread .mkdir .rename .stat .unlink",
         "It is the adapter of BundleFolders: files with their owners and locks.",
     ),
+    "witness_file.py": Door(
+        "os fcntl threading .iterdir .read_bytes .rename",
+        "It is the adapter of Witness: writers of several threads share its file.",
+    ),
+    "store/witness.py": Door("threading", "Writers of several threads tell it how far they came."),
     "system_clock.py": Door("time datetime.datetime.now asyncio.sleep", "It is the adapter of Clock."),
     "network.py": Door("socket ssl", "It is the adapter of Net."),
     "store/sqlite.py": Door(

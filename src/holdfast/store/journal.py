@@ -17,7 +17,7 @@ from holdfast.core import journal
 from holdfast.core.journal import Event
 from holdfast.core.notifications.alert_texts import TOLD
 from holdfast.store.rows import Table
-from holdfast.store.tx import Tx, value_list
+from holdfast.store.tx import Sealed, Tx, value_list
 
 SYSTEM: Final = "system"
 PAGE: Final = 50  # rows a statement: the quickest on SQLite
@@ -76,14 +76,15 @@ def seal(tx: Tx) -> None:
         events=len(tx.events),
     )[0]
     if tx.audits:
-        _insert_audits(tx, head["audit_seq"] - len(tx.audits), head["audit_hash"], head["at"])
+        newest = _insert_audits(tx, head["audit_seq"] - len(tx.audits), head["audit_hash"], head["at"])
+        tx.sealed = Sealed(head["audit_seq"] - len(tx.audits), head["audit_seq"], newest)
     if tx.events:
         first = head["event_id"] - len(tx.events) + 1
         rows = [(first + n, head["at"], *entry) for n, entry in enumerate(tx.events)]
         _insert(tx, "events (id, at, name, subject, job, details)", rows)
 
 
-def _insert_audits(tx: Tx, seq: int, previous: str, at: int) -> None:
+def _insert_audits(tx: Tx, seq: int, previous: str, at: int) -> str:
     rows = []
     for actor, action, subject, details in tx.audits:
         seq += 1
@@ -91,6 +92,7 @@ def _insert_audits(tx: Tx, seq: int, previous: str, at: int) -> None:
         rows.append((seq, at, actor, action, subject, details, previous))
     _insert(tx, "audit (seq, at, actor, action, subject, details, hash)", rows)
     tx.run("UPDATE journal_head SET audit_hash = :hash WHERE only_one = 1", hash=previous)
+    return previous
 
 
 def _insert(tx: Tx, into: str, rows: Sequence[tuple[object, ...]]) -> None:

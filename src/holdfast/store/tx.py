@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+
+from holdfast.core.witness import Fact
 
 Row = Mapping[str, Any]
 
@@ -44,10 +46,21 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
+class Sealed(NamedTuple):
+    """Where the audit log ends with this transaction, and where it began with it."""
+
+    before: int
+    seq: int
+    hash: str
+
+
 class Tx:
     """The open transaction. Journal entries, alerts, jobs and wake-ups collect here until just before COMMIT."""
 
-    __slots__ = ("_now", "_session", "alerts", "audits", "epoch", "events", "origin", "owed_jobs", "wakes", "wrote")
+    __slots__ = (
+        "_now", "_session", "alerts", "audits", "epoch", "events", "facts", "origin", "owed_jobs", "sealed", "wakes",
+        "wrote",
+    )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -58,6 +71,8 @@ class Tx:
         self.origin: Mapping[str, str] = {}  # where the request came from, for the audit log
         self.alerts: list[tuple[str, str, Mapping[str, Any]]] = []  # name, subject, details: for the before-commit hook
         self.owed_jobs: list[tuple[Any, ...]] = []  # rows of jobs, in the order of their columns
+        self.facts: list[Fact] = []  # of our CAs: for the witness, before COMMIT
+        self.sealed: Sealed | None = None  # once its audit entries have their numbers
         self.wakes = False  # there is new work: tell the workers after COMMIT
         self.wrote = False  # something was changed: COMMIT will wait for the disk
 

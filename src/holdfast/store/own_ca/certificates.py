@@ -50,7 +50,11 @@ def tried(tx: Tx, order: str, seen: Sequence[Mapping[str, str]]) -> None:
 
 def insert(tx: Tx, issued: IssuedCertificate, now: datetime) -> bool:
     """Keep a certificate; False if this order has its certificate already: the first one counts."""
-    return tx.run(f"{TABLE.insert} ON CONFLICT DO NOTHING", **TABLE.values(replace(issued, issued_at=now))) == 1
+    kept = replace(issued, issued_at=now)
+    added = tx.run(f"{TABLE.insert} ON CONFLICT DO NOTHING", **TABLE.values(kept)) == 1
+    if added:
+        tx.facts.append(kept)
+    return added
 
 
 # ── Finding ──
@@ -93,12 +97,13 @@ def good(tx: Tx, *, ca: str, account: str | None = None) -> int:
 # ── The end of a certificate ──
 
 
-def revoke(tx: Tx, certificate: str, reason: int) -> bool:
-    """Revoke it now; False if it was revoked before."""
+def revoke(tx: Tx, certificate: str, reason: int, at: datetime) -> bool:
+    """Revoke it as of this time; False if it was revoked before."""
     changed = tx.run(
-        """UPDATE ca_certificates SET revoked_at = now_us(), reason = :reason
+        """UPDATE ca_certificates SET revoked_at = :at, reason = :reason
             WHERE id = :id AND revoked_at IS NULL""",
         id=certificate,
+        at=at,
         reason=reason,
     )
     return changed == 1
