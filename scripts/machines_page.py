@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from holdfast.core import certificate, deployment, issuance
+from holdfast.core.agents import agent
 from holdfast.core.notifications import notification
 from holdfast.core.own_ca import acme
 from holdfast.core.work import job
@@ -51,6 +52,11 @@ MACHINES: Final = (
         "Deployment",
         "One version of a certificate on one target. It is tried again for as long as the version is wanted there.",
         deployment, "MOVES", (deployment.DeploymentState.QUEUED,),
+    ),
+    Machine(
+        "Agent",
+        "A host that carries out deployments by itself. It begins pending where its token asks for an approval.",
+        agent, "MOVES", (agent.AgentState.ACTIVE, agent.AgentState.PENDING),
     ),
     Machine(
         "Job",

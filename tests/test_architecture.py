@@ -25,8 +25,11 @@ MAY_IMPORT: Final = {
     "config": "config_values core secret",
     "config_values": "core secret",
     "supervisor": "config core system_clock telemetry web world",
-    "witness_file": "",
-    "world": "ports system_clock telemetry",
+    "world": "machine ports system_clock telemetry",
+    "machine": "",
+    "agent": "core deployers endpoints kind_settings local_bundles machine network pki plugins ports secret "
+    "system_clock undumpable validators",
+    "agent_face": "core operations pki ports telemetry",
     "local_bundles": "ports secret",
     "system_clock": "",
     "network": "ports",
@@ -55,14 +58,15 @@ MAY_IMPORT: Final = {
     "web": "core listening operations secret telemetry",
     "pages": "core operations secret telemetry web",
     "mcp": "core",
-    "compose_ca": "acme config core engine listening network operations pki ports store telemetry validators web",
+    "compose_ca": "acme agent_face config core engine listening network operations pki ports store telemetry "
+    "validators web",
     "compose_certificates": "compose_ca config core deployers endpoints engine listening local_bundles network "
     "operations ports secret solvers store telemetry world",
-    "from_settings": "config core listening operations ports store telemetry witness_file",
+    "from_settings": "config core listening operations ports store telemetry",
     "app": "api compose_ca compose_certificates config core demo engine from_settings listening operations pages "
     "plugins ports secret store supervisor telemetry tracing undumpable web world",
-    "cli": "api app config config_values core from_settings importing keyring mcp network operations pki ports secret "
-    "solvers store system_clock telemetry validators web world",
+    "cli": "agent api app config config_values core from_settings importing keyring machine mcp network operations pki "
+    "ports secret solvers store system_clock telemetry validators web world",
 }
 
 
@@ -272,19 +276,21 @@ class Door(NamedTuple):
 
 DOORS: Final = {
     "world.py": Door(
-        "time secrets os signal socket ssl httpx2 http asyncio.to_thread .create_connection "
-        "asyncio.subprocess .subprocess_exec .read_bytes .mkdir .rename .hardlink_to .unlink .stat",
-        "It is the adapter of Clock, Random, Transport, Files and Sink.",
+        "os socket ssl httpx2 http asyncio.to_thread .create_connection",
+        "It is the adapter of Transport, Tree and Sink.",
     ),
+    "machine.py": Door(
+        "time secrets os signal asyncio.subprocess .subprocess_exec .read_bytes .mkdir .rename .hardlink_to .unlink "
+        ".stat",
+        "It is the adapter of Random and Files.",
+    ),
+    "agent/line.py": Door("ssl asyncio.open_connection", "It is the adapter of Transport in an agent."),
+    "agent/__main__.py": Door("signal", "It turns signals into a stop."),
+    "cli/agents.py": Door("os", "It reads the environment, and becomes the agent's process."),
     "local_bundles.py": Door(
         "os fcntl shutil secrets asyncio.to_thread .mkdir .rename .stat .unlink",
         "It is the adapter of BundleFolders: files with their owners and locks.",
     ),
-    "witness_file.py": Door(
-        "os fcntl threading .iterdir .read_bytes .rename",
-        "It is the adapter of Witness: writers of several threads share its file.",
-    ),
-    "store/witness.py": Door("threading", "Writers of several threads tell it how far they came."),
     "system_clock.py": Door("time datetime.datetime.now asyncio.sleep", "It is the adapter of Clock."),
     "network.py": Door("socket ssl", "It is the adapter of Net."),
     "store/sqlite.py": Door(

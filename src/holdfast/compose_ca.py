@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +12,9 @@ from typing import Final
 
 from holdfast.acme.app import site
 from holdfast.acme.nonces import Nonces, nonces_for
+from holdfast.agent_face.app import AgentSite, beside
 from holdfast.config import Settings
+from holdfast.core.client import networks
 from holdfast.core.own_ca.acme import Identifier, Order
 from holdfast.core.own_ca.ca import CaOptions, CaPolicy
 from holdfast.core.own_ca.problem import STATUS, Problem
@@ -28,6 +30,8 @@ from holdfast.network import SystemNet
 from holdfast.operations.acme.certificates import Deliveries, tell_uncollected
 from holdfast.operations.acme.context import AcmeContext, Changes
 from holdfast.operations.acme.handover import Handover
+from holdfast.operations.agents.context import AgentContext, AgentPolicy
+from holdfast.operations.agents.desk import AgentDesk
 from holdfast.operations.context import OwnCaServices
 from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.operations.own_ca import manage as cas
@@ -48,6 +52,7 @@ FIRST_NAME: Final = "Holdfast"
 REFRESH_EVERY: Final = timedelta(seconds=5)
 FLUSH_EVERY: Final = timedelta(seconds=2)
 LISTENER_EVERY: Final = timedelta(seconds=10)  # one small read, so that a revoked certificate is not shown for long
+HEARD_EVERY: Final = timedelta(seconds=30)  # how old the last-seen time of an agent may be
 EVERY_MINUTE: Final = timedelta(minutes=1)
 
 
@@ -81,6 +86,20 @@ class CaServer:
             handover=Handover(),
         )
         self._nonces: Nonces = nonces_for(self.acme_context, clock, shared=db.engine.shared)
+        chosen = self._settings.agents
+        self.agents = AgentContext(
+            acme_context=self.acme_context,
+            secret_store=secret_store,
+            policy=AgentPolicy(
+                ca=chosen.ca or self._settings.acme.first_ca,
+                base_url=policy.base_url,
+                identity_for=chosen.identity_lifetime,
+                poll_for=chosen.poll,
+                parked=chosen.parked,
+                recoveries=chosen.recoveries,
+            ),
+        )
+        self.agent_desk = AgentDesk(limit=chosen.parked)
         self._tls = ListenerTls()
         first = self._settings.acme.first_ca
         self._listener = Listener(
@@ -138,6 +157,7 @@ class CaServer:
             PeriodicDuty(name="ca_refresh", period=REFRESH_EVERY, duty=self.authorities.refresh, everywhere=True),
             PeriodicDuty(name="ca_listener", period=LISTENER_EVERY, duty=self._listener.tend, everywhere=True),
             PeriodicDuty(name="acme_deliveries", period=FLUSH_EVERY, duty=self._deliveries.flush, everywhere=True),
+            PeriodicDuty(name="agents_heard", period=HEARD_EVERY, duty=self._write_heard, everywhere=True),
             PeriodicDuty(name="acme_nonces", period=10 * EVERY_MINUTE, duty=self._nonces.sweep, everywhere=True),
             PeriodicDuty(name="acme_expire", period=EVERY_MINUTE, duty=lambda: ca_sweep.expire(db)),
             PeriodicDuty(
@@ -151,6 +171,19 @@ class CaServer:
                 duty=lambda: tell_uncollected(db, policy.uncollected_after),
             ),
         ]
+
+    async def _write_heard(self) -> int:
+        return await self.agent_desk.flush(self.acme_context.db)
+
+    def _agent_site(self, proxies: Sequence[str]) -> AgentSite:
+        return AgentSite(
+            self.agents,
+            self.agent_desk,
+            clock=self._clock,
+            random=self._random,
+            telemetry=self._telemetry,
+            proxies=networks(proxies),
+        )
 
     # ── Being asked ──
 
@@ -188,7 +221,8 @@ class CaServer:
         try:
             await self._listener.loaded.wait()
             proxies = self._settings.server.trusted_proxies
-            face = site(self.acme_context, self._nonces, self._clock, self._telemetry, proxies=proxies)
+            acme = site(self.acme_context, self._nonces, self._clock, self._telemetry, proxies=proxies)
+            face = beside(acme, self._agent_site(proxies))
             unprobed = replace(bounds, probes=0)  # probes ask server.listen
             async with serving(face, line, self._tls, bounds=unprobed, tally=ToldTally("acme", self._telemetry)):
                 self._telemetry.log.info("acme.serving", url=self.acme_context.policy.base_url)

@@ -154,6 +154,7 @@ class CertificateKeeper:
             unproved=unproved,
             default_issuers=(OWN,),
             own_ca=ca.services,
+            agents=ca.agents,
         )
 
     async def prepare(self) -> None:

@@ -159,16 +159,6 @@ class StoreSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WitnessSettings:
-    """What this replica writes down of its CAs before anybody hears of it, for a database that loses commits."""
-
-    folder: Path | None = setting(
-        None, "Folder of the witness; without it, store.data_dir. Another disk than SQLite's is safer.", PATH
-    )
-    megabytes: int = setting(256, "How long the witness becomes; the oldest entries go first.", whole(1, 100_000))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
     file: Path | None = setting(None, "File of the key that encrypts what the store keeps secret.", PATH)
     passphrase: Secret[str] | None = setting(None, "Passphrase to derive the key from, instead of a key file.", SECRET)
@@ -265,6 +255,21 @@ class Acme:
     def address(self) -> tuple[str, int]:
         """Host, without brackets, and port."""
         return _host_and_port(self.listen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Agents: hosts that carry out deployments by themselves. They reach us at acme.listen."""
+
+    ca: str = setting("", "CA of ours that signs identities of agents; empty: acme.first_ca.", CA_NAME)
+    identity_lifetime: timedelta = setting(
+        "7d", "How long an identity of an agent is valid; it is renewed at half of that.", duration("1h", "30d")
+    )
+    poll: timedelta = setting(
+        "4m", "How long a request of an agent waits for work; less than balancers cut.", duration("1s", "15m")
+    )
+    parked: int = setting(10_000, "Requests of agents that wait for work in this process, at most.", COUNT)
+    recoveries: int = setting(5, "How often a new agent may recover by its binding key.", COUNT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,11 +410,11 @@ class Settings:
     people: PeopleSettings = field(default_factory=PeopleSettings)
     oidc: Oidc = field(default_factory=Oidc)
     store: StoreSettings = field(default_factory=StoreSettings)
-    witness: WitnessSettings = field(default_factory=WitnessSettings)
     keys: Keys = field(default_factory=Keys)
     scheduler: Scheduler = field(default_factory=Scheduler)
     engine: EngineSettings = field(default_factory=EngineSettings)
     acme: Acme = field(default_factory=Acme)
+    agents: AgentSettings = field(default_factory=AgentSettings)
     keeping: Keeping = field(default_factory=Keeping)
     digicert: PolledCas = field(default_factory=PolledCas)
     sectigo: PolledCas = field(default_factory=PolledCas)

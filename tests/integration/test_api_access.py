@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,20 @@ from tests.support.verdicts import ROLES, TABLE, Row
 from holdfast.api import openapi
 from holdfast.api.caller import Throttle
 from holdfast.core.access import Role
+from holdfast.core.agents.agent import AgentRow
 from holdfast.operations.access import MAY, Action, Owned, Principal, Verdict, allow
 from holdfast.operations.installation import tokens
 from holdfast.operations.installation.tokens import Grant, TokenRefused, Unauthenticated
 from holdfast.operations.operation import declared
 from holdfast.secret import Secret
 from holdfast.store import access
+from holdfast.store.agents import agents
 from holdfast.store.database import Database
+from holdfast.store.tx import Tx
 
 pytestmark = pytest.mark.anyio
-HIDDEN = ("no-such-certificate", "no-such-issuance", "no-such-approval", "no-such-notification", "no-such-endpoint")
+HIDDEN = ("no-such-certificate", "no-such-issuance", "no-such-approval", "no-such-notification", "no-such-endpoint",
+          "no-such-agent")  # fmt: skip
 MINE, THEIRS = "mine.example.com", "theirs.example.com"
 
 
@@ -73,6 +78,7 @@ async def _seeded(desk: Desk) -> dict[str, dict[str, str]]:
     for owner, name in (("mine", MINE), ("theirs", THEIRS)):
         async with desk.house.working():
             await admin.post("/certificates", {"names": [name], "owner": owner}, Prefer="wait=30")
+        await desk.house.db.write(partial(_add_agent, owner=owner))
         await admin.post("/endpoints", {"place": name, "certificate": name})
         asked = await admin.post(
             "/certificates", {"names": [f"asked.{name}"], "owner": owner, "approval_required": True}
@@ -83,9 +89,17 @@ async def _seeded(desk: Desk) -> dict[str, dict[str, str]]:
             "ref": name, "issuance": asked["operation"]["id"], "approval": waiting["id"], "name": "ca",
             "job": "job_unknown", "token": "unknown", "notification": f"notification_{owner}", "replica": "unknown",
             "ca": "default", "session": "unknown", "serial": "ab", "kid": "unknown", "account": "unknown",
-            "policy": "unknown", "endpoint": name,
+            "policy": "unknown", "endpoint": name, "agent": f"agent-{owner}",
         }  # fmt: skip
     return places
+
+
+def _add_agent(tx: Tx, *, owner: str) -> None:
+    name, now = f"agent-{owner}", tx.now()
+    row = AgentRow(
+        id=f"id-{owner}", name=name, owner=owner, binding_key="", binding_sha256=owner, created_at=now, changed_at=now
+    )
+    assert agents.insert(tx, row)
 
 
 def test_the_declarations_say_what_the_reviewed_table_says() -> None:

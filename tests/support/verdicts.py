@@ -25,6 +25,7 @@ _OPERATE_FOREIGN: Final = "yynnnhnn"
 _ADMIN: Final = "ynnnnnnn"
 _CAS: Final = "yyyynnnn"  # our CAs are the installation's: who is confined to some certificates sees none of them
 _NOTIFICATIONS: Final = "yyyynynn"  # no agent needs to know who is told what
+_ON_AGENTS: Final = ("approve", "ban", "unban", "retire", "settle", "recoveries")
 
 TABLE: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/certificates"): Row(_LIST),
@@ -103,6 +104,13 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("POST", "/issuers/{name}/account-key"): Row(_ADMIN),
     ("POST", "/issuers/{name}/new-account"): Row(_ADMIN),
     ("GET", "/issuers/{name}/budget"): Row("yyyyyynn"),
+    ("GET", "/agents"): Row("yyyynynn"),
+    ("GET", "/agents/{agent}"): Row("yyyynynn", "yyyynhnn"),
+    **{("POST", f"/agents/{{agent}}/{verb}"): Row(_ADMIN, _ADMIN, {}) for verb in _ON_AGENTS},
+    ("DELETE", "/agents/{agent}"): Row(_ADMIN, _ADMIN),
+    ("GET", "/agent-tokens"): Row("ynnynnnn"),
+    ("POST", "/agent-tokens"): Row(_ADMIN, "", {"name": "new"}),
+    ("POST", "/agent-tokens/{token}/revoke"): Row(_ADMIN),
     ("GET", "/targets"): Row("yyyynynn"),
     ("GET", "/targets/{name}"): Row("yyyynynn"),
     ("POST", "/targets"): Row(_ADMIN, "", {"name": "new", "kind": "test"}),

@@ -133,6 +133,11 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "scheduler.ari_interval": ('"1h"', "1h", timedelta(hours=1)),
     "scheduler.turns_interval": ('"1h"', "1h", timedelta(hours=1)),
     "scheduler.approval_interval": ('"1h"', "1h", timedelta(hours=1)),
+    "agents.ca": ('"fleet"', "fleet", "fleet"),
+    "agents.identity_lifetime": ('"2d"', "2d", timedelta(days=2)),
+    "agents.poll": ('"50s"', "50s", timedelta(seconds=50)),
+    "agents.parked": ("500", "500", 500),
+    "agents.recoveries": ("3", "3", 3),
     "keeping.approval_for": ('"90s"', "1.5m", timedelta(seconds=90)),
     "deployment.local_file": (
         '"/etc/holdfast/deployment.toml"',
@@ -207,8 +212,6 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "people.session_lifetime": ('"8h"', "8h", timedelta(hours=8)),
     "people.session_idle": ('"30m"', "30m", timedelta(minutes=30)),
     "people.link_lifetime": ('"2h"', "2h", timedelta(hours=2)),
-    "witness.folder": ('"/mnt/witness"', "/mnt/witness", Path("/mnt/witness")),
-    "witness.megabytes": ("64", "64", 64),
     "log.level": ('"debug"', "debug", "debug"),
     "log.format": ('"console"', "console", "console"),
     "metrics.interval": ('"1m"', "60", timedelta(minutes=1)),
@@ -254,7 +257,7 @@ def test_every_key_can_be_set_by_its_variable_which_wins_over_the_file(key: str)
         if key in ("acme.order_lifetime", "acme.authz_lifetime", "acme.uncollected_after", "keeping.approval_for")
         else other
     )
-    other = '"5d"' if key == "engine.history_for" else other
+    other = '"5d"' if key in ("engine.history_for", "agents.identity_lifetime") else other
     other = {"listeners.head_size": "9000", "listeners.head_fields": "99", "listeners.reserved_descriptors": "99"}.get(
         key, other
     )

@@ -69,6 +69,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "rollback": ("", "Deploy the version before the one in use."),
         "deployments": ("", "List deployments; freeze them, and let them go on."),
         "endpoint": ("", "Watch endpoints: what certificate each serves, and until when."),
+        "agent": ("holdfast.cli.agents", "Run an agent on this host; let agents in, list, ban and retire them."),
     },
     "Notifications and events": {
         "notify": ("holdfast.cli.notifications", "List and resend notifications; add and test channels."),

@@ -54,6 +54,9 @@ _MINUTE: Final = timedelta(minutes=1)
 _HOUR: Final = timedelta(hours=1)
 
 JOB: Final = Ladder(first=30 * _SECOND, factor=2, cap=_HOUR, jitter=0.1)  # for a kind that names no other
+# An agent whose server cannot be reached; the first wait is spread over two minutes, so that no herd comes back.
+AGENT_RECONNECT: Final = Ladder(first=5 * _SECOND, factor=2, cap=15 * _MINUTE, jitter=0.5)
+AGENT_RENEWAL: Final = Ladder(first=_MINUTE, factor=2, cap=_HOUR, jitter=0.1)  # of its own identity
 STORE: Final = Ladder(first=_SECOND / 2, factor=2, cap=15 * _SECOND, jitter=0.2)  # the store is unreachable
 RESTART: Final = Ladder(first=_SECOND / 2, factor=2, cap=30 * _SECOND, jitter=0.2)  # a process of ours has ended
 

@@ -50,6 +50,10 @@ class Action(StrEnum):
     CHANGE_CAS = "change our CAs"
     REVOKE_ISSUED = "revoke what our CAs issued"
     CHANGE_ACME_CLIENTS = "administer ACME clients"
+    SEE_AGENTS = "see agents"
+    CHANGE_AGENTS = "change agents"
+    SEE_AGENT_TOKENS = "see agent tokens"
+    MAKE_AGENT_TOKENS = "make and revoke agent tokens"
     SEE_POLICIES = "see policies"
     CHANGE_POLICIES = "change policies"
 
@@ -60,7 +64,7 @@ _LOOK: Final = frozenset(
     {
         Action.SEE, Action.SEE_ISSUERS, Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_SELF, Action.CHANGE_SELF,
         Action.PLAN, Action.SEE_NOTIFICATIONS, Action.SEE_CHANNELS, Action.SEE_CAS, Action.SEE_POLICIES,
-        Action.SEE_ENDPOINTS, Action.SEE_TARGETS,
+        Action.SEE_ENDPOINTS, Action.SEE_TARGETS, Action.SEE_AGENTS,
     }
 )  # fmt: skip
 _OPERATE: Final = frozenset(
@@ -73,7 +77,7 @@ MAY: Final[Mapping[Role, frozenset[Action]]] = {
     Role.ADMIN: frozenset(Action),
     Role.OPERATOR: _LOOK | _OPERATE,
     Role.VIEWER: _LOOK,
-    Role.AUDITOR: _LOOK | {Action.SEE_AUDIT, Action.SEE_TOKENS, Action.SEE_PEOPLE},
+    Role.AUDITOR: _LOOK | {Action.SEE_AUDIT, Action.SEE_TOKENS, Action.SEE_PEOPLE, Action.SEE_AGENT_TOKENS},
     Role.AGENT: frozenset({Action.SEE, Action.RENEW, Action.EXPORT, Action.SEE_ISSUERS, Action.SEE_SELF}),
     Role.FIRST: frozenset({Action.MAKE_TOKENS}),
 }

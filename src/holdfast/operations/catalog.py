@@ -1,5 +1,7 @@
 """Every module that declares operations: importing this one fills the registry."""
 
+from holdfast.operations.agents import manage as manage_agents
+from holdfast.operations.agents import tokens as agent_tokens
 from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, policies, statistics
 from holdfast.operations.deployment import deployments, targets
 from holdfast.operations.endpoints import manage as manage_endpoints
@@ -16,6 +18,7 @@ from holdfast.operations.solvers import manage as manage_solvers
 __all__ = [
     "account_keys",
     "accounts",
+    "agent_tokens",
     "approvals",
     "attention",
     "audit",
@@ -36,6 +39,7 @@ __all__ = [
     "key_export",
     "key_list",
     "lifecycle",
+    "manage_agents",
     "manage_endpoints",
     "manage_issuers",
     "manage_solvers",

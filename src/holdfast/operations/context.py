@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.core.public_address import PublicAddress
 from holdfast.operations.access import Action, Owned, Principal, demand
+from holdfast.operations.agents.context import AgentContext
 from holdfast.operations.endpoints.watching import Look, nothing_seen
 from holdfast.operations.issuance.attempts import CertificateContext, Ids
 from holdfast.operations.people.passwords import Passwords
@@ -73,6 +74,7 @@ class Services:
     targets: TargetOpener | None = None  # how targets are reached
     default_issuers: tuple[str, ...] = ()  # where a certificate comes from if its owner does not say
     own_ca: OwnCaServices | None = None
+    agents: AgentContext | None = None
     reckoning: Reckoning = field(default_factory=Reckoning)  # for the long work of this process
     people: PeopleServices = field(default_factory=PeopleServices)
     look: Look = nothing_seen  # at an endpoint, now

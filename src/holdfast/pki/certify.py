@@ -156,7 +156,8 @@ def key_usage(*usages: str) -> x509.KeyUsage:
 
 def alternative_names(intent: Intent) -> x509.SubjectAlternativeName:
     entries: list[x509.GeneralName] = [x509.DNSName(name) for name in intent.names]
-    return x509.SubjectAlternativeName(entries + [x509.IPAddress(ipaddress.ip_address(ip)) for ip in intent.ips])
+    entries += [x509.IPAddress(ipaddress.ip_address(ip)) for ip in intent.ips]
+    return x509.SubjectAlternativeName(entries + [x509.UniformResourceIdentifier(uri) for uri in intent.uris])
 
 
 def authority_key(issuer: SigningCertificate) -> x509.AuthorityKeyIdentifier:

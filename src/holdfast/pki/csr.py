@@ -59,6 +59,7 @@ class CertificateRequest:
     spki: bytes  # the public key, in DER
     common_name: str | None = None  # always one of names or ips
     must_staple: bool = False  # RFC 7633: status_request
+    uris: tuple[str, ...] = ()  # never from a CSR: we say who an agent is
 
     @property
     def public_key(self) -> PublicKey:
@@ -84,6 +85,21 @@ def parse(content: bytes, *, ed25519_allowed: bool = False, must_staple_allowed:
     return CertificateRequest(
         names=tuple(dns), ips=tuple(ips), spki=keys.spki(key), common_name=common_name, must_staple=must_staple
     )
+
+
+def for_agent(content: bytes, uri: str) -> CertificateRequest:
+    """The request of an agent for its identity: it has a key and no name, because the server says who it is."""
+    csr = _read(content)
+    try:
+        key = _key(csr, ed25519_allowed=True)
+        _check_signature(csr, _der(content))
+        dns, ips = _alternative_names(_extensions(csr))
+        common_name = _common_name(csr, dns, ips)
+    except (NameRefused, KeyRefused) as refused:
+        raise CsrRefused(refused.code, str(refused), refused.hint) from None
+    if dns or ips or common_name:
+        raise CsrRefused("csr-agent-names", "The request of an agent names itself; the server gives it its name.")
+    return CertificateRequest(names=(), ips=(), uris=(uri,), spki=keys.spki(key))
 
 
 def key_of(content: bytes) -> PublicKey:

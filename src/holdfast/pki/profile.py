@@ -43,6 +43,7 @@ class Intent:
     serial: int
     names: tuple[str, ...]
     ips: tuple[str, ...]
+    uris: tuple[str, ...] = ()
     common_name: str | None  # None: the subject is empty, and the names are critical
     spki: bytes
     not_before: datetime
@@ -57,7 +58,7 @@ class Intent:
     def __post_init__(self) -> None:
         if not 0 < self.serial < 1 << SERIAL_BITS:
             raise ValueError("a serial is positive and has at most 159 bits")
-        if not self.names and not self.ips:
+        if not self.names and not self.ips and not self.uris:
             raise ValueError("a certificate has at least one name")
         if not self.not_before < self.not_after:
             raise ValueError("a certificate expires after it begins")
@@ -69,7 +70,11 @@ class Intent:
             raise ValueError(f"extended key usages are some of {EXTENDED_KEY_USAGES}")
 
     def to_json(self) -> bytes:
-        written = {field.name: _CODECS[str(field.type)][0](getattr(self, field.name)) for field in fields(self)}
+        written = {
+            field.name: _CODECS[str(field.type)][0](getattr(self, field.name))
+            for field in fields(self)
+            if field.name != "uris" or self.uris  # intents without one are written as ever
+        }
         return json.dumps({"version": VERSION, **written}, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -78,6 +83,7 @@ class Intent:
         raw = json.loads(content)
         if not isinstance(raw, dict) or raw.pop("version", None) != VERSION:
             raise ValueError(f"this is not an intent of version {VERSION}")
+        raw.setdefault("uris", [])
         if raw.keys() != {field.name for field in fields(cls)}:
             raise ValueError("an intent has other fields")
         try:
@@ -132,6 +138,7 @@ class Profile:
     lifetime: timedelta = timedelta(days=90)
     max_lifetime: timedelta = timedelta(days=398)  # for requests that name their own end
     backdate: timedelta = timedelta(minutes=5)  # for clients whose clocks are late
+    server_auth: bool = True
     client_auth: bool = False
     common_name: bool = False  # put a name into the subject, for old clients that look there
     must_staple: bool = False  # grant it to requests that ask for it
@@ -142,6 +149,17 @@ class Profile:
             raise ValueError(f"backdate is at most {MAX_BACKDATE}")
         if not self.backdate + timedelta(minutes=1) <= self.lifetime <= self.max_lifetime:
             raise ValueError("a lifetime is longer than the backdate, and at most max_lifetime")
+
+
+# What agents have: they are clients of ours, and serve nobody. No ACME client can ask for it.
+AGENT_IDENTITY: Final = Profile(
+    name="agent-identity",
+    lifetime=timedelta(days=7),
+    max_lifetime=timedelta(days=31),
+    backdate=MAX_BACKDATE,
+    server_auth=False,
+    client_auth=True,
+)
 
 
 def plan(
@@ -174,12 +192,13 @@ def plan(
         serial=serial,
         names=request.names,
         ips=request.ips,
+        uris=request.uris,
         common_name=_common_name(request) if profile.common_name else None,
         spki=request.spki,
         not_before=begins,
         not_after=ends,
         key_usages=("digital_signature", *rsa_too),
-        extended_key_usages=("serverAuth", "clientAuth") if profile.client_auth else ("serverAuth",),
+        extended_key_usages=("serverAuth",) * profile.server_auth + ("clientAuth",) * profile.client_auth,
         ca_issuers_url=issuer.ca_issuers_url,
         crl_url=issuer.url_of(shard),
         crl_shard=shard,

@@ -9,6 +9,7 @@ from typing import Final
 
 from holdfast.core import reasons
 from holdfast.core.endpoint_watch import URGENT_FOR
+from holdfast.core.notifications.agent_alerts import AGENT_ALERTS
 from holdfast.core.notifications.alert import (
     SHOWN,
     About,
@@ -678,6 +679,7 @@ TOLD: Final[Mapping[str, AlertRule]] = {
     "channel.fallback_well": _fallback_well,
     "channel.dead_letters": _dead_letters,
     "channel.letters_gone": _dead_letters_gone,
+    **AGENT_ALERTS,
 }
 # Events whose subject is the id of a certificate.
 OF_CERTIFICATE: Final = frozenset(

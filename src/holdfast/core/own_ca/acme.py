@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 from holdfast.core.backoff import VALIDATION
 from holdfast.core.own_ca.problem import Problem
 
-IdentifierType = Literal["dns", "ip"]
+IdentifierType = Literal["dns", "ip", "uri"]  # uri: of agents alone; no client can ask for one
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -95,3 +95,8 @@ def totp_key(person: str) -> SecretOwner:
 
 def listener_key(host: str) -> SecretOwner:
     return SecretOwner("listener_certificates", host, "key")
+
+
+def agent_signer_key() -> SecretOwner:
+    """Of the key that signs work for agents."""
+    return SecretOwner("agent_signer", "1", "key")

@@ -1,0 +1,1 @@
+"""FACE: what agents ask, over HTTPS: enrolment, identities, and one long poll."""

@@ -1,0 +1,1 @@
+"""Agents: tokens that let them in, their identities, and what people decide about them."""
