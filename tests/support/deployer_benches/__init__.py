@@ -11,7 +11,17 @@ from typing import Final, Protocol
 
 from holdfast.deployers.base import Deployer
 from holdfast.secret import Secret
-from tests.support.deployer_benches import aws_acm, files, haproxy, kubernetes, pkcs12, program, ssh, traefik, vault_kv
+from tests.support.deployer_benches import (
+    aws_acm,
+    files,
+    haproxy,
+    keystores,
+    kubernetes,
+    program,
+    ssh,
+    traefik,
+    vault_kv,
+)
 
 
 class Bench(Protocol):
@@ -37,7 +47,8 @@ BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] =
     "aws-acm": aws_acm.a_bench,
     "files": files.a_bench,
     "haproxy": haproxy.a_bench,
-    "pkcs12": pkcs12.a_bench,
+    "jks": keystores.a_jks_bench,
+    "pkcs12": keystores.a_bench,
     "program": program.a_bench,
     "kubernetes": kubernetes.a_bench,
     "ssh": ssh.a_bench,

@@ -1,19 +1,25 @@
-"""A bench for `pkcs12`: a keystore in a folder of this machine; what it holds, OpenSSL says."""
+"""Benches for `pkcs12` and `jks`: a keystore in a folder of this machine; what it holds, OpenSSL and keytool say."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
+import shutil
 import ssl
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from holdfast.deployers.base import Deployer
-from holdfast.deployers.kind import LocalRules, Program
-from holdfast.deployers.pkcs12 import Pkcs12Deployer, Pkcs12Settings
+from holdfast.deployers.jks import JKS, JksSettings
+from holdfast.deployers.kind import DeployerParts, LocalRules, Program
+from holdfast.deployers.pkcs12 import PKCS12, Pkcs12Settings
 from holdfast.secret import Secret
 from tests.support.deploying import CERTIFICATE, parts
 
@@ -33,7 +39,19 @@ class Pkcs12Bench:
 
     async def deployer(self, **more: str) -> Deployer:
         credentials = {"password": Secret(self.password)}
-        return Pkcs12Deployer(Pkcs12Settings(**self._settings, **more), parts(self.rules, credentials=credentials))  # type: ignore[arg-type]
+        return self.made({**self._settings, **more}, parts(self.rules, credentials=credentials))
+
+    def made(self, settings: dict[str, Any], given: DeployerParts) -> Deployer:
+        return PKCS12.make(Pkcs12Settings(**settings), given)
+
+    def keytool(self, *words: str, store: Path | None = None) -> str:
+        program = shutil.which("keytool")
+        if program is None:
+            pytest.skip("there is no keytool here: apt-get install openjdk-17-jre-headless")
+        argv = [program, *words, "-keystore", str(store or self.keystore), "-storepass:env", "STORE"]
+        ended = subprocess.run(argv, env={**os.environ, "STORE": self.password}, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
 
     def openssl(self, *words: str) -> str:
         argv = ["openssl", "pkcs12", "-in", str(self.keystore), "-passin", "env:STORE", *words]
@@ -62,7 +80,27 @@ class Pkcs12Bench:
         os.chmod(self.root / "live" / "bundles" / CERTIFICATE, 0o755)
 
 
+class JksBench(Pkcs12Bench):
+    def made(self, settings: dict[str, Any], given: DeployerParts) -> Deployer:
+        return JKS.make(JksSettings(**settings), given)
+
+    async def holds(self) -> tuple[str, Secret[bytes]]:
+        """keytool shows no keys, but converts."""
+        copy = Pkcs12Bench.__new__(Pkcs12Bench)
+        copy.keystore, copy.password = self.root / "copy.p12", self.password
+        copy.keystore.unlink(missing_ok=True)
+        asked = ["-importkeystore", "-srckeystore", str(self.keystore), "-srcstoretype", "JKS", "-srcstorepass:env"]
+        await asyncio.to_thread(self.keytool, *asked, "STORE", "-deststoretype", "PKCS12", store=copy.keystore)
+        return await copy.holds()
+
+
 @asynccontextmanager
 async def a_bench() -> AsyncIterator[Pkcs12Bench]:
     with tempfile.TemporaryDirectory() as folder:
         yield Pkcs12Bench(Path(folder))
+
+
+@asynccontextmanager
+async def a_jks_bench() -> AsyncIterator[JksBench]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield JksBench(Path(folder))

@@ -1,13 +1,10 @@
 """Keystores that Java's keytool and OpenSSL open, modern and legacy; what is somebody else's stays."""
 
-import os
-import shutil
-import subprocess
+import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from tests.support.deployer_benches.pkcs12 import Pkcs12Bench, a_bench
+from tests.support.deployer_benches.keystores import JksBench, Pkcs12Bench, a_bench, a_jks_bench
 from tests.support.deploying import a_bundle
 
 from holdfast.core.reasons import Reason
@@ -15,6 +12,7 @@ from holdfast.deployers.base import ChecksConfig, Reloads
 from holdfast.errors import Refused
 
 pytestmark = pytest.mark.anyio
+A_JKS = ["-genkeypair", "-storetype", "JKS", "-alias", "a", "-dname", "CN=a", "-keyalg", "EC", "-keypass:env", "STORE"]
 
 
 @pytest.fixture
@@ -23,21 +21,12 @@ async def bench() -> AsyncIterator[Pkcs12Bench]:
         yield found
 
 
-def keytool(bench: Pkcs12Bench, *words: str, store: Path | None = None) -> str:
-    program = shutil.which("keytool")
-    if program is None:
-        pytest.skip("there is no keytool here: apt-get install openjdk-17-jre-headless")
-    argv = [program, *words, "-keystore", str(store or bench.keystore), "-storepass:env", "STORE"]
-    env = {**os.environ, "STORE": bench.password}
-    return subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout
-
-
 @pytest.mark.parametrize(
     ("encryption", "cipher"), [("modern", "AES-256-CBC"), ("legacy", "pbeWithSHA1And3-KeyTripleDES")]
 )
 async def test_java_and_openssl_open_it_with_its_whole_chain(bench: Pkcs12Bench, encryption: str, cipher: str) -> None:
     await (await bench.deployer(encryption=encryption, alias="tomcat")).write(a_bundle(1))
-    listed = keytool(bench, "-list", "-v")
+    listed = bench.keytool("-list", "-v")
     assert "Alias name: tomcat" in listed
     assert "Entry type: PrivateKeyEntry" in listed
     assert "Certificate chain length: 2" in listed
@@ -62,20 +51,7 @@ async def test_another_alias_or_password_makes_a_new_keystore(bench: Pkcs12Bench
 
 
 async def test_a_jks_keystore_is_refused_with_a_hint_and_stays(bench: Pkcs12Bench) -> None:
-    words = (
-        "-genkeypair",
-        "-storetype",
-        "JKS",
-        "-alias",
-        "a",
-        "-dname",
-        "CN=a",
-        "-keyalg",
-        "EC",
-        "-keypass:env",
-        "STORE",
-    )
-    keytool(bench, *words)
+    bench.keytool(*A_JKS)
     before = bench.keystore.read_bytes()
     with pytest.raises(Refused, match="-deststoretype PKCS12"):
         await (await bench.deployer()).write(a_bundle(1))
@@ -98,3 +74,45 @@ async def test_a_daemon_that_calls_the_password_wrong_is_told_of_legacy(bench: P
         with pytest.raises(Refused, match="encryption=legacy") as why:
             await step()
         assert why.value.reason == reason
+
+
+# ── JKS ──
+
+
+@pytest.fixture
+async def jks() -> AsyncIterator[JksBench]:
+    async with a_jks_bench() as found:
+        yield found
+
+
+async def test_java_opens_a_jks_keystore_with_its_whole_chain(jks: JksBench) -> None:
+    jks.password = "a password of Java"
+    await (await jks.deployer(alias="Tomcat")).write(a_bundle(1))
+    listed = await asyncio.to_thread(jks.keytool, "-list", "-v", "-storetype", "JKS", "-alias", "Tomcat")
+    assert "Entry type: PrivateKeyEntry" in listed
+    assert "Certificate chain length: 2" in listed
+    assert a_bundle(1).leaf_sha256.upper() in listed.replace(":", "")
+    assert jks.keystore.stat().st_mode & 0o777 == 0o600
+    assert await jks.holds() == (a_bundle(1).leaf_sha256, a_bundle(1).key)
+
+
+async def test_a_keystore_that_keytool_made_is_taken_over_only_if_nothing_else_is_in_it(jks: JksBench) -> None:
+    await asyncio.to_thread(jks.keytool, *A_JKS)
+    more = [word if word not in ("a", "CN=a") else f"{word}b" for word in A_JKS]
+    await asyncio.to_thread(jks.keytool, *more)
+    before = jks.keystore.read_bytes()
+    with pytest.raises(Refused, match="1 more entries") as why:
+        await (await jks.deployer()).write(a_bundle(1))
+    assert why.value.reason == Reason.TARGET_TAKEN
+    assert jks.keystore.read_bytes() == before
+    await asyncio.to_thread(jks.keytool, "-delete", "-alias", "ab")
+    assert (await (await jks.deployer(alias="a")).write(a_bundle(1))).changed
+
+
+@pytest.mark.parametrize("content", [b"not ours", bytes.fromhex("feedfeed00000002ffffffff") + b"x" * 40, b""])
+async def test_what_is_no_jks_keystore_stays(jks: JksBench, content: bytes) -> None:
+    jks.keystore.write_bytes(content)
+    with pytest.raises(Refused) as why:
+        await (await jks.deployer()).write(a_bundle(1))
+    assert why.value.reason == Reason.TARGET_TAKEN
+    assert jks.keystore.read_bytes() == content
