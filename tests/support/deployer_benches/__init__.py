@@ -13,7 +13,10 @@ from holdfast.deployers.base import Deployer
 from holdfast.secret import Secret
 from tests.support.deployer_benches import (
     aws_acm,
+    azure_keyvault,
+    f5,
     files,
+    gcp_certificate_manager,
     haproxy,
     keystores,
     kubernetes,
@@ -45,6 +48,9 @@ class Bench(Protocol):
 
 BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] = {
     "aws-acm": aws_acm.a_bench,
+    "azure-keyvault": azure_keyvault.a_bench,
+    "f5": f5.a_bench,
+    "gcp-certificate-manager": gcp_certificate_manager.a_bench,
     "files": files.a_bench,
     "haproxy": haproxy.a_bench,
     "jks": keystores.a_jks_bench,
