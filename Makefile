@@ -23,7 +23,7 @@ check: $(VENV)/.dev
 	$(BIN)/pytest -q tests/test_architecture.py
 
 sim: $(VENV)/.dev
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(LIVES),--lives $(LIVES))
 
 # Ten thousand certificates for a year, in a storm, in an outage, and revoked together: minutes, and figures.
 sim-year: $(VENV)/.dev

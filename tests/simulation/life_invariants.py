@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from holdfast.core import renewal
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.simulation.life_stage import LifeStage
 
 SLACK: Final = timedelta(seconds=1)
+AT_LEAST: Final = timedelta(minutes=15)  # the longest step between two attempts that fail, however little is left
+SHARE_LEFT: Final = 1 / 8  # of the time until it expires
 _OVER: Final = "('issued', 'failed', 'cancelled')"
 
 
@@ -71,8 +73,16 @@ def _nobody_is_forgotten(tx: Tx) -> None:
 def _planned_in_time(found: Certificate, current: Version | None, tx: Tx) -> None:
     if found.next_action_at is None or found.next_cause is None:
         raise Violation(f"I9: nobody can see when {found.name} is next, and why")
-    if current is not None and found.next_action_at > max(renewal.safe_until(current), tx.now()) + SLACK:
+    if current is not None and found.next_action_at > max(_safe(found, current), tx.now()) + SLACK:
         raise Violation(f"I9: {found.name} is next at {found.next_action_at}, later than is safe")
+
+
+def _safe(found: Certificate, current: Version) -> datetime:
+    """The last safe moment; of an attempt that failed after it, a while that is short beside what is left."""
+    safe, failing = renewal.safe_until(current), found.failing
+    if failing is None or failing.last_at < safe:
+        return safe
+    return failing.last_at + max(AT_LEAST, (current.not_after - failing.last_at) * SHARE_LEFT)
 
 
 # ── I2, I7 ──

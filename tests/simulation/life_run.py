@@ -113,10 +113,11 @@ async def _asks(stage: LifeStage, wanted: dict[str, object], at: float) -> None:
 async def _peace(stage: LifeStage) -> None:
     """I12: when faults stop, everything due is done. What died for a reason is requeued by a person first."""
     end = stage.loop.time() + PEACE_FOR
-    inherited_by = stage.loop.time() + 6 * stage.ttl
+    inherited_by, waiting = stage.loop.time() + 6 * stage.ttl, target_invariants.Waiting()
     while stage.loop.time() < end:
         await pass_time(stage, 120)
         stage.truth.look(life_invariants.nothing_expired)
+        waiting.look(stage)
         if stage.loop.time() > inherited_by:
             invariants.nothing_is_left_to_the_dead(stage)
         _, wakes = stage.truth.transact(requeue_dead)

@@ -71,7 +71,8 @@ class Certifier:
             not_valid_after=ends.replace(tzinfo=None),
             extensions=extensions,
         )
-        return builder.sign(self._key, _SHA256).public_bytes(Encoding.PEM)
+        signed = builder.sign(self._key, _SHA256, ecdsa_deterministic=True)  # what is told of it has its digest
+        return signed.public_bytes(Encoding.PEM)
 
 
 def _extension(value: Any, *, critical: bool) -> x509.Extension[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
 from holdfast.core.certificate import CertificateState
 from holdfast.engine.deployment.bundles import leaf_digest
@@ -13,6 +14,8 @@ from tests.simulation.invariants import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.life_stage import LifeStage
+
+SERVED_WITHIN: Final = 2 * 3600.0  # seconds: a few steps up the ladder, and less than from one renewal to the next
 
 
 def jobless(tx: Tx) -> set[str]:
@@ -47,5 +50,19 @@ def unserved(tx: Tx, stage: LifeStage) -> list[str]:
             there = deployments.in_place(tx, each.id, target)
             known = there is not None and there.certificate_version == each.current_version
             if not known or not stage.daemons[target].shows_everywhere(each.name, leaf):
-                found.append(f"{each.name} on {target}")
+                found.append(f"{each.name}, version {each.current_version}, on {target}")
     return found
+
+
+@dataclass(slots=True)
+class Waiting:
+    """Since when a version is not served, once faults have stopped: a renewal must not be what mends it."""
+
+    since: dict[str, float] = field(default_factory=dict)
+
+    def look(self, stage: LifeStage) -> None:
+        now = stage.loop.time()
+        self.since = {each: self.since.get(each, now) for each in stage.truth.look(lambda tx: unserved(tx, stage))}
+        late = [each for each, since in self.since.items() if now - since > SERVED_WITHIN]
+        if late:
+            raise Violation(f"I12: {late[0]} is not served, though nothing has stood in its way for a while")
