@@ -152,7 +152,8 @@ async def _call_the_operation() -> None:
 
 
 def field_is_kept() -> None:
-    from holdfast.core.documents.fields import KEYS, schema
+    from holdfast.core.documents.fields import KEYS
+    from holdfast.core.documents.schema import schema
     from holdfast.store import certificates
 
     assert "purpose" in certificates.TABLE.names

@@ -16,7 +16,7 @@ from tests.support.stores import migrated, open_store
 from holdfast.core.certificate import CertificateState
 from holdfast.core.documents.document import DocumentRefused
 from holdfast.operations import kinds
-from holdfast.operations.certificates import documents
+from holdfast.operations.certificates import document_steps, documents
 from holdfast.operations.certificates.documents import PlanIsStale
 from holdfast.operations.issuance.attempts import CertificateContext
 from holdfast.store import certificates as rows
@@ -135,7 +135,7 @@ async def test_a_step_that_fails_is_told_and_the_others_are_done(db: Database, t
         context_of(house.certificate_context), _document(_entry("a", owner="web"), _entry("b"))
     )
     await house.ask("b.example.com", name="b")  # somebody was faster
-    errors = [await documents._carried_out(context_of(house.certificate_context), step) for step in planned.plan.steps]
+    errors = [await document_steps.carried_out(context_of(house.certificate_context), step) for step in planned.plan.steps]
     assert [(each.step.name, bool(each.error)) for each in errors] == [("a", False), ("b", True)]
     assert errors[1].hint
 
@@ -148,7 +148,7 @@ async def test_what_changed_since_it_was_planned_is_not_overwritten(db: Database
     planned = await documents.planned(context_of(house.certificate_context), tree)
     await house.change("a", owner="shop", actor="local:bob")
     [step] = planned.plan.steps
-    assert "changed since" in (await documents._carried_out(context_of(house.certificate_context), step)).error
+    assert "changed since" in (await document_steps.carried_out(context_of(house.certificate_context), step)).error
     with pytest.raises(PlanIsStale):
         await documents.applied(context_of(house.certificate_context), tree, expect=planned.plan.digest())
     again = await documents.planned(context_of(house.certificate_context), tree)

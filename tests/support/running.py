@@ -20,12 +20,10 @@ from holdfast.store.tx import Tx
 T = TypeVar("T")
 
 
-def someone(actor: str) -> Principal:
-    """An admin by this name, such as human:alice; without a kind, a person at the server's machine."""
+def someone(actor: str, role: Role = Role.ADMIN) -> Principal:
+    """By this name, such as human:alice; without a kind, a person at the server's machine."""
     kind, colon, name = actor.partition(":")
-    return Principal(
-        id=actor, name=name if colon else kind, kind=kind if colon else "local", role=Role.ADMIN, rights=RIGHTS
-    )
+    return Principal(id=actor, name=name if colon else kind, kind=kind if colon else "local", role=role, rights=RIGHTS)
 
 
 class _Plain(Steps):
@@ -52,13 +50,14 @@ async def run(
     function: Callable[..., Any],
     *,
     actor: str = "local:x",
+    role: Role = Role.ADMIN,
     options: Options | None = None,
     **asked: Any,
 ) -> Any:
-    """The result of a declared function, asked for by an admin."""
+    """The result of a declared function, asked for by an admin if nothing else is said."""
     declared = operation.of(function)
     given = declared.input_model.model_validate(asked)
-    outcome = await runner.run(services, declared, someone(actor), given, options or Options())
+    outcome = await runner.run(services, declared, someone(actor, role), given, options or Options())
     return outcome.result
 
 

@@ -10,7 +10,8 @@ from typer.main import get_command
 from holdfast.cli.certificates.issue import app
 from holdfast.core.certificate import FIELDS, CertificateSpec, Field, FieldKind, RenewalPolicy
 from holdfast.core.documents import document
-from holdfast.core.documents.fields import KEYS, in_full, schema
+from holdfast.core.documents.fields import KEYS, in_full
+from holdfast.core.documents.schema import schema
 from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.windows import MaintenanceWindow
 from holdfast.operations.certificates import views

@@ -13,7 +13,8 @@ from holdfast.core.certificate import CertificateSpec, CertificateState, Renewal
 from holdfast.core.documents import document as declared
 from holdfast.core.documents import yaml_text
 from holdfast.core.documents.document import Document, DocumentPlan, DocumentRefused, Existing
-from holdfast.core.documents.fields import KEYS, schema
+from holdfast.core.documents.fields import KEYS
+from holdfast.core.documents.schema import schema
 from holdfast.core.documents.yaml_text import YamlRefused
 from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.windows import MaintenanceWindow
@@ -310,7 +311,7 @@ def test_what_is_exported_plans_to_nothing(wanted: list[CertificateSpec], paused
 
 def test_the_schema_knows_every_key_and_no_other() -> None:
     found = schema()
-    assert set(found["properties"]) == {"version", "scope", "defaults", "certificates"}
+    assert set(found["properties"]) == {"version", "scope", "defaults", "targets", "certificates"}
     entry = found["properties"]["certificates"]["items"]
     assert set(entry["properties"]) == set(KEYS)
     assert set(found["properties"]["defaults"]["items"]["properties"]) == {

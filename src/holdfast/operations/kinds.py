@@ -92,6 +92,11 @@ def channel_limits(kind: str) -> ChannelLimits:
 # ── Targets ──
 
 
+def deployers() -> frozenset[str]:
+    """The kinds of targets that are installed here."""
+    return frozenset(plugins.kinds(DEPLOYERS))
+
+
 def deploy_limits(kind: str) -> DeployLimits:
     found = plugins.kinds(DEPLOYERS).get(kind)
     return DeployLimits() if found is None else found.limits

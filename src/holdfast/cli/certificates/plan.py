@@ -27,9 +27,13 @@ FileOption = Annotated[
     Path, typer.Option("--file", "-f", help="The document (YAML), or a plan that was saved; '-' for stdin.")
 ]
 PruneOption = Annotated[
-    bool, typer.Option("--prune", help="Archive certificates that the document does not have. None is revoked.")
+    bool,
+    typer.Option(
+        "--prune",
+        help="Archive certificates, and delete unused targets, that it does not have.",
+    ),
 ]
-_SIGNS: Final = {"create": "+", "change": "~", "archive": "-"}
+_SIGNS: Final = {"create": "+", "change": "~", "archive": "-", "delete": "-"}
 _SAVED: Final = "holdfast_plan"
 _BEGIN: Final = "Begin with what there is: holdfast export > certificates.yaml"
 _PATH: Final = re.compile(r"^([A-Za-z_]+(?:\[\d+\])?(?:\.[A-Za-z0-9_./-]+|\[\d+\])*): ")
@@ -51,7 +55,7 @@ def plan(
     prune: PruneOption = False,
     out: Annotated[Path | None, typer.Option("--out", help="Save the plan in this file, for 'apply -f'.")] = None,
 ) -> None:
-    """Show which certificates a document would create, change and archive. Exit code 10: some; 0: none."""
+    """Show which certificates and targets a document would create, change and archive. Exit code 10: some; 0: none."""
     source = _source(file)
     wish = {"document": source.tree, "prune": prune or source.prune}
     with connected(offline=True) as client:
@@ -69,7 +73,7 @@ def apply(
     file: FileOption,
     prune: PruneOption = False,
 ) -> None:
-    """Create, change and archive certificates as the document says. Repeat it to retry steps that failed."""
+    """Create, change and archive certificates and targets as the document says. Repeat it to retry what failed."""
     source = _source(file)
     wish = {"document": source.tree, "prune": prune or source.prune}
     with connected(offline=True) as client:
@@ -87,7 +91,7 @@ def _apply(client: Client, source: Source, wish: Row) -> list[dict[str, object]]
     done: list[dict[str, Any]] = []
     expect = source.digest
     while True:
-        given = {**wish, "expect": expect, "skip": [each["name"] for each in done if each["error"]]}
+        given = {**wish, "expect": expect, "skip": [_name(each) for each in done if each["error"]]}
         answer = _asked(lambda given=given: client.post("/documents/apply", given), source)  # type: ignore[misc]
         done, expect = done + answer["done"], None
         if not answer["left"] or not answer["done"]:
@@ -102,11 +106,12 @@ def export(
     ] = None,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of documents, for editors.")] = False,
 ) -> None:
-    """Print the certificates as a document for plan and apply. It has no keys."""
-    from holdfast.core.documents import fields, yaml_text
+    """Print certificates and targets as a document for plan and apply. It has no keys and no credentials."""
+    from holdfast.core.documents import schema as schemas
+    from holdfast.core.documents import yaml_text
 
     if schema:
-        print(json.dumps(fields.schema(), indent=2))
+        print(json.dumps(schemas.schema(), indent=2))
         return
     for each in label or ():
         label_of(each)
@@ -114,7 +119,7 @@ def export(
         tree = client.get("/documents", label=label or [])
     if chosen().output != "yaml" and as_data(tree):
         return
-    print("# Certificates, as they are asked for. Change this, then: holdfast plan -f FILE; holdfast apply -f FILE")
+    print("# What is asked for here. Change this, then: holdfast plan -f FILE; holdfast apply -f FILE")
     print("# What an entry leaves out is as it is by default, or as 'defaults:' say. --prune archives what is gone.")
     sys.stdout.write(yaml_text.write(tree))
 
@@ -195,11 +200,14 @@ def _show(planned: Row) -> None:
     counts = Counter(step["action"] for step in planned["steps"])
     if planned["steps"]:
         parts = [f"{counts[action]} to {action}" for action in _SIGNS if counts[action]]
-        say(f"\n{', '.join(parts)}; {planned['unchanged']} are as they should be.")
+        say(f"\n{', '.join(parts)}; {planned['unchanged'] + planned['targets_unchanged']} are as they should be.")
     else:
-        say(f"Nothing to do: {planned['unchanged']} certificates are as they should be.")
+        targets = f" and {planned['targets_unchanged']} targets" if planned["targets_unchanged"] else ""
+        say(f"Nothing to do: {planned['unchanged']} certificates{targets} are as they should be.")
     if planned["left_alone"]:
         say(f"{len(planned['left_alone'])} others are not in the document: with --prune they would be archived.")
+    if planned["targets_left_alone"]:
+        say(f"Targets that are not in the document stay: {', '.join(planned['targets_left_alone'])}.")
     for name, orders in planned["orders"].items():
         left = planned["budgets"].get(name)
         budget = "" if left is None else f" ({left} within its limits now; the others wait their turn)"
@@ -211,7 +219,11 @@ def _show(planned: Row) -> None:
 def _line(step: Row) -> str:
     changes = [f"{each['field']}: {_shown(each['was'])} → {_shown(each['will_be'])}" for each in step["changes"]]
     told = "; ".join([*changes, step["reason"]] if step["issues"] or not changes else changes)
-    return f"{_SIGNS[step['action']]} {step['action']:<8} {step['name']}  {told}"
+    return f"{_SIGNS[step['action']]} {step['action']:<8} {_name(step)}  {told}"
+
+
+def _name(step: Row) -> str:
+    return str(step["name"]) if step["what"] == "certificate" else f"target {step['name']}"
 
 
 def _shown(value: object) -> str:
@@ -221,9 +233,9 @@ def _shown(value: object) -> str:
 
 
 def _show_done(done: list[dict[str, object]]) -> None:
-    words = {"create": "created", "change": "changed", "archive": "archived"}
+    words = {"create": "created", "change": "changed", "archive": "archived", "delete": "deleted"}
     for each in tame(done):
-        print(f"{_SIGNS[each['action']]} {'FAILED' if each['error'] else words[each['action']]:<8} {each['name']}")
+        print(f"{_SIGNS[each['action']]} {'FAILED' if each['error'] else words[each['action']]:<8} {_name(each)}")
         if each["error"]:
             say(f"  {each['error']}\n  next: {each['hint']}")
     if not done:

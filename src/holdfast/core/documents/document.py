@@ -13,13 +13,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from holdfast.core.certificate import FIELDS, CertificateSpec, CertificateState
-from holdfast.core.documents.fields import KEYS, NO_DEFAULT, Bad, in_full, path_of, read_field
+from holdfast.core.documents import targets as of_targets
+from holdfast.core.documents.fields import KEYS, NO_DEFAULT, Bad, Change, in_full, path_of, read_field
+from holdfast.core.documents.targets import TargetEntry, TargetPlan
 from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.target import TargetRow
 from holdfast.errors import UserError
 
 VERSION: Final = 1
 MOST: Final = 100_000  # certificates in one document
-_TOP: Final = frozenset({"version", "scope", "defaults", "certificates"})
+_TOP: Final = frozenset({"version", "scope", "defaults", "targets", "certificates"})
 _SHOWN: Final = 20  # problems that are told at once
 DocumentAction = Literal["create", "change", "archive"]
 
@@ -59,7 +62,8 @@ class DocumentEntry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
     entries: tuple[DocumentEntry, ...]
-    scope: Mapping[str, str] = field(default_factory=dict)  # it speaks of certificates with these labels only
+    scope: Mapping[str, str] = field(default_factory=dict)  # it speaks of what has these labels only
+    targets: tuple[TargetEntry, ...] | None = None  # None: it says nothing of targets
 
 
 def read(tree: object) -> Document:
@@ -75,9 +79,10 @@ def read(tree: object) -> Document:
     defaults = _defaults(tree.get("defaults"), problems)
     entries = _entries(tree.get("certificates"), defaults, scope, problems)
     problems += _taken_twice(entries)
+    targets = of_targets.read(tree.get("targets"), scope, problems)
     if problems:
         raise DocumentRefused(problems)
-    return Document(entries=tuple(entries), scope=scope)
+    return Document(entries=tuple(entries), scope=scope, targets=targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +208,6 @@ class Existing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    field: str
-    was: Any
-    will_be: Any
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentStep:
     """One thing that is to be done, and why."""
 
@@ -228,14 +226,15 @@ class DocumentPlan:
     steps: tuple[DocumentStep, ...]
     unchanged: int
     left_alone: tuple[str, ...] = ()  # in scope and not in the document, and not to be archived
+    targets: TargetPlan = field(default_factory=TargetPlan)
 
     @property
     def empty(self) -> bool:
-        return not self.steps
+        return not self.steps and not self.targets.steps
 
     def digest(self) -> str:
         """Equal as long as the same steps apply to the same certificates: the plan that was reviewed is applied."""
-        told = [
+        told: list[object] = [
             [
                 each.action,
                 each.name,
@@ -245,7 +244,7 @@ class DocumentPlan:
                 each.paused,
             ]
             for each in self.steps
-        ]
+        ] + [each.told for each in self.targets.steps]
         return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
 
 
@@ -266,6 +265,17 @@ def compare(
     left_alone = () if prune else tuple(each.wanted.name for each in gone)
     unchanged = sum(1 for name in names if name in have) - sum(1 for step in steps if step.action == "change")
     return DocumentPlan(steps=tuple(steps), unchanged=unchanged, left_alone=left_alone)
+
+
+def left_by(plan: DocumentPlan, existing: Sequence[Existing]) -> list[CertificateSpec]:
+    """What there is once the plan is carried out, archived ones left out."""
+    stay = {each.wanted.name: each.wanted for each in existing if each.state is not CertificateState.ARCHIVED}
+    for step in plan.steps:
+        if step.wanted is None:
+            stay.pop(step.name, None)
+        else:
+            stay[step.name] = step.wanted
+    return list(stay.values())
 
 
 def _within(spec: CertificateSpec, scope: Mapping[str, str]) -> bool:
@@ -333,11 +343,15 @@ def shown(spec: CertificateSpec) -> dict[str, object]:
 _ALWAYS: Final = frozenset({"name", "names", "issuers"})
 
 
-def document(existing: Sequence[Existing], scope: Mapping[str, str]) -> dict[str, object]:
+def document(
+    existing: Sequence[Existing], scope: Mapping[str, str], targets: Sequence[TargetRow] = ()
+) -> dict[str, object]:
     """All of them as a document: comparing it with what there is finds no difference."""
     entries = []
     for each in sorted(existing, key=lambda each: each.wanted.name):
         if _within(each.wanted, scope):
             entry = shown(each.wanted)
             entries.append({**entry, "paused": True} if each.state is CertificateState.PAUSED else entry)
-    return {"version": VERSION, **({"scope": dict(scope)} if scope else {}), "certificates": entries}
+    there = of_targets.document(targets, scope)
+    said = {**({"scope": dict(scope)} if scope else {}), **({"targets": there} if there else {})}
+    return {"version": VERSION, **said, "certificates": entries}

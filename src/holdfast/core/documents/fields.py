@@ -33,6 +33,15 @@ class Bad(Exception):
         self.below = below
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How a field differs, as a document says it."""
+
+    field: str
+    was: Any
+    will_be: Any
+
+
 def path_of(where: str, at: int) -> str:
     return f"{where}[{at}]"
 
@@ -70,9 +79,9 @@ def _words(value: object, most: int, what: str) -> tuple[str, ...]:
 
 
 def _targets(field: Field, value: object) -> tuple[str, ...]:
-    found = () if value == [] else _words(value, field.most, "targets")
+    found = () if value == [] else _words(value, field.most, field.key)
     if len(set(found)) < len(found):
-        raise Bad("A target is in the list twice.")
+        raise Bad("One of them is in the list twice.")
     return found
 
 
@@ -230,7 +239,7 @@ def _array(field: Field) -> dict[str, object]:
     return {"type": "array", "items": _WORDS, "minItems": 1, "maxItems": field.most}
 
 
-def _schema_of(field: Field) -> dict[str, object]:
+def schema_of(field: Field) -> dict[str, object]:
     said = {"description": field.help} if field.help else {}
     return {**_KINDS[field.kind].schema(field), **said}
 
@@ -273,50 +282,18 @@ NO_DEFAULT: Final = frozenset(each.key for each in KEYS.values() if not each.def
 
 def read_field(name: str, value: object) -> object:
     """Bad carries the error of a value."""
-    field = KEYS[name]
+    return read_by(KEYS[name], value)
+
+
+def read_by(field: Field, value: object) -> Any:
     return _KINDS[field.kind].read(field, value)
 
 
-def written(field: Field, spec: CertificateSpec) -> object:
-    """A field as a document says it."""
-    return _KINDS[field.kind].write(getattr(spec, field.attribute))
+def written_as(field: Field, value: object) -> object:
+    """A value of a field as a document says it."""
+    return _KINDS[field.kind].write(value)
 
 
 def in_full(spec: CertificateSpec) -> dict[str, object]:
     """All that an owner asks for, as a document would say it."""
-    return {each.key: written(each, spec) for each in FIELDS}
-
-
-def schema() -> dict[str, object]:
-    """For editors (JSON Schema, 2020-12): what may be written where, and what it means."""
-    entry = {name: _schema_of(each) for name, each in KEYS.items()}
-    default = {name: each for name, each in entry.items() if name not in NO_DEFAULT}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "certificates.yaml of Holdfast",
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["certificates"],
-        "properties": {
-            "version": {"const": 1},
-            "scope": {**LABELS_SCHEMA, "description": "The document speaks of certificates with these labels only."},
-            "defaults": {
-                "type": "array",
-                "description": "What holds where an entry does not say; the last block that fits wins.",
-                "items": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {"when": {**LABELS_SCHEMA, "description": "Labels to fit; none: always."}, **default},
-                },
-            },
-            "certificates": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": ["names"],
-                    "properties": entry,
-                },
-            },
-        },
-    }
+    return {each.key: written_as(each, getattr(spec, each.attribute)) for each in FIELDS}

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
 from holdfast.core.access import Role
-from holdfast.core.certificate import Certificate, CertificateSpec, CertificateState
+from holdfast.core.certificate import Certificate, CertificateSpec
 from holdfast.core.documents import document as declared
 from holdfast.core.documents.document import (
     Document,
@@ -25,14 +25,17 @@ from holdfast.core.documents.document import (
     DocumentStep,
     Existing,
 )
+from holdfast.core.documents.targets import compare as compare_targets
 from holdfast.core.issuers.budget import remaining
 from holdfast.core.issuers.ca_limits import order_key
 from holdfast.core.issuers.issuer import IssuerRow
+from holdfast.core.target import TargetRow
 from holdfast.errors import UserError
 from holdfast.operations.access import Action
-from holdfast.operations.certificates import lifecycle
 from holdfast.operations.certificates.checks import SpecificationRefused, few_enough, identifiers_of
+from holdfast.operations.certificates.document_steps import Step, StepDone, by_itself, carried_out, in_order, key_of
 from holdfast.operations.context import Context
+from holdfast.operations.deployment import documents as document_targets
 from holdfast.operations.inputs import Input, StrictFlag
 from holdfast.operations.issuance import attempts
 from holdfast.operations.operation import operation
@@ -40,6 +43,7 @@ from holdfast.operations.scopes import INSTALLATION
 from holdfast.pki.in_thread import aside
 from holdfast.pki.refused import PkiRefused
 from holdfast.store import certificates, issuers
+from holdfast.store.deployments import targets
 from holdfast.store.tx import Tx
 from holdfast.store.work import budgets
 
@@ -65,13 +69,18 @@ class BadLabel(UserError):
 
 class DocumentInput(Input):
     document: dict[str, Any] = Field(description="The certificates as a document: see `holdfast export --schema`.")
-    prune: StrictFlag = Field(default=False, description="Archive certificates that are not in it; nothing is revoked.")
+    prune: StrictFlag = Field(
+        default=False,
+        description="Archive certificates that are not in it, and delete targets that nothing names; none is revoked.",
+    )
 
 
 class ApplyInput(DocumentInput):
     expect: str | None = Field(default=None, max_length=200, description="`digest` of the plan that was reviewed.")
     skip: list[Annotated[str, Field(max_length=253)]] = Field(
-        default=[], max_length=100_000, description="Names of certificates to leave as they are."
+        default=[],
+        max_length=100_000,
+        description="Names of certificates to leave as they are; of targets as 'target NAME'.",
     )
 
 
@@ -86,6 +95,7 @@ class StepChange(BaseModel):
 
 
 class StepView(BaseModel):
+    what: str = Field(description="certificate or target")
     action: str
     name: str
     reason: str
@@ -100,8 +110,10 @@ class StepDoneView(StepView):
 
 class PlanView(BaseModel):
     steps: list[StepView]
-    unchanged: int
+    unchanged: int = Field(description="Certificates that are as they should be.")
     left_alone: list[str]
+    targets_unchanged: int
+    targets_left_alone: list[str] = Field(description="Not in the document, and named by a certificate or not pruned.")
     orders: dict[str, int] = Field(description="By the issuer that is asked first.")
     budgets: dict[str, int] = Field(description="What each of them would take now.")
     approvals: int
@@ -113,9 +125,10 @@ class Applied(BaseModel):
     left: int = Field(description="How many are left: ask again, with those that failed in `skip`.")
 
 
-def _step(step: DocumentStep) -> StepView:
+def _step(step: Step) -> StepView:
     changes = [StepChange(**asdict(each)) for each in step.changes]
-    return StepView(action=step.action, name=step.name, reason=step.reason, issues=step.issues, changes=changes)
+    what, issues = ("certificate", step.issues) if isinstance(step, DocumentStep) else ("target", False)
+    return StepView(what=what, action=step.action, name=step.name, reason=step.reason, issues=issues, changes=changes)
 
 
 # ── Planning, applying, exporting ──
@@ -133,14 +146,16 @@ def _step(step: DocumentStep) -> StepView:
     example="holdfast plan -f certificates.yaml",
 )
 async def plan(ctx: Context, asked: DocumentInput) -> PlanView:
-    """Show what a document of certificates would create, change and archive, and what that costs."""
+    """Show what a document of certificates and targets would create, change and archive, and what that costs."""
     async with ctx.services.reckoning.turn() as aside:
         truth = await ctx.read(_truth)
         found = await aside(lambda check: _planned(asked.document, truth, asked.prune))
     return PlanView(
-        steps=[_step(each) for each in found.plan.steps],
+        steps=[_step(each) for group in in_order(found.plan) for each in group],
         unchanged=found.plan.unchanged,
         left_alone=list(found.plan.left_alone),
+        targets_unchanged=found.plan.targets.unchanged,
+        targets_left_alone=list(found.plan.targets.left_alone),
         orders=dict(found.orders),
         budgets=dict(found.budgets),
         approvals=found.approvals,
@@ -159,9 +174,9 @@ async def plan(ctx: Context, asked: DocumentInput) -> PlanView:
     example="holdfast apply -f certificates.yaml",
 )
 async def apply(ctx: Context, asked: ApplyInput) -> Applied:
-    """Make the certificates what a document says, 500 steps at a time. Each step is a change of its own.
+    """Make certificates and targets what a document says, 500 steps at a time. Each step is a change of its own.
 
-    What was done is not done again. Only admins give up the approval of a second person this way. An
+    What was done is not done again. Only admins change targets, or give up the approval of a second person. An
     Idempotency-Key is not kept here: `expect` names the plan that is to be carried out.
     """
     done, left = await applied(
@@ -187,11 +202,11 @@ async def apply(ctx: Context, asked: ApplyInput) -> Applied:
     example="holdfast export > certificates.yaml",
 )
 async def export(ctx: Context, asked: ExportInput) -> dict[str, Any]:
-    """Export the certificates as a document. Planning with it changes nothing; keys are not in it."""
+    """Export certificates and targets as a document, without keys and credentials. Planning with it changes nothing."""
     labels = dict(map(_label, asked.label))
     async with ctx.services.reckoning.turn() as aside:
         truth = await ctx.read(_truth)
-        return await aside(lambda check: declared.document(truth.existing, labels))
+        return await aside(lambda check: declared.document(truth.existing, labels, list(truth.targets.values())))
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -211,13 +226,6 @@ class PlannedDocument:
     approvals: int  # attempts that a second person has to approve
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepDone:
-    step: DocumentStep
-    error: str = ""
-    hint: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class _Truth:
     """What there is, read in one transaction."""
@@ -225,6 +233,7 @@ class _Truth:
     existing: list[Existing]
     issuers: Mapping[str, IssuerRow]
     order_budgets: Mapping[str, int]
+    targets: Mapping[str, TargetRow]
 
 
 # ── Planning: a document against the certificates there are ──
@@ -240,7 +249,8 @@ def _truth(tx: Tx) -> _Truth:
     now, rows = tx.now(), {row.name: row for row in issuers.all_issuers(tx)}
     keys = {order_key(name): name for name in rows}
     left = {keys[each.key]: remaining(each, now, urgent=False) for each in budgets.all_budgets(tx) if each.key in keys}
-    return _Truth([_existing(each) for each in _everything(tx)], rows, left)
+    there = {row.name: row for row in targets.all_targets(tx)}
+    return _Truth([_existing(each) for each in _everything(tx)], rows, left, there)
 
 
 def _everything(tx: Tx) -> list[Certificate]:
@@ -259,8 +269,13 @@ def _existing(found: Certificate) -> Existing:
 
 def _planned(tree: object, truth: _Truth, prune: bool) -> PlannedDocument:
     document = declared.read(tree)
-    wanted = _wanted(document, truth.issuers)
+    entries = document_targets.meant(document.targets, truth.targets)
+    wanted = _wanted(document, truth.issuers, {*truth.targets, *(each.name for each in entries or ())})
     made = declared.compare(wanted, truth.existing, scope=document.scope, prune=prune)
+    named = {name for each in declared.left_by(made, truth.existing) for name in each.targets}
+    there = list(truth.targets.values())
+    of_targets = compare_targets(entries, there, scope=document.scope, prune=prune, in_use=named)
+    made = replace(made, targets=of_targets)
     ordered = [each.wanted for each in made.steps if each.issues and each.wanted is not None]
     orders = Counter(each.issuers[0] for each in ordered)
     return PlannedDocument(
@@ -271,13 +286,15 @@ def _planned(tree: object, truth: _Truth, prune: bool) -> PlannedDocument:
     )
 
 
-def _wanted(document: Document, known: Mapping[str, IssuerRow]) -> list[tuple[CertificateSpec, bool]]:
+def _wanted(
+    document: Document, known: Mapping[str, IssuerRow], targets_known: Collection[str]
+) -> list[tuple[CertificateSpec, bool]]:
     problems: list[tuple[str, str]] = []
     found = []
     for entry in document.entries:
         try:
             spec = declared.wanted_of(entry, identifiers_of(entry.names), _default_issuers(entry, known))
-            problems += _unknown(entry, spec, known)
+            problems += _unknown(entry, spec, known) + _not_there(entry, spec, targets_known)
             few_enough(spec, [known[name] for name in spec.issuers if name in known])
             found.append((spec, entry.paused))
         except (PkiRefused, SpecificationRefused) as refused:
@@ -301,6 +318,11 @@ def _unknown(entry: DocumentEntry, spec: CertificateSpec, known: Collection[str]
     return [(f"{entry.where}.issuers", f"There is no CA named {name!r:.80}; {_listed(known)}.") for name in missing]
 
 
+def _not_there(entry: DocumentEntry, spec: CertificateSpec, known: Collection[str]) -> list[tuple[str, str]]:
+    problem = "There is no target named {!r:.80}, here or in the document: holdfast target ls"
+    return [(f"{entry.where}.targets", problem.format(name)) for name in spec.targets if name not in known]
+
+
 def _listed(known: Collection[str]) -> str:
     return f"there are: {', '.join(known)}" if known else "there is none yet: holdfast issuer add"
 
@@ -322,74 +344,16 @@ async def applied(
     made = (await planned(ctx, tree, prune=prune)).plan
     if expect is not None and made.digest() != expect:
         raise PlanIsStale
-    steps = [each for each in made.steps if each.name not in skip]
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate, done, left = asyncio.Semaphore(_AT_ONCE), list[StepDone](), 0
 
-    async def one(step: DocumentStep) -> StepDone:
+    async def one(step: Step) -> StepDone:
         async with gate:
-            return await _carried_out(ctx, step, may_lift=may_lift_approval)
+            tried = by_itself(step, made) if ctx.dry_run else step
+            return await carried_out(ctx, tried, may_lift=may_lift_approval)
 
-    done = await asyncio.gather(*(one(step) for step in steps[:most]))
-    return list(done), max(0, len(steps) - most)
-
-
-async def _carried_out(ctx: Context, step: DocumentStep, *, may_lift: bool = True) -> StepDone:
-    try:
-        match step.action:
-            case "create":
-                await _create(ctx, step)
-            case "change":
-                await _change(ctx, step, may_lift=may_lift)
-            case "archive":
-                await _set_state(ctx, step, "archived")
-    except UserError as error:
-        return StepDone(step=step, error=str(error), hint=error.hint)
-    return StepDone(step=step)
-
-
-async def _create(ctx: Context, step: DocumentStep) -> None:
-    """A certificate that is added paused orders nothing before a person resumes it."""
-    new_id, ids = ctx.ids.new("certificate"), None if step.paused else ctx.issuance_ids()
-    await ctx.write(lambda tx: lifecycle.create(tx, new_id, _of(step), ids, actor=ctx.actor, asker=ctx.principal))
-
-
-async def _set_state(ctx: Context, step: DocumentStep, event: str) -> None:
-    await ctx.write(lambda tx: lifecycle.set_state(tx, _id(step), event, actor=ctx.actor))
-
-
-async def _change(ctx: Context, step: DocumentStep, *, may_lift: bool) -> None:
-    """Paused first and resumed last: in between, nothing is ordered that the document does not want."""
-    was_paused = step.existing is not None and step.existing.state is CertificateState.PAUSED
-    if step.paused and not was_paused:
-        await _set_state(ctx, step, "paused")
-    if any(each.field != "paused" for each in step.changes):
-        spec = _of(step)
-        changes = {name: getattr(spec, name) for name in CertificateSpec.__dataclass_fields__}
-        expect = step.existing.version if step.existing is not None and step.paused == was_paused else None
-        ids = ctx.issuance_ids()
-        await ctx.write(
-            lambda tx: lifecycle.change_wanted(
-                tx,
-                _id(step),
-                changes,
-                ids,
-                actor=ctx.actor,
-                asker=ctx.principal,
-                expected_version=expect,
-                may_lift_approval=may_lift,
-            )
-        )
-    if was_paused and not step.paused:
-        await _set_state(ctx, step, "resumed")
-
-
-def _id(step: DocumentStep) -> str:
-    if step.existing is None:
-        raise AssertionError("only an existing certificate is changed or archived")
-    return step.existing.id
-
-
-def _of(step: DocumentStep) -> CertificateSpec:
-    if step.wanted is None:
-        raise AssertionError("only a step that archives has no specification")
-    return step.wanted
+    for group in in_order(made):
+        steps = [each for each in group if key_of(each) not in skip]
+        now = steps[: most - len(done)]
+        done += await asyncio.gather(*(one(step) for step in now))
+        left += len(steps) - len(now)
+    return done, left
