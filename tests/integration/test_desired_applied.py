@@ -135,7 +135,8 @@ async def test_a_step_that_fails_is_told_and_the_others_are_done(db: Database, t
         context_of(house.certificate_context), _document(_entry("a", owner="web"), _entry("b"))
     )
     await house.ask("b.example.com", name="b")  # somebody was faster
-    errors = [await document_steps.carried_out(context_of(house.certificate_context), step) for step in planned.plan.steps]
+    context = context_of(house.certificate_context)
+    errors = [await document_steps.carried_out(context, step) for step in planned.plan.steps]
     assert [(each.step.name, bool(each.error)) for each in errors] == [("a", False), ("b", True)]
     assert errors[1].hint
 
