@@ -7,7 +7,7 @@ DATA   ?= data
 # The suite starts hundreds of processes: byte code that is kept saves each of them compiling the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-renew bench-notifications bench-api bench-web bench-faces bench-deploy contract interop shape docs release packages lock clean
+.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-cores bench-witness bench-renew bench-notifications bench-api bench-web bench-faces bench-deploy contract interop shape docs release packages lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -45,6 +45,14 @@ bench: $(VENV)/.bench
 
 bench-acme: $(VENV)/.bench
 	$(BIN)/python -m bench.acme
+
+# What the witness costs: ACME certificates a second with it on the disk and in memory, on both stores.
+bench-witness: $(VENV)/.bench
+	$(BIN)/python -m bench.witness
+
+# With 1, 2 and 4 processes on PostgreSQL, per second and per second of processor time; statements of an order.
+bench-cores: $(VENV)/.bench
+	$(BIN)/python -m bench.acme.cores
 
 # certbot comes from the cache folder of interop, and nothing of it is installed here.
 bench-renew: $(VENV)/.bench

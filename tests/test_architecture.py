@@ -25,6 +25,7 @@ MAY_IMPORT: Final = {
     "config": "config_values core secret",
     "config_values": "core secret",
     "supervisor": "config core system_clock telemetry web world",
+    "witness_file": "",
     "world": "machine ports system_clock telemetry",
     "machine": "",
     "agent": "core deployers endpoints kind_settings local_bundles machine network pki plugins ports secret "
@@ -62,7 +63,7 @@ MAY_IMPORT: Final = {
     "validators web",
     "compose_certificates": "compose_ca config core deployers endpoints engine listening local_bundles network "
     "operations ports secret solvers store telemetry world",
-    "from_settings": "config core listening operations ports store telemetry",
+    "from_settings": "config core listening operations ports store telemetry witness_file",
     "app": "api compose_ca compose_certificates config core demo engine from_settings listening operations pages "
     "plugins ports secret store supervisor telemetry tracing undumpable web world",
     "cli": "agent api app config config_values core from_settings importing keyring machine mcp network operations pki "
@@ -291,6 +292,11 @@ DOORS: Final = {
         "os fcntl shutil secrets asyncio.to_thread .mkdir .rename .stat .unlink",
         "It is the adapter of BundleFolders: files with their owners and locks.",
     ),
+    "witness_file.py": Door(
+        "os fcntl threading .iterdir .read_bytes .rename",
+        "It is the adapter of Witness: writers of several threads share its file.",
+    ),
+    "store/witness.py": Door("threading", "Writers of several threads tell it how far they came."),
     "system_clock.py": Door("time datetime.datetime.now asyncio.sleep", "It is the adapter of Clock."),
     "network.py": Door("socket ssl", "It is the adapter of Net."),
     "store/sqlite.py": Door(

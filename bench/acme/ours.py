@@ -25,9 +25,14 @@ def sqlite(folder: Path, ports: Ports) -> Iterator[Server]:
 
 
 @contextmanager
-def postgresql(folder: Path, ports: Ports, cluster: Cluster) -> Iterator[Server]:
+def postgresql(
+    folder: Path, ports: Ports, cluster: Cluster, *, processes: int = 1, source: Path | None = None
+) -> Iterator[Server]:
+    """`source`: the source folder of another version, which is run instead of this one."""
     url = cluster.create_database()
-    with _serving("holdfast-postgresql", folder, ports, {"HOLDFAST_STORE_URL": url}) as (server, pid):
+    env = {"HOLDFAST_STORE_URL": url, **({} if source is None else {"PYTHONPATH": str(source.absolute())})}
+    options = () if processes == 1 else ("--processes", str(processes))
+    with _serving("holdfast-postgresql", folder, ports, env, *options) as (server, pid):
         yield _server("holdfast-postgresql", server, {"server": pid, "database": cluster.pid})
     cluster.drop_database(url)
 
@@ -54,13 +59,15 @@ def _settings(folder: Path, ports: Ports, acme: int, metrics: int) -> dict[str, 
 
 
 @contextmanager
-def _serving(name: str, folder: Path, ports: Ports, store: Mapping[str, str]) -> Iterator[tuple[tuple[int, int], int]]:
+def _serving(
+    name: str, folder: Path, ports: Ports, store: Mapping[str, str], *options: str
+) -> Iterator[tuple[tuple[int, int], int]]:
     """Start it and wait for its directory; its last words are the error if it does not come up."""
     folder.mkdir()
     acme, metrics = free_port(), free_port()
     env = {**_settings(folder, ports, acme, metrics), **store}
     with (folder / "log").open("w+b") as log:
-        process = spawn([HOLDFAST, "serve"], folder=folder, env=env, log=log)
+        process = spawn([HOLDFAST, "serve", *options], folder=folder, env=env, log=log)
         try:
             with running(process, _directory(acme), name=name):
                 yield (acme, metrics), process.pid

@@ -312,6 +312,7 @@ class App:
             self._points,
             committed=Spoken(self._telemetry.log, self._telemetry.metrics.store_commits.inc),
             damaged=lambda error: self._telemetry.log.error("store.damaged", error=str(error), fix=error.hint),
+            witnessed=True,
         )
         try:
             yield db

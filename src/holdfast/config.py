@@ -159,6 +159,16 @@ class StoreSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WitnessSettings:
+    """What this replica writes down of its CAs before anybody hears of it, for a database that loses commits."""
+
+    folder: Path | None = setting(
+        None, "Folder of the witness; without it, store.data_dir. Another disk than SQLite's is safer.", PATH
+    )
+    megabytes: int = setting(256, "How long the witness becomes; the oldest entries go first.", whole(1, 100_000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
     file: Path | None = setting(None, "File of the key that encrypts what the store keeps secret.", PATH)
     passphrase: Secret[str] | None = setting(None, "Passphrase to derive the key from, instead of a key file.", SECRET)
@@ -410,6 +420,7 @@ class Settings:
     people: PeopleSettings = field(default_factory=PeopleSettings)
     oidc: Oidc = field(default_factory=Oidc)
     store: StoreSettings = field(default_factory=StoreSettings)
+    witness: WitnessSettings = field(default_factory=WitnessSettings)
     keys: Keys = field(default_factory=Keys)
     scheduler: Scheduler = field(default_factory=Scheduler)
     engine: EngineSettings = field(default_factory=EngineSettings)

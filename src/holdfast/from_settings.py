@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.config import Settings
 from holdfast.core.people import group_rule
@@ -20,9 +20,14 @@ from holdfast.ports import Clock, Files, Points, Transport
 from holdfast.store.database import Database, Engine
 from holdfast.store.sqlite import SqliteEngine
 from holdfast.store.tx import Tx
+from holdfast.store.witness import Witnessing
+from holdfast.witness_file import WitnessFile
 
 if TYPE_CHECKING:  # commands load this module, and need no logging
     from holdfast.telemetry import Log
+
+MEGABYTE: Final = 1024 * 1024
+OWN_FOLDER: Final = "Name a folder that the user of the Holdfast process can create and write to."
 
 
 def open_store(
@@ -32,11 +37,25 @@ def open_store(
     *,
     committed: Callable[[Tx], None] = lambda tx: None,
     damaged: Callable[[StoreDamaged], None] = lambda error: None,
+    witnessed: bool = False,
 ) -> Database:
     """The store the settings name. Refuses at once what must not be used; connects only when first asked."""
     deadline = settings.store.deadline
     engine = _engine(settings, clock)
-    return compose(engine, clock=clock, points=points, deadline=deadline, committed=committed, damaged=damaged)
+    witness = open_witness(settings, clock, points) if witnessed else None
+    return compose(
+        engine, clock=clock, points=points, deadline=deadline, committed=committed, damaged=damaged, witness=witness
+    )
+
+
+def open_witness(settings: Settings, clock: Clock, points: Points) -> Witnessing:
+    chosen = settings.witness
+    folder, name = chosen.folder or settings.store.data_dir, "witness.folder" if chosen.folder else "store.data_dir"
+    make_folder(folder, name)
+    try:
+        return Witnessing(WitnessFile(folder, limit=chosen.megabytes * MEGABYTE), clock, points)
+    except OSError as why:
+        raise SettingRefused(name, f"the witness in {folder} cannot be opened: {why.strerror}", OWN_FOLDER) from None
 
 
 def compose(
@@ -47,11 +66,12 @@ def compose(
     deadline: timedelta,
     committed: Callable[[Tx], None] = lambda tx: None,
     damaged: Callable[[StoreDamaged], None] = lambda error: None,
+    witness: Witnessing | None = None,
 ) -> Database:
     """Build the store on an engine. Alert routing is given to it here, and nowhere else in the product."""
     return Database(
         engine, clock=clock, points=points, deadline=deadline, before_commit=routing.route, committed=committed,
-        damaged=damaged,
+        damaged=damaged, witness=witness,
     )  # fmt: skip
 
 
@@ -80,8 +100,7 @@ def make_folder(path: Path, setting: str) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as why:
-        hint = "Name a folder that the user of the Holdfast process can create and write to."
-        raise SettingRefused(setting, f"the folder {path} cannot be made: {why.strerror}", hint) from None
+        raise SettingRefused(setting, f"the folder {path} cannot be made: {why.strerror}", OWN_FOLDER) from None
 
 
 def listener_bounds(settings: Settings, *, listeners: int, log: Log | None = None) -> Bounds:

@@ -261,6 +261,26 @@ class Sink(Protocol):
         """In this order; on return they are as safe as they can be there."""
 
 
+class Witness(Protocol):
+    """A file of this machine that tells what a database may forget. Raises OSError; then nothing of it was written."""
+
+    folder: Path
+
+    def append(self, lines: Sequence[bytes]) -> None:
+        """Add lines; they are durable on return. The oldest go when it would become too long."""
+
+    def note(self, head: bytes, turn: int) -> None:
+        """Remember how far the database came: in one of two places, in turns. Durable with the next lines."""
+
+    def heads(self) -> list[bytes]:
+        """What is in those two places."""
+
+    def contents(self) -> list[bytes]:
+        """All lines of all files of this folder, also of processes that are gone: file by file, the oldest first."""
+
+    def close(self) -> None: ...
+
+
 class Points(Protocol):
     """Named places where a crash is interesting. A no-op in production; harnesses kill or fail there."""
 
@@ -271,6 +291,7 @@ POINTS: Final = frozenset(
     {
         "store.before-commit",
         "store.after-commit",
+        "witness.written",
         "store.migrating",
         "job.claimed",
         "job.effect-done",

@@ -18,11 +18,11 @@ from tests.support.stores import migrated, open_store
 from holdfast.core.own_ca.ca import CaOptions, RateLimit
 from holdfast.operations.acme import accounts
 from holdfast.operations.acme.context import Requester
-from holdfast.operations.acme.orders import failure_key
 from holdfast.operations.own_ca import manage as cas
 from holdfast.pki import keys
 from holdfast.pki.ceremony import CeremonyPlan
 from holdfast.store.acme import limits as acme_limits
+from holdfast.store.acme.limits import failure_key
 from holdfast.store.database import Database
 from holdfast.store.own_ca import certificates
 from holdfast.store.sqlite import SqliteEngine

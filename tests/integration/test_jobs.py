@@ -747,7 +747,7 @@ class Recorder:
     """A session that remembers what it was asked."""
 
     def __init__(self, session: Session) -> None:
-        self.epoch = session.epoch
+        self.epoch, self.combines = session.epoch, session.combines
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
         self._session = session
 

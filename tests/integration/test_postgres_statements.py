@@ -1,18 +1,23 @@
 """Statements over libpq: values arrive as they were, what comes often is prepared, and what fails says why."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from tests.support.acme_desk import LOOPBACK, open_office
 from tests.support.postgres import Cluster
 from tests.support.stores import open_store
 
+from holdfast.core.own_ca.acme import OrderState
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.secret import Secret
+from holdfast.store.database import Database
 from holdfast.store.marks import autocommit, inline
 from holdfast.store.postgres import MOST_KNOWN, PREPARE_AFTER, PostgresEngine, StatementFailed, Statements, translate
-from holdfast.store.tx import Tx
+from holdfast.store.tx import Tx, change
 
 PREPARED = "SELECT count(*) AS number FROM pg_prepared_statements"
 
@@ -123,3 +128,51 @@ async def test_a_brief_look_that_takes_too_long_has_changed_nothing_and_says_so(
             await store.read(inline(lambda tx: tx.rows("SELECT pg_sleep(60)")))
     finally:
         await store.close()
+
+
+# ── several changes as one statement ──
+
+
+@pytest.mark.anyio
+async def test_changes_that_go_together_are_one_statement_and_each_is_counted(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[str]()
+    plain = Statements._run
+    monkeypatch.setattr(Statements, "_run", lambda self, sql, params: asked.append(sql) or plain(self, sql, params))
+
+    def write(tx: Tx) -> tuple[list[int], bool]:
+        tx.run("INSERT INTO acme_limits (key, tat, room) VALUES ('a', 1, 1), ('b', 1, 1)")
+        asked.clear()
+        counts = tx.together(
+            change("UPDATE acme_limits SET tat = :tat WHERE key = :key", key="a", tat=7),
+            change("INSERT INTO acme_limits (key, tat, room) VALUES (:key, 2, 2) ON CONFLICT DO NOTHING", key="b"),
+            change("DELETE FROM acme_failures WHERE account = :key", key="a"),
+        )
+        return counts, tx.wrote
+
+    assert await db.write(write) == ([1, 0, 0], True)
+    assert len(asked) in (0, 1), "none on SQLite, which is asked otherwise"
+    rows = await db.read(lambda tx: tx.rows("SELECT key, tat FROM acme_limits ORDER BY key"))
+    assert [(row["key"], row["tat"]) for row in rows] == [("a", 7), ("b", 1)]
+
+
+@pytest.mark.anyio
+async def test_an_order_is_written_by_few_statements(
+    postgres: Cluster, template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looks at what is asked for, which are repeated while it is waited for, are not counted; nor what others do."""
+    asked, plain = list[str](), Statements._run
+    monkeypatch.setattr(Statements, "_run", lambda self, sql, params: asked.append(sql) or plain(self, sql, params))
+    url = postgres.create_database(template)
+    store = open_store(PostgresEngine(Secret(url), connections=1))
+    try:
+        async with open_office(store, tmp_path) as office, office.working():
+            who = await office.client()
+            asked.clear()
+            assert (await office.issued(who, LOOPBACK)).state is OrderState.VALID
+            of_order = [sql for sql in asked if re.search("acme_|ca_|audit", sql) and not sql.startswith("SELECT acc.")]
+            assert len(of_order) <= 21, "\n".join(of_order)
+    finally:
+        await store.close()
+        postgres.drop_database(url)

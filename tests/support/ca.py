@@ -164,7 +164,7 @@ async def issue(db: Database, ca: Authority, *names: str, number: int = 1, **cha
         issued_at=SystemClock().now(),
     )
     kept = replace(issued, **changes)
-    assert await db.write(lambda tx: certificates.insert(tx, kept, tx.now()))
+    assert await db.write(lambda tx: certificates.insert(tx, kept, tx.now())) == [1]
     return kept
 
 

@@ -212,6 +212,8 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "people.session_lifetime": ('"8h"', "8h", timedelta(hours=8)),
     "people.session_idle": ('"30m"', "30m", timedelta(minutes=30)),
     "people.link_lifetime": ('"2h"', "2h", timedelta(hours=2)),
+    "witness.folder": ('"/mnt/witness"', "/mnt/witness", Path("/mnt/witness")),
+    "witness.megabytes": ("64", "64", 64),
     "log.level": ('"debug"', "debug", "debug"),
     "log.format": ('"console"', "console", "console"),
     "metrics.interval": ('"1m"', "60", timedelta(minutes=1)),

@@ -6,6 +6,7 @@ that starts with an empty `Redeemed` must also start with a new key: else a nonc
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import struct
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from typing import Final, Protocol
 
 from holdfast.core import base64url
 from holdfast.operations.acme import context as acme_operations
-from holdfast.operations.acme.context import AcmeContext
+from holdfast.operations.acme.context import AcmeContext, Redemption
 from holdfast.pki import strict_json
 from holdfast.ports import Clock, Random
 
@@ -132,6 +133,7 @@ class Redeemed:
 
 LIFE: Final = timedelta(hours=1)
 KEPT_FOR: Final = 2 * LIFE  # a replica whose clock is late takes nonces for longer than they live
+LOT: Final = 32  # nonces that one statement redeems
 LOOK_AGAIN_AFTER: Final = 0.2  # seconds; garbage must not make us ask the store each time
 
 
@@ -183,6 +185,8 @@ class SharedNonces:
         self._db, self._random, self._clock = acme_context.db, acme_context.random, clock
         self._keys: dict[int, NonceKey] = {}
         self._looked = float("-inf")
+        self._waiting: list[tuple[int, bytes, asyncio.Future[Redemption]]] = []
+        self._sending: asyncio.Task[None] | None = None
 
     async def mint(self, note: str = "") -> str:
         if not self._keys:
@@ -197,8 +201,7 @@ class SharedNonces:
             minted = self._open(text)
         if minted is None:
             return None
-        key: int = _HEAD.unpack_from(minted.raw)[1]
-        outcome = await acme_operations.redeem_nonce(self._db, key, minted.raw)
+        outcome = await self._gathered(_HEAD.unpack_from(minted.raw)[1], minted.raw)
         if outcome == "key lost":
             await self._look()
         return minted if outcome == "first" else None
@@ -210,6 +213,34 @@ class SharedNonces:
             first, last = _HEAD.pack(VERSION, key, 0), _HEAD.pack(VERSION, key, old)
             gone += await acme_operations.forget_nonces(self._db, first, last)
         return gone
+
+    async def _gathered(self, key: int, raw: bytes) -> Redemption:
+        """While one lot is on its way, the next one gathers: under load a statement redeems many."""
+        waiter: asyncio.Future[Redemption] = asyncio.get_running_loop().create_future()
+        self._waiting.append((key, raw, waiter))
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send(), name="nonces")
+        return await waiter
+
+    async def _send(self) -> None:
+        try:
+            while lot := self._waiting[:LOT]:
+                del self._waiting[:LOT]
+                await self._send_lot(lot)
+        finally:
+            self._sending = None
+
+    async def _send_lot(self, lot: list[tuple[int, bytes, asyncio.Future[Redemption]]]) -> None:
+        try:
+            outcomes = await acme_operations.redeem_nonces(self._db, [(key, raw) for key, raw, _ in lot])
+        except Exception as error:  # each of those that wait must hear of it, whatever it is
+            for *_, waiter in lot:
+                if not waiter.done():
+                    waiter.set_exception(error)
+            return
+        for (*_, waiter), outcome in zip(lot, outcomes, strict=True):
+            if not waiter.done():  # else its client is gone
+                waiter.set_result(outcome)
 
     def _open(self, text: str) -> Minted | None:
         return open_nonce(text, self._keys, self._clock.now(), LIFE)

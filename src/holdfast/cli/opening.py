@@ -23,7 +23,7 @@ async def opened(settings: Settings) -> AsyncIterator[Database]:
             f"There is no database {file}.",
             "Check store.data_dir and store.url; 'holdfast serve' makes the database at its first start.",
         )
-    db = open_store(settings, SystemClock(), no_points)
+    db = open_store(settings, SystemClock(), no_points, witnessed=True)
     try:
         await migrate.bring_up(db, points=no_points)
         yield db

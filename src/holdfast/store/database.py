@@ -24,6 +24,7 @@ from holdfast.ports import Clock, Points
 from holdfast.store import journal
 from holdfast.store.marks import Autocommit, Inline, NoFsync
 from holdfast.store.tx import Session, Tx
+from holdfast.store.witness import Witnessing
 from holdfast.store.work import jobs
 
 T = TypeVar("T")
@@ -208,8 +209,10 @@ class Database(Retrying):
         before_commit: BeforeCommit,
         committed: Callable[[Tx], None] = _nothing,
         damaged: Callable[[StoreDamaged], None] = lambda error: None,
+        witness: Witnessing | None = None,
     ) -> None:
         super().__init__(clock, deadline)
+        self.witness = witness  # None where nothing is signed, as in commands
         self.damage: StoreDamaged | None = None  # the first that was met; a page does not mend itself
         self._damaged = damaged  # hears of it once
         self._before_commit = before_commit
@@ -277,6 +280,8 @@ class Database(Retrying):
             inbox.close()
             await asyncio.to_thread(self._join, threads, end)
         self.engine.close()
+        if self.witness is not None:
+            self.witness.close()
 
     def _join(self, threads: list[threading.Thread], end: float) -> None:
         for thread in threads:
@@ -432,16 +437,28 @@ class Database(Retrying):
                 conclude(tx, self._before_commit)
                 if write:
                     self._points("store.before-commit")
+                    self._tell_witness(tx)
                 self._enter_commit(calls)
             except BaseException:
                 session.rollback()
                 raise
             session.commit()
+            if self.witness is not None:
+                self.witness.committed(tx)
             if durable and tx.wrote:
                 self._committed(tx)
             if write:
                 self._points("store.after-commit")
             return tx.wakes
+
+    def cannot_sign(self) -> str:
+        """Why nothing may be signed now that would have to be kept; empty if it may."""
+        return "" if self.witness is None else self.witness.check()
+
+    def _tell_witness(self, tx: Tx) -> None:
+        """Before COMMIT: what is known here cannot be lost by a database that confirmed it."""
+        if self.witness is not None:
+            self.witness.before_commit(tx)
 
     def _run_apart(self, session: EngineSession, call: _Call) -> bool:
         """Without a transaction: each statement is done once it was run."""

@@ -17,10 +17,10 @@ from holdfast.core import journal
 from holdfast.core.journal import Event
 from holdfast.core.notifications.alert_texts import TOLD
 from holdfast.store.rows import Table
-from holdfast.store.tx import Tx, value_list
+from holdfast.store.tx import PAGE, Change, Sealed, Tx, change, value_list
 
 SYSTEM: Final = "system"
-PAGE: Final = 50  # rows a statement: the quickest on SQLite
+PAGES_TOGETHER: Final = 20
 EVENTS: Final = Table(Event, "events")
 
 
@@ -75,29 +75,33 @@ def seal(tx: Tx) -> None:
         audits=len(tx.audits),
         events=len(tx.events),
     )[0]
+    owed = list[Change]()
     if tx.audits:
-        _insert_audits(tx, head["audit_seq"] - len(tx.audits), head["audit_hash"], head["at"])
+        changes, newest = _audits(tx, head["audit_seq"] - len(tx.audits), head["audit_hash"], head["at"])
+        owed += changes
+        tx.sealed = Sealed(head["audit_seq"] - len(tx.audits), head["audit_seq"], newest)
     if tx.events:
         first = head["event_id"] - len(tx.events) + 1
         rows = [(first + n, head["at"], *entry) for n, entry in enumerate(tx.events)]
-        _insert(tx, "events (id, at, name, subject, job, details)", rows)
+        owed += _insert("events (id, at, name, subject, job, details)", rows)
+    for start in range(0, len(owed), PAGES_TOGETHER):
+        tx.together(*owed[start : start + PAGES_TOGETHER])
 
 
-def _insert_audits(tx: Tx, seq: int, previous: str, at: int) -> None:
+def _audits(tx: Tx, seq: int, previous: str, at: int) -> tuple[list[Change], str]:
     rows = []
     for actor, action, subject, details in tx.audits:
         seq += 1
         previous = journal.link(previous, seq, at, actor, action, subject, details)
         rows.append((seq, at, actor, action, subject, details, previous))
-    _insert(tx, "audit (seq, at, actor, action, subject, details, hash)", rows)
-    tx.run("UPDATE journal_head SET audit_hash = :hash WHERE only_one = 1", hash=previous)
+    newest = change("UPDATE journal_head SET audit_hash = :hash WHERE only_one = 1", hash=previous)
+    return [*_insert("audit (seq, at, actor, action, subject, details, hash)", rows), newest], previous
 
 
-def _insert(tx: Tx, into: str, rows: Sequence[tuple[object, ...]]) -> None:
+def _insert(into: str, rows: Sequence[tuple[object, ...]]) -> list[Change]:
     """In pages: PostgreSQL takes 65,535 parameters, and SQLite finds each by walking over those before it."""
-    for start in range(0, len(rows), PAGE):
-        text, values = value_list(rows[start : start + PAGE])
-        tx.run(f"INSERT INTO {into} {text}", **values)
+    pages = [value_list(rows[start : start + PAGE]) for start in range(0, len(rows), PAGE)]
+    return [change(f"INSERT INTO {into} {text}", **values) for text, values in pages]
 
 
 def audit_page(tx: Tx, after: int, limit: int = 1000) -> list[journal.AuditRow]:

@@ -28,11 +28,10 @@ from holdfast.errors import (
     TxConflict,
 )
 from holdfast.secret import Secret
-from holdfast.store.tx import Row
+from holdfast.store.tx import PARAMETER, Row
 
 PREPARE_AFTER: Final = 5  # uses
 MOST_KNOWN: Final = 256  # statements of a connection; the one that was not used for longest goes first
-_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _LOCK: Final = re.compile(r"/\* (FOR UPDATE(?: SKIP LOCKED)?) \*/")
 _FINE: Final = frozenset({pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.EMPTY_QUERY})
 _Column = tuple[str, Callable[[Any], Any]]
@@ -153,8 +152,8 @@ def _message_line(message: bytes) -> str:
 @lru_cache(maxsize=2048)
 def translate(sql: str) -> tuple[bytes, tuple[str, ...]]:
     """Our SQL with numbers for the names of its parameters, and with the lock clause that SQLite reads as a comment."""
-    names = tuple(dict.fromkeys(_PARAMETER.findall(sql)))
-    numbered = _PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql)
+    names = tuple(dict.fromkeys(PARAMETER.findall(sql)))
+    numbered = PARAMETER.sub(lambda found: f"${names.index(found[1]) + 1}", sql)
     return _LOCK.sub(r"\1", numbered).encode(), names
 
 
@@ -288,6 +287,8 @@ class PostgresEngine:
 
 class PostgresSession:
     """One connection in autocommit mode; transactions are opened by hand."""
+
+    combines = True
 
     def __init__(self, connection: psycopg.Connection[Row], epoch: int, *, limit: int | None = None) -> None:
         """`limit`, in milliseconds: a pooler stands between, so each transaction says for itself how long it may be."""

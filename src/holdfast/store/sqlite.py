@@ -145,6 +145,8 @@ class SqliteEngine:
 class SqliteSession:
     """One connection; transactions are opened by hand (IMMEDIATE for writes: no upgrade, no deadlock)."""
 
+    combines = False
+
     def __init__(self, connection: sqlite3.Connection, epoch: int = 1, clock: Callable[[], int] | None = None) -> None:
         self._connection = connection
         self._clock = clock  # what `now_us()` asks, too; without it that is asked

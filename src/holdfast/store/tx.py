@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
+
+from holdfast.core.witness import Fact
 
 Row = Mapping[str, Any]
 
+PAGE: Final = 50  # rows of one INSERT: the quickest on SQLite
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _CHANGES: Final = ("INSERT", "UPDATE", "DELETE")  # how a statement with RETURNING begins
+PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _PLAIN: Final = frozenset({str, int, bytes, bool, float, type(None)})
 
 
@@ -33,6 +39,7 @@ def instant(micros: int | None) -> datetime | None:
 class Session(Protocol):
     """One connection, used by one thread. It turns driver errors into ours and knows nothing of our tables."""
 
+    combines: bool  # several changes may be one statement: WITH takes INSERT, UPDATE and DELETE
     epoch: int  # grows when the database may have lost commits (a failover); fences start above it
 
     def begin(self, *, write: bool) -> None: ...
@@ -44,10 +51,33 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
+class Sealed(NamedTuple):
+    """Where the audit log ends with this transaction, and where it began with it."""
+
+    before: int
+    seq: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An INSERT, UPDATE or DELETE that returns no rows, to be run together with others."""
+
+    sql: str
+    params: Mapping[str, object]
+
+
+def change(sql: str, **params: object) -> Change:
+    return Change(sql, params)
+
+
 class Tx:
     """The open transaction. Journal entries, alerts, jobs and wake-ups collect here until just before COMMIT."""
 
-    __slots__ = ("_now", "_session", "alerts", "audits", "epoch", "events", "origin", "owed_jobs", "wakes", "wrote")
+    __slots__ = (
+        "_now", "_session", "alerts", "audits", "epoch", "events", "facts", "origin", "owed_jobs", "sealed", "wakes",
+        "wrote",
+    )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -58,6 +88,8 @@ class Tx:
         self.origin: Mapping[str, str] = {}  # where the request came from, for the audit log
         self.alerts: list[tuple[str, str, Mapping[str, Any]]] = []  # name, subject, details: for the before-commit hook
         self.owed_jobs: list[tuple[Any, ...]] = []  # rows of jobs, in the order of their columns
+        self.facts: list[Fact] = []  # of our CAs: for the witness, before COMMIT
+        self.sealed: Sealed | None = None  # once its audit entries have their numbers
         self.wakes = False  # there is new work: tell the workers after COMMIT
         self.wrote = False  # something was changed: COMMIT will wait for the disk
 
@@ -80,6 +112,41 @@ class Tx:
             self.wrote = sql.startswith(_CHANGES)
         return rows[0] if rows else None
 
+    def together(self, *changes: Change) -> list[int]:
+        """Run changes of different rows; how many rows each changed. None sees what one after it changes, and none
+        may need to see what one before it did.
+
+        Where the engine can, they are one statement: on PostgreSQL each statement is a way to the server and back.
+        """
+        if len(changes) == 1 or not self._session.combines:
+            return [self.run(each.sql, **each.params) for each in changes]
+        params = {f"s{n}_{name}": value for n, each in enumerate(changes) for name, value in each.params.items()}
+        row = self._session.query(_combined(tuple(each.sql for each in changes)), _bound(params))[0]
+        counts = [int(row[f"s{n}"]) for n in range(len(changes))]
+        self.wrote = self.wrote or any(counts)
+        return counts
+
+    def move(self, delete: str, into: str, *, columns: str, also: Mapping[str, str], **params: object) -> list[Row]:
+        """Delete rows and insert them elsewhere; the columns of what was moved. `also`: columns with fixed words."""
+        names, words = ", ".join(also), ", ".join(f"'{word}'" for word in also.values())
+        insert = f"INSERT INTO {into} ({names}, {_names_of(columns)})"
+        if not self._session.combines:
+            return self._moved(self.rows(f"{delete} RETURNING {columns}", **params), insert, tuple(also.values()))
+        rows = self._session.query(
+            f"""WITH gone AS ({delete} RETURNING {columns}),
+                     kept AS ({insert} SELECT {words}, {_names_of(columns)} FROM gone)
+                SELECT {_names_of(columns)} FROM gone""",
+            _bound(params),
+        )
+        self.wrote = self.wrote or bool(rows)
+        return rows
+
+    def _moved(self, rows: list[Row], insert: str, words: tuple[str, ...]) -> list[Row]:
+        for start in range(0, len(rows), PAGE):
+            text, values = value_list([(*words, *row.values()) for row in rows[start : start + PAGE]])
+            self.run(f"{insert} {text}", **values)
+        return rows
+
     def now(self) -> datetime:
         """The database's clock, read once a transaction."""
         if self._now is None:
@@ -90,6 +157,18 @@ class Tx:
         """Take the database's time from a row that was read anyway, in place of another query."""
         if self._now is None:
             self._now = from_micros(micros)
+
+
+@lru_cache(maxsize=512)
+def _combined(texts: tuple[str, ...]) -> str:
+    parts = [PARAMETER.sub(lambda found, n=n: f":s{n}_{found[1]}", text) for n, text in enumerate(texts)]  # type: ignore[misc]
+    changes = ", ".join(f"s{n} AS ({part} RETURNING 1)" for n, part in enumerate(parts))
+    return f"WITH {changes} SELECT {', '.join(f'(SELECT COUNT(*) FROM s{n}) AS s{n}' for n in range(len(parts)))}"
+
+
+def _names_of(columns: str) -> str:
+    """`id, now_us() AS finished_at` has the names `id, finished_at`."""
+    return ", ".join(each.rpartition(" ")[2] for each in columns.split(", "))
 
 
 def _bound(params: dict[str, object]) -> dict[str, object]:

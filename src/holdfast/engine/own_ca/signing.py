@@ -141,9 +141,11 @@ def _issued(order: Order, intent: Intent, der: bytes, random: Random) -> IssuedC
 
 def _store(tx: Tx, order: Order, issued: IssuedCertificate) -> None:
     """The certificate and the order's end, together; of two that signed the same, the first counts."""
-    if not certificates.insert(tx, issued, tx.now()):
+    kept, ended = certificates.insert(tx, issued, tx.now(), orders.issued(order.id, issued.id))
+    if not kept:
+        if ended:
+            raise AssertionError(f"order {order.id} has a certificate, and was still under way")
         return
-    orders.issued(tx, order.id, issued.id)
     journal.audit(tx, "certificate_issued", issued.id, order=order.id, ca=issued.ca, serial=issued.serial)
     journal.event(tx, "certificate.issued", issued.id, order=order.id, serial=issued.serial)
 

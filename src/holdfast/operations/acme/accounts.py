@@ -15,6 +15,7 @@ from holdfast.secret import Secret
 from holdfast.store import journal
 from holdfast.store.acme import accounts, orders
 from holdfast.store.acme import limits as acme_limits
+from holdfast.store.acme.accounts import KeyUse
 from holdfast.store.marks import inline
 from holdfast.store.own_ca import certificates
 from holdfast.store.tx import Tx
@@ -184,11 +185,16 @@ def _existing(tx: Tx, who: Requester) -> Account:
     return account
 
 
-def check_certificate_key(tx: Tx, request: csr.CertificateRequest) -> None:
+def names_of_key(request: csr.CertificateRequest) -> tuple[str, str]:
+    """Under which the key of a CSR is found among blocked keys, and among those of accounts."""
+    return keys.spki_sha256(request.spki).hex(), thumbprint(request.public_key)
+
+
+def check_certificate_key(found: KeyUse) -> None:
     """Of any account here: what a TLS server can be made to sign must not speak for an account."""
-    if certificates.blocked(tx, keys.spki_sha256(request.spki).hex()):
+    if found.blocked:
         raise AcmeError.bad_csr("This key is blocked: it is known to be compromised.")
-    if accounts.has_key(tx, thumbprint(request.public_key)):
+    if found.of_account:
         raise AcmeError.bad_csr("The key of a certificate must not be the key of an account.")
 
 

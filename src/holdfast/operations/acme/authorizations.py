@@ -10,12 +10,13 @@ from typing import Any, Final, NamedTuple
 from holdfast.core.own_ca.acme import Authz, AuthzState, Challenge, ChallengeState, authz_state_at
 from holdfast.core.own_ca.problem import AcmeError, Problem, SubProblem
 from holdfast.core.work.job import Spec
-from holdfast.operations.acme.context import AcmeContext, Requester, require
+from holdfast.errors import TxConflict
+from holdfast.operations.acme.context import AcmeContext, Requester, admitted
 from holdfast.operations.acme.handover import Owe
-from holdfast.operations.acme.orders import failure_key
 from holdfast.store import journal
 from holdfast.store.acme import authorizations, orders
 from holdfast.store.acme import limits as acme_limits
+from holdfast.store.acme.accounts import AccountStatus
 from holdfast.store.marks import inline
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
@@ -34,16 +35,14 @@ class Answered(NamedTuple):
 
 async def get(acme_context: AcmeContext, who: Requester, authz_id: str) -> Authz:
     def look(tx: Tx) -> Authz:
-        require(tx, who)
-        return _own(authorizations.get(tx, authz_id), who, tx.now())
+        return _own_authz(tx, who, authz_id)
 
     return await acme_context.db.read(inline(look))
 
 
 async def challenge(acme_context: AcmeContext, who: Requester, challenge_id: str) -> tuple[Challenge, Authz]:
     def look(tx: Tx) -> tuple[Challenge, Authz]:
-        require(tx, who)
-        return _own_challenge(tx, who, challenge_id)
+        return _own_challenge(tx, who, challenge_id)[1]
 
     return await acme_context.db.read(inline(look))
 
@@ -57,14 +56,13 @@ async def answer(acme_context: AcmeContext, who: Requester, challenge_id: str) -
     job = acme_context.random.new_id("job")
 
     def write(tx: Tx, owe: Owe) -> tuple[Challenge, Authz]:
-        standing = require(tx, who)
-        found, authz = _own_challenge(tx, who, challenge_id)
+        standing, (found, authz) = _own_challenge(tx, who, challenge_id)
         if found.state is not ChallengeState.PENDING:
             return _hurried(tx, found), authz
         if authz.state is not AuthzState.PENDING:
             raise AcmeError.malformed(f"The authorization is {authz.state}: there is nothing left to prove.")
         if not authorizations.answer(tx, found.id, who.thumbprint):
-            return _own_challenge(tx, who, challenge_id)
+            return _own_challenge(tx, who, challenge_id)[1]
         answered = replace(found, state=ChallengeState.PROCESSING, thumbprint=who.thumbprint)
         owe(tx, validation(job, found, authz), Answered(answered, authz, standing.ca))
         journal.audit(tx, "challenge_answered", authz.id, actor=f"acme:{who.account}", type=found.type)
@@ -91,8 +89,7 @@ async def deactivate(acme_context: AcmeContext, who: Requester, authz_id: str) -
     """The client deactivates an authorization (§7.5.2); orders that wait for it fail. Again, it changes nothing."""
 
     def write(tx: Tx) -> Authz:
-        require(tx, who)
-        authz = _own(authorizations.get(tx, authz_id), who, tx.now())
+        authz = _own_authz(tx, who, authz_id)
         if authz.state is AuthzState.DEACTIVATED:
             return authz
         if not authorizations.move(tx, authz.id, "deactivated"):
@@ -116,11 +113,18 @@ def _own(authz: Authz | None, who: Requester, now: datetime) -> Authz:
     return authz if state is authz.state else replace(authz, state=state)
 
 
-def _own_challenge(tx: Tx, who: Requester, challenge_id: str) -> tuple[Challenge, Authz]:
-    found = authorizations.with_challenge(tx, challenge_id)
+def _own_authz(tx: Tx, who: Requester, authz_id: str) -> Authz:
+    standing, found = authorizations.asked_by(tx, who.account, authz_id)
+    admitted(standing, who)
+    return _own(found, who, tx.now())
+
+
+def _own_challenge(tx: Tx, who: Requester, challenge_id: str) -> tuple[AccountStatus, tuple[Challenge, Authz]]:
+    standing, found = authorizations.challenge_asked_by(tx, who.account, challenge_id)
+    account = admitted(standing, who)
     if found is None:
         raise AcmeError.malformed("There is no such challenge.", status=404)
-    return found[0], _own(found[1], who, tx.now())
+    return account, (found[0], _own(found[1], who, tx.now()))
 
 
 # ── What a test leads to; called in the transaction that ends its job ──
@@ -130,12 +134,17 @@ def proved(tx: Tx, acme_context: AcmeContext, challenge: Challenge, authz: Authz
     """The authorization is valid, and orders that waited for nothing else are ready."""
     now = tx.now()
     until = _holds_until(acme_context, seen, now)
-    if not authorizations.move(tx, authz.id, "proved", expires_at=until):
+    tried, moved, _ = tx.together(
+        authorizations.trying(challenge.id, "proved", seen, of_pending=authz.id),
+        authorizations.moving(authz.id, "proved", expires_at=until),
+        acme_limits.succeeded(authz.account, authz.identifier.value),
+    )
+    if tried and not moved:
+        raise TxConflict(f"authorization {authz.id} came to an end at the same moment")  # run again, this sees it
+    if not moved:
         late = AcmeError.unauthorized("The authorization was over before this challenge was.").problem
         authorizations.tried(tx, challenge.id, "disproved", seen, error=late)  # nothing, if this very proof was first
         return
-    authorizations.tried(tx, challenge.id, "proved", seen)
-    acme_limits.succeeded(tx, authz.account, authz.identifier.value)
     waiting = orders.lock_pending_with(tx, authz.id)
     if until < now + acme_context.policy.order_for:
         orders.end_by(tx, waiting, until)  # no order outlives what it is built on (§7.1.6)
@@ -174,7 +183,8 @@ def disproved(
     if authorizations.move(tx, authz.id, "disproved"):
         _refuse_orders(tx, authz, replace(problem, subproblems=failures[-1:]))
         name = authz.identifier.value
-        acme_limits.take(tx, {failure_key(authz.account, name): acme_context.policy.failures_per_identifier}, tx.now())
+        failed = acme_limits.failure_key(authz.account, name)
+        acme_limits.take(tx, {failed: acme_context.policy.failures_per_identifier}, tx.now())
         if acme_limits.failed(tx, authz.account, name, acme_context.policy.pause_after):
             journal.audit(tx, "name_paused", authz.account, name=name, failures=acme_context.policy.pause_after)
             journal.event(tx, "acme.name_paused", authz.account, identifier=name)

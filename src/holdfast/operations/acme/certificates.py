@@ -14,7 +14,7 @@ from cryptography import x509
 from holdfast.core.own_ca.ca import CaMode, DeliveryLevel, IssuedCertificate
 from holdfast.core.own_ca.problem import AcmeError
 from holdfast.core.revocation_reason import RevocationReason
-from holdfast.operations.acme.context import AcmeContext, Requester, require
+from holdfast.operations.acme.context import AcmeContext, Requester, admitted, require
 from holdfast.operations.own_ca import revocation
 from holdfast.operations.own_ca.authorities import Authority
 from holdfast.operations.own_ca.revocation import RevocationRight
@@ -31,8 +31,8 @@ RENEWAL_RETRY_AFTER: Final = 6 * 3600  # seconds
 
 async def download(acme_context: AcmeContext, who: Requester, certificate_id: str) -> IssuedCertificate:
     def look(tx: Tx) -> IssuedCertificate:
-        require(tx, who)
-        found = certificates.get(tx, certificate_id)
+        standing, found = certificates.asked_by(tx, who.account, certificate_id)
+        admitted(standing, who)
         if found is None:
             raise AcmeError.malformed("There is no such certificate.", status=404)
         if found.account != who.account:

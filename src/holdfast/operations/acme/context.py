@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -17,7 +17,7 @@ from holdfast.ports import Random
 from holdfast.store import journal
 from holdfast.store.acme import accounts, nonces
 from holdfast.store.acme.accounts import AccountStatus
-from holdfast.store.acme.nonces import Redemption
+from holdfast.store.acme.nonces import Redemption as Redemption
 from holdfast.store.database import Store
 from holdfast.store.marks import autocommit, no_fsync
 from holdfast.store.own_ca import cas
@@ -96,7 +96,13 @@ def coming_from(acme_context: AcmeContext, origin: Mapping[str, str]) -> AcmeCon
 
 def require(tx: Tx, who: Requester) -> AccountStatus:
     """The account that asks, if it is still valid and still has that key (RFC 8555 §7.3.6)."""
-    standing = accounts.standing(tx, who.account)
+    return admitted(accounts.standing(tx, who.account), who)
+
+
+def admitted(standing: AccountStatus | None, who: Requester, ca: Authority | None = None) -> AccountStatus:
+    """Likewise, of an account that was just looked at; and, for what `ca` decides, if its settings are the newest."""
+    if standing is not None and ca is not None and standing.ca_version != ca.version:
+        raise CaOutdated(ca.id)
     if standing is None:
         raise AcmeError.account_does_not_exist("There is no such account.")
     if standing.state is not AccountState.VALID:
@@ -154,8 +160,9 @@ async def nonce_keys(db: Store, random: Random) -> dict[int, bytes]:
     return await db.write(no_fsync(write))
 
 
-async def redeem_nonce(db: Store, key: int, raw: bytes) -> Redemption:
-    return await db.write(autocommit(lambda tx: nonces.redeem(tx, key, raw)))
+async def redeem_nonces(db: Store, lot: Sequence[tuple[int, bytes]]) -> list[Redemption]:
+    """Each with the number of the key that made it; one that is there twice is first once."""
+    return await db.write(autocommit(lambda tx: nonces.redeem(tx, lot)))
 
 
 async def forget_nonces(db: Store, first: bytes, last: bytes) -> int:

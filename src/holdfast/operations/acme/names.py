@@ -14,7 +14,6 @@ from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import names as pki_names
 from holdfast.pki.signing import SigningCertificate
 from holdfast.store import policies
-from holdfast.store.acme import authorizations
 from holdfast.store.acme.accounts import AccountStatus
 from holdfast.store.tx import Tx
 
@@ -80,10 +79,13 @@ def refuse(refused: Sequence[Identifier], why: str) -> None:
         raise AcmeError.rejected_identifier(f"{names}: {why}", subproblems=subproblems if len(refused) > 1 else ())
 
 
-def check_still(tx: Tx, ca: Authority, bound_to: Sequence[str], order: Order) -> None:
-    """At the last step once more: an operator who narrows what a CA may do means the orders of before, too."""
+def check_still(ca: Authority, bound_to: Sequence[str], order: Order, *, any_trusted: bool) -> None:
+    """At the last step once more: an operator who narrows what a CA may do means the orders of before, too.
+
+    `any_trusted`: a name of the order was never proved by a challenge.
+    """
     refuse(not_allowed(ca.options, ca.issuer, order.identifiers), NOT_OURS)
     if ca.options.mode is CaMode.TRUST:
         check_trust(bound_to, order.identifiers)
-    elif authorizations.any_trusted(tx, order.authzs):
+    elif any_trusted:
         raise AcmeError.unauthorized("A name of this order was trusted, and has to be proved by now: order again.")

@@ -29,10 +29,10 @@ from holdfast.core.own_ca.acme import (
 from holdfast.core.own_ca.ca import CaMode, CaPolicy, DeliveryLevel, IssuedCertificate, RateLimit
 from holdfast.core.own_ca.problem import AcmeError, Problem, SubProblem
 from holdfast.core.work.job import Priority, Spec
-from holdfast.errors import TxConflict
+from holdfast.errors import Duplicate, TxConflict
 from holdfast.operations.acme import names
-from holdfast.operations.acme.accounts import check_certificate_key
-from holdfast.operations.acme.context import AcmeContext, Requester, by_current, require, require_current, within
+from holdfast.operations.acme.accounts import check_certificate_key, names_of_key
+from holdfast.operations.acme.context import AcmeContext, Requester, admitted, by_current, require_current, within
 from holdfast.operations.acme.handover import Owe
 from holdfast.operations.own_ca.authorities import Authority
 from holdfast.pki import csr, keys
@@ -45,7 +45,7 @@ from holdfast.store.acme import accounts, authorizations, orders
 from holdfast.store.acme import limits as acme_limits
 from holdfast.store.marks import inline
 from holdfast.store.own_ca import certificates
-from holdfast.store.tx import Tx
+from holdfast.store.tx import Row, Tx
 
 ISSUE: Final = "acme.issue"
 STILL_ISSUED_FOR: Final = timedelta(hours=1)  # after the end of an order that was finalized at its last moment
@@ -92,30 +92,37 @@ async def _place(acme_context: AcmeContext, ca: Authority, who: Requester, new_o
     ids = _Ids.draw(acme_context.random, new_order.identifiers, ca.options.challenges)
 
     def write(tx: Tx) -> Order:
-        require_current(tx, ca)
-        standing = require(tx, who)
-        now = tx.now()
-        existing = _usable(tx, who.account, alike, now)
-        if existing is not None:
+        found, existing = orders.alike(tx, who.account, alike)
+        standing, now = admitted(found, who, ca), tx.now()
+        if existing is not None and _usable(tx, existing, now):
             return existing
         check_dates(ca, profile.name, new_order.not_before, new_order.not_after, now)
-        check_pauses(tx, who.account, new_order.identifiers)
+        trusted = ca.options.mode is CaMode.TRUST
+        wanted = [each.base for each in new_order.identifiers]
+        on_record = acme_limits.record(
+            tx, who.account, counted_as(address), wanted, until=now + REUSE_MARGIN, trusted=trusted
+        )
+        check_pauses(on_record.paused, new_order.identifiers)
         lifetime = timedelta(seconds=profile.lifetime_s) if new_order.not_after is None else new_order.not_after - now
         names.check_policies(tx, standing, ca, new_order.identifiers, actor=f"acme:{who.account}", lifetime=lifetime)
         replaced = _replaced(tx, ca, who.account, new_order)
-        _within_limits(tx, acme_context.policy, who.account, counted_as(address), len(new_order.identifiers), now)
-        full = acme_limits.take(tx, _rates(acme_context, who.account), now)
-        failing = _failing(tx, acme_context, who.account, new_order.identifiers, now)
+        full = _counted(tx, acme_context.policy, who.account, counted_as(address), len(new_order.identifiers), now)
+        failing = _failing(on_record, acme_context.policy, now)
         within(full | failing, "orders" if full else "failed validations of the same name")
-        trusted = ca.options.mode is CaMode.TRUST
         if trusted:
             names.check_trust(standing.names, new_order.identifiers)
-        order, fresh = _assemble(tx, acme_context, ca, who.account, new_order, profile.name, ids, now, trusted=trusted)
-        _check_pending(tx, acme_context.policy, who.account, counted_as(address), fresh)
-        if not orders.insert(tx, order, alike):
+        reused = authorizations.reusable(on_record.valid, new_order.identifiers)
+        order, fresh = _assemble(
+            acme_context, ca, who.account, new_order, profile.name, ids, now, reused, trusted=trusted
+        )
+        _check_pending(on_record, acme_context.policy, fresh)
+        added, *_ = tx.together(
+            orders.insertion(order, alike),
+            *authorizations.insertion(fresh, now, address=counted_as(address)),
+            authorizations.links(order.id, order.authzs),
+        )
+        if not added:
             raise TxConflict(f"the same order was placed twice at once: {order.id}")  # run again, this finds it
-        authorizations.insert(tx, fresh, now, address=counted_as(address))
-        authorizations.link(tx, order.id, order.authzs)
         if replaced is not None:
             certificates.replaced(tx, ca.id, replaced.serial, order.id)
             certificates.deliver(
@@ -164,12 +171,11 @@ def _token(random: Random) -> str:
     return base64url.encode(random.token(32))
 
 
-def _usable(tx: Tx, account: str, alike: str, now: datetime) -> Order | None:
-    existing = orders.alike(tx, account, alike)
-    if existing is not None and state_at(existing, now) is OrderState.INVALID:
+def _usable(tx: Tx, existing: Order, now: datetime) -> bool:
+    if state_at(existing, now) is OrderState.INVALID:
         orders.refuse(tx, existing.id, expired_problem(), event="expired")  # it makes room for the next
-        return None
-    return existing
+        return False
+    return True
 
 
 def expired_problem() -> Problem:
@@ -177,7 +183,6 @@ def expired_problem() -> Problem:
 
 
 def _assemble(
-    tx: Tx,
     acme_context: AcmeContext,
     ca: Authority,
     account: str,
@@ -185,11 +190,11 @@ def _assemble(
     profile: str,
     ids: _Ids,
     now: datetime,
+    reused: Mapping[Identifier, Row],
     *,
     trusted: bool,
 ) -> tuple[Order, list[Authz]]:
     """The order, and those of its authorizations that are new."""
-    reused = authorizations.reusable(tx, account, new_order.identifiers, now + REUSE_MARGIN, trusted=trusted)
     expires_at = now + acme_context.policy.order_for
     fresh = [
         _authz(ca, account, each, ids, now + acme_context.policy.authz_for if trusted else expires_at, trusted=trusted)
@@ -262,30 +267,30 @@ def _names_told(identifiers: Sequence[Identifier]) -> dict[str, object]:
     return {**told, "names": values} if sum(map(len, values)) <= NAMES_TOLD else told
 
 
-def _within_limits(tx: Tx, policy: CaPolicy, account: str, address: str, number: int, now: datetime) -> None:
-    """So many names, however few orders they come in: what they take up on the disk is counted in names."""
-    by_account = acme_limits.take(tx, {f"names/{account}": policy.names_per_account}, now, cost=number)
-    within(by_account, "names in the orders of this account")
+def _counted(tx: Tx, policy: CaPolicy, account: str, address: str, number: int, now: datetime) -> dict[str, timedelta]:
+    """Orders that are too many. Names are refused here: so many, however few orders they come in, because what they
+    take up on the disk is counted in names."""
+    of_account, of_address = f"names/{account}", f"names-from/{address}"
+    rates = {of_account: policy.names_per_account, f"order/{account}": policy.orders_per_account}
     if address:
-        by_address = acme_limits.take(tx, {f"names-from/{address}": policy.names_per_address}, now, cost=number)
-        within(by_address, "names in orders from this address")
+        rates[of_address] = policy.names_per_address
+    full = acme_limits.take(tx, rates, now, costs={of_account: number, of_address: number})
+    within({key: wait for key, wait in full.items() if key == of_account}, "names in the orders of this account")
+    within({key: wait for key, wait in full.items() if key == of_address}, "names in orders from this address")
+    return full
 
 
-def _check_pending(tx: Tx, policy: CaPolicy, account: str, address: str, fresh: Sequence[Authz]) -> None:
+def _check_pending(found: acme_limits.Record, policy: CaPolicy, fresh: Sequence[Authz]) -> None:
     unproved = [each for each in fresh if each.state is AuthzState.PENDING]
     if not unproved:
         return
     for most, whose, count in (
-        (policy.pending_per_account, "of this account", authorizations.pending_of(tx, account)),
-        (policy.pending_per_address, "from this address", authorizations.pending_from(tx, address)),
+        (policy.pending_per_account, "of this account", found.pending_of_account),
+        (policy.pending_per_address, "from this address", found.pending_from_address),
     ):
         if most and count + len(unproved) > most:
             detail = f"At most {most} names {whose} may wait to be proved; {count} do."
             raise AcmeError.rate_limited(f"{detail} Prove, or deactivate, some of them first.", retry_after=PENDING_FOR)
-
-
-def _rates(acme_context: AcmeContext, account: str) -> dict[str, RateLimit]:
-    return {f"order/{account}": acme_context.policy.orders_per_account}
 
 
 def _name_rates(acme_context: AcmeContext, order: Order) -> dict[str, RateLimit]:
@@ -293,16 +298,10 @@ def _name_rates(acme_context: AcmeContext, order: Order) -> dict[str, RateLimit]
     return {f"name/{order.ca}/{each.value}": acme_context.policy.orders_per_identifier for each in order.identifiers}
 
 
-def _failing(
-    tx: Tx, acme_context: AcmeContext, account: str, names: Sequence[Identifier], now: datetime
-) -> dict[str, timedelta]:
-    rate = acme_context.policy.failures_per_identifier
-    waits = {each.base: acme_limits.left(tx, failure_key(account, each.base), rate, now) for each in names}
+def _failing(found: acme_limits.Record, policy: CaPolicy, now: datetime) -> dict[str, timedelta]:
+    rate = policy.failures_per_identifier
+    waits = {name: acme_limits.left(until, rate, now) for name, until in found.failed.items()}
     return {name: wait for name, wait in waits.items() if wait is not None}
-
-
-def failure_key(account: str, name: str) -> str:
-    return f"failed/{account}/{name}"
 
 
 # ── Looking ──
@@ -310,14 +309,14 @@ def failure_key(account: str, name: str) -> str:
 
 async def get(acme_context: AcmeContext, who: Requester, order_id: str) -> Order:
     def look(tx: Tx) -> Order:
-        require(tx, who)
-        return _shown(_own(tx, who, order_id), tx.now())
+        standing, found = orders.asked_by(tx, who.account, order_id)
+        admitted(standing, who)
+        return _shown(_own(found, who), tx.now())
 
     return await acme_context.db.read(inline(look))
 
 
-def _own(tx: Tx, who: Requester, order_id: str) -> Order:
-    order = orders.get(tx, order_id)
+def _own(order: Order | None, who: Requester) -> Order:
     if order is None:
         raise AcmeError.malformed("There is no such order.", status=404)
     if order.account != who.account:
@@ -359,20 +358,20 @@ async def _finalize(
     serial, job = new_serial(acme_context.random), acme_context.random.new_id("job")
 
     def write(tx: Tx, owe: Owe) -> Order:
-        require_current(tx, ca)
-        standing = require(tx, who)
-        now = tx.now()
-        order = _shown(_own(tx, who, order_id), now)
+        account, asked = orders.asked_by(tx, who.account, order_id)
+        standing, now = admitted(account, who, ca), tx.now()
+        order = _shown(_own(asked, who), now)
         if order.state is not OrderState.READY:
             if acme_context.policy.repeat_finalize and order.state in (OrderState.PROCESSING, OrderState.VALID):
                 return order
             raise AcmeError.order_not_ready(f"The order is {order.state}, not ready.")
         try:
-            names.check_still(tx, ca, standing.names, order)
+            any_trusted, key_use = authorizations.last_look(tx, order.authzs, *names_of_key(request))
+            names.check_still(ca, standing.names, order, any_trusted=any_trusted)
         except AcmeError as refused:
             return _over(tx, order, refused.problem)
         _check_request(order, request)
-        check_certificate_key(tx, request)
+        check_certificate_key(key_use)
         intent = _intent(ca, order, request, serial, now)
         kind, lifetime = keys.kind_of(request.public_key), intent.not_after - now
         actor = f"acme:{who.account}"
@@ -398,10 +397,16 @@ async def _must_be_ready(acme_context: AcmeContext, who: Requester, order_id: st
 
 
 def _start(tx: Tx, owe: Owe, order: Order, intent: Intent, content: bytes, job: str, *, actor: str) -> Order:
-    if not orders.finalize(tx, order.id, content):
-        raise AcmeError.order_not_ready("The order was finalized at the same moment.")
     written = intent.to_json()
-    certificates.intend(tx, order.id, order.ca, f"{intent.serial:x}", written)
+    try:
+        begun, _ = tx.together(
+            orders.finalization(order.id, content),
+            certificates.intention(order.id, order.ca, f"{intent.serial:x}", written),
+        )
+    except Duplicate:
+        begun = 0  # an order has one intention
+    if not begun:
+        raise AcmeError.order_not_ready("The order was finalized at the same moment.")
     started = replace(order, state=OrderState.PROCESSING)
     latest = order.expires_at + STILL_ISSUED_FOR  # who waited for it has given up by then
     spec = Spec(id=job, kind=ISSUE, subject=order.id, priority=Priority.NORMAL, expires_at=latest)
@@ -502,12 +507,12 @@ async def place_internal(
             created_at=now,
         )
         _check_request(order, request)
-        if not orders.insert(tx, order, new_id):  # like no other: each of these is wanted
+        if tx.together(orders.insertion(order, new_id)) == [0]:  # like no other: each of these is wanted
             existing = orders.get(tx, new_id)
             if existing is None:
                 raise TxConflict(f"order {new_id} comes and goes")
             return existing
-        check_certificate_key(tx, request)
+        check_certificate_key(accounts.use_of_key(tx, *names_of_key(request)))
         if also is not None:
             also(tx, order)
         intent = _intent(ca, order, request, serial, now)
@@ -553,9 +558,8 @@ def check_dates(
         raise AcmeError.malformed(str(refused)) from None
 
 
-def check_pauses(tx: Tx, account: str, identifiers: Sequence[Identifier]) -> None:
+def check_pauses(paused: Mapping[str, int], identifiers: Sequence[Identifier]) -> None:
     kinds = {each.base: each.type for each in identifiers}
-    paused = acme_limits.paused_names(tx, account, list(kinds))
     if paused:
         whys = {name: AFTER_FAILURES if failures else BY_OPERATOR for name, failures in paused.items()}
         subproblems = tuple(SubProblem("rateLimited", why, (kinds[name], name)) for name, why in whys.items())

@@ -207,6 +207,8 @@ async def store_problem(db: Store) -> str:
     known = migrate.bundled()
     if isinstance(db, Database) and db.damage is not None:
         return f"{db.damage} {db.damage.hint}."
+    if isinstance(db, Database) and (why := db.cannot_sign()):
+        return why
     try:
         async with asyncio.timeout(PROBE_DEADLINE):
             current = await db.read(lambda tx: migrate.current(tx, known))

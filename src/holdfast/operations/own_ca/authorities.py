@@ -34,7 +34,7 @@ from holdfast.pki.profile import AGENT_IDENTITY, Profile
 from holdfast.pki.refused import SignerRefused
 from holdfast.pki.signing import Signer, SigningCertificate, open_issuer, open_signer
 from holdfast.ports import Clock
-from holdfast.store.database import Store
+from holdfast.store.database import Database, Store
 from holdfast.store.own_ca import cas
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
@@ -107,6 +107,8 @@ class Authorities:
     async def sign(self, ca: Authority, content: Unsigned) -> bytes:
         """The certificate or list, signed; why it could not be is kept until the next signature of this CA."""
         try:
+            if isinstance(self._db, Database) and (why := self._db.cannot_sign()):
+                raise TryLater(f"Nothing can be signed: {why}", reason="CANNOT_BE_KEPT")
             der = await finish_aside(content, ca.signer)
         except (TryLater, UserError) as error:
             self._unsigned[ca.id] = str(error)

@@ -12,6 +12,7 @@ from typing import Final
 from holdfast.core.certificate import Version
 from holdfast.core.own_ca.ca import IssuedCertificate
 from holdfast.core.revocation_reason import RevocationReason
+from holdfast.core.witness import RevokedSerial
 from holdfast.core.work.job import Priority, Spec
 from holdfast.operations.issuance import attempts as issuance_attempts
 from holdfast.store import certificates, journal, versions
@@ -58,7 +59,7 @@ def revoke(
 
 
 def _end(tx: Tx, found: IssuedCertificate, reason: RevocationReason, *, actor: str, job: str) -> bool:
-    if not ca_certificates.revoke(tx, found.id, reason.number):
+    if not ca_certificates.revoke(tx, found.id, reason.number, tx.now()):
         return False
     _tell(tx, found, reason, actor, job)
     _replace_kept(tx, found, reason, actor)
@@ -76,6 +77,8 @@ def _worsen(tx: Tx, found: IssuedCertificate, *, actor: str, job: str) -> bool:
 def _tell(tx: Tx, found: IssuedCertificate, reason: RevocationReason, actor: str, job: str) -> None:
     if found.shard is not None:
         hurry(tx, found.ca, found.shard, job)
+    told = RevokedSerial(ca=found.ca, serial=found.serial, reason=reason.number, at=tx.now(), actor=actor)
+    tx.facts.append(told)
     journal.audit(
         tx, "certificate_revoked", found.id, actor=actor, ca=found.ca, serial=found.serial, reason=reason.name.lower()
     )

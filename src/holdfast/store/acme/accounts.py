@@ -23,6 +23,7 @@ class AccountStatus:
     ca: str
     owner: str
     policies: bool  # whether there are any: without one, none is looked for
+    ca_version: int  # of the settings of its CA
 
 
 def insert(tx: Tx, account: Account) -> bool:
@@ -44,26 +45,66 @@ def by_key(tx: Tx, ca: str, thumbprint: str) -> Account | None:
     return None if row is None else TABLE.read(row)
 
 
-def has_key(tx: Tx, thumbprint: str) -> bool:
-    """Whether an account has this key, at whatever CA of ours."""
-    row = tx.row(
-        "SELECT 1 AS one FROM acme_accounts WHERE ca IN (SELECT id FROM cas) AND thumbprint = :thumbprint",
-        thumbprint=thumbprint,
-    )
-    return row is not None
+@dataclass(frozen=True, slots=True)
+class KeyUse:
+    """What else the key of a CSR is."""
+
+    blocked: bool  # known to be compromised
+    of_account: bool  # at whatever CA of ours
+
+
+USE_OF_KEY: Final = """EXISTS (SELECT 1 FROM blocked_keys WHERE spki_sha256 = :spki_sha256) AS blocked,
+    EXISTS (SELECT 1 FROM acme_accounts WHERE ca IN (SELECT id FROM cas) AND thumbprint = :thumbprint) AS of_account"""
+
+
+def use_of_key(tx: Tx, spki_sha256: str, thumbprint: str) -> KeyUse:
+    """By its two names."""
+    return key_use(tx.rows(f"SELECT {USE_OF_KEY}", spki_sha256=spki_sha256, thumbprint=thumbprint)[0])
+
+
+def key_use(row: Row) -> KeyUse:
+    return KeyUse(blocked=bool(row["blocked"]), of_account=bool(row["of_account"]))
 
 
 def standing(tx: Tx, account: str) -> AccountStatus | None:
-    row = tx.row(
-        """SELECT state, thumbprint, names, ca, owner, now_us() AS now, EXISTS (SELECT 1 FROM policies) AS policies
-             FROM acme_accounts WHERE id = :id""",
-        id=account,
+    return standing_with(tx, account)[0]
+
+
+_STANDING: Final = """acc.state AS acc_state, acc.thumbprint AS acc_thumbprint, acc.names AS acc_names,
+    acc.ca AS acc_ca, acc.owner AS acc_owner, now_us() AS acc_now, EXISTS (SELECT 1 FROM policies) AS acc_policies,
+    (SELECT version FROM cas WHERE cas.id = acc.ca) AS acc_ca_version"""
+
+
+def standing_with(
+    tx: Tx, account: str, columns: str = "", joined: str = "", **params: object
+) -> tuple[AccountStatus | None, list[Row]]:
+    """An account, and what it asks for, in one look: `joined` names it, in the way of a LEFT JOIN.
+
+    If there is nothing of the kind, there is one row, whose columns are all NULL.
+    """
+    rows = tx.rows(
+        f"""SELECT {_STANDING}{f", {columns}" if columns else ""} FROM acme_accounts acc
+            {f"LEFT JOIN {joined.partition(' ORDER BY ')[0]}" if joined else ""}
+            WHERE acc.id = :account {"".join(joined.partition(" ORDER BY ")[1:])}""",
+        account=account,
+        **params,
     )
-    if row is None:
-        return None
-    tx.told_now(row["now"])
-    state, policies = AccountState(row["state"]), bool(row["policies"])
-    return AccountStatus(state, row["thumbprint"], _names(row), row["ca"], row["owner"], policies)
+    if not rows:
+        return None, []
+    tx.told_now(rows[0]["acc_now"])
+    return _status(rows[0]), rows
+
+
+def _status(row: Row) -> AccountStatus:
+    return AccountStatus(
+        state=AccountState(row["acc_state"]),
+        thumbprint=row["acc_thumbprint"],
+        names=tuple(json.loads(row["acc_names"])) if row["acc_names"] != "[]" else (),
+        ca=row["acc_ca"],
+        owner=row["acc_owner"],
+        policies=bool(row["acc_policies"]),
+        ca_version=row["acc_ca_version"],
+    )
 
 
 def set_contacts(tx: Tx, account: str, contacts: tuple[str, ...]) -> None:
@@ -104,10 +145,6 @@ def page(tx: Tx, ca: str | None, *, after: str = "", limit: int = 100) -> list[A
         **({} if ca is None else {"ca": ca}),
     )
     return [TABLE.read(row) for row in rows]
-
-
-def _names(row: Row) -> tuple[str, ...]:
-    return tuple(json.loads(row["names"])) if row["names"] != "[]" else ()
 
 
 EAB_TABLE: Final = Table(EabKey, "acme_eab_keys")

@@ -18,21 +18,23 @@ from holdfast.core.own_ca.acme import (
     sources,
 )
 from holdfast.core.own_ca.problem import Problem
+from holdfast.store.acme import accounts, limits
+from holdfast.store.acme.accounts import AccountStatus, KeyUse
 from holdfast.store.rows import Table
-from holdfast.store.tx import Row, Tx, from_micros, to_micros, value_list
+from holdfast.store.tx import Change, Row, Tx, change, from_micros, to_micros, value_list
 from holdfast.store.work import jobs
 
 PAGE = 200
 CHALLENGES: Final = Table(Challenge, "acme_challenges", columns={"authz": "authz_id"})
 
 
-def insert(tx: Tx, authzs: Sequence[Authz], now: datetime, *, address: str = "") -> None:
-    """Add authorizations with their challenges, one statement for all of each; a trusted one is born valid.
+def insertion(authzs: Sequence[Authz], now: datetime, *, address: str = "") -> list[Change]:
+    """Add authorizations with their challenges; a trusted one is born valid.
 
     `address`: under which name those that ask from there are counted.
     """
     if not authzs:
-        return
+        return []
     text, values = value_list(
         [
             (each.id, each.account, each.identifier.type, each.identifier.value, each.wildcard, each.state.value,
@@ -40,62 +42,24 @@ def insert(tx: Tx, authzs: Sequence[Authz], now: datetime, *, address: str = "")
             for each in authzs
         ]
     )  # fmt: skip
-    tx.run(
-        f"""INSERT INTO acme_authzs (id, account, type, value, wildcard, state, expires_at, proved_at, address)
-            {text}""",
-        **values,
-    )
+    into = "acme_authzs (id, account, type, value, wildcard, state, expires_at, proved_at, address)"
+    changes = [change(f"INSERT INTO {into} {text}", **values)]
     rows = [(c.id, c.authz, c.type, c.state.value, c.token) for each in authzs for c in each.challenges]
     if rows:
         text, values = value_list(rows)
-        tx.run(f"INSERT INTO acme_challenges (id, authz_id, type, state, token) {text}", **values)
+        changes.append(change(f"INSERT INTO acme_challenges (id, authz_id, type, state, token) {text}", **values))
+    return changes
 
 
-def pending_of(tx: Tx, account: str) -> int:
-    """How many names of an account wait to be proved."""
-    rows = tx.rows(
-        "SELECT COUNT(*) AS n FROM acme_authzs WHERE account = :account AND state = 'pending'", account=account
-    )
-    return int(rows[0]["n"])
-
-
-def pending_from(tx: Tx, address: str) -> int:
-    """How many names that were asked for from an address wait to be proved."""
-    rows = tx.rows(
-        "SELECT COUNT(*) AS n FROM acme_authzs WHERE address = :address AND address <> '' AND state = 'pending'",
-        address=address,
-    )
-    return int(rows[0]["n"])
-
-
-def link(tx: Tx, order: str, authzs: Iterable[str]) -> None:
+def links(order: str, authzs: Iterable[str]) -> Change:
     text, values = value_list([(order, authz) for authz in authzs])
-    tx.run(f"INSERT INTO acme_order_authzs (order_id, authz_id) {text}", **values)
+    return change(f"INSERT INTO acme_order_authzs (order_id, authz_id) {text}", **values)
 
 
-# How an authorization that was proved, and not only trusted, can be told.
-_PROVED = "EXISTS (SELECT 1 FROM acme_challenges c WHERE c.authz_id = acme_authzs.id AND c.state = 'valid')"
-
-
-def reusable(
-    tx: Tx, account: str, identifiers: Iterable[Identifier], until: datetime, *, trusted: bool
-) -> dict[Identifier, Row]:
-    """For each name that is proved already, its freshest valid authorization that lasts until then.
-
-    `trusted`: those that a CA once believed without a challenge will do, too.
-    """
+def reusable(valid: Iterable[Row], identifiers: Iterable[Identifier]) -> dict[Identifier, Row]:
+    """For each name that is proved already, its freshest valid authorization."""
     wanted = {(each.type, each.base, each.wildcard): each for each in identifiers}
-    text, values = value_list([(value,) for _, value, _ in wanted])
-    rows = tx.rows(
-        f"""SELECT id, type, value, wildcard, expires_at FROM acme_authzs
-             WHERE account = :account AND value IN ({text}) AND state = 'valid' AND expires_at > :until
-                   {"" if trusted else f"AND {_PROVED}"}
-             ORDER BY expires_at""",
-        account=account,
-        until=until,
-        **values,
-    )
-    found = {(row["type"], row["value"], bool(row["wildcard"])): row for row in rows}
+    found = {(row["type"], row["value"], bool(row["wildcard"])): row for row in valid}
     return {identifier: found[key] for key, identifier in wanted.items() if key in found}
 
 
@@ -104,24 +68,31 @@ def end_of(row: Row) -> datetime:
     return from_micros(row["expires_at"])
 
 
-def get(tx: Tx, authz: str) -> Authz | None:
-    rows = tx.rows(
-        f"""SELECT a.id AS a_id, a.account, a.type AS a_type, a.value, a.wildcard, a.state AS a_state, a.expires_at,
-                  {CHALLENGES.of("c")}
-             FROM acme_authzs a LEFT JOIN acme_challenges c ON c.authz_id = a.id
-            WHERE a.id = :id ORDER BY c.id""",
-        id=authz,
-    )
-    return _authz(rows) if rows else None
+_BOTH: Final = f"""a.id AS a_id, a.account, a.type AS a_type, a.value, a.wildcard, a.state AS a_state, a.expires_at,
+    {CHALLENGES.of("c")}"""
+
+
+def asked_by(tx: Tx, account: str, authz: str) -> tuple[AccountStatus | None, Authz | None]:
+    """An authorization, and the account that asks for it, which may be another one's."""
+    joined = "acme_authzs a ON a.id = :authz LEFT JOIN acme_challenges c ON c.authz_id = a.id ORDER BY c.id"
+    standing, rows = accounts.standing_with(tx, account, _BOTH, joined, authz=authz)
+    return standing, _authz(rows) if rows and rows[0]["a_id"] is not None else None
+
+
+def challenge_asked_by(
+    tx: Tx, account: str, challenge: str
+) -> tuple[AccountStatus | None, tuple[Challenge, Authz] | None]:
+    """Likewise of a challenge with its authorization."""
+    joined = "acme_challenges c ON c.id = :challenge LEFT JOIN acme_authzs a ON a.id = c.authz_id"
+    standing, rows = accounts.standing_with(tx, account, _BOTH, joined, challenge=challenge)
+    found = rows and rows[0]["a_id"] is not None
+    return standing, (CHALLENGES.read(rows[0]), _authz(rows)) if found else None
 
 
 def with_challenge(tx: Tx, challenge: str) -> tuple[Challenge, Authz] | None:
     """A challenge and the authorization it belongs to, in one look."""
     rows = tx.rows(
-        f"""SELECT a.id AS a_id, a.account, a.type AS a_type, a.value, a.wildcard, a.state AS a_state, a.expires_at,
-                  {CHALLENGES.of("c")}
-             FROM acme_challenges c JOIN acme_authzs a ON c.authz_id = a.id
-            WHERE c.id = :id""",
+        f"SELECT {_BOTH} FROM acme_challenges c JOIN acme_authzs a ON c.authz_id = a.id WHERE c.id = :id",
         id=challenge,
     )
     return (CHALLENGES.read(rows[0]), _authz(rows)) if rows else None
@@ -154,17 +125,31 @@ def tried(
     next_try_at: datetime | None = None,
 ) -> bool:
     """Record a try and what it led to: "tried" (again later), "proved" or "disproved"."""
-    changed = tx.run(
-        """UPDATE acme_challenges SET state = :state, tries = :tries, error = :error, next_try_at = :next_try_at,
+    return tx.together(trying(challenge, event, seen, error=error, next_try_at=next_try_at)) == [1]
+
+
+def trying(
+    challenge: str,
+    event: str,
+    seen: Sequence[object],
+    *,
+    error: Problem | None = None,
+    next_try_at: datetime | None = None,
+    of_pending: str | None = None,
+) -> Change:
+    """`of_pending`: only if this authorization is pending."""
+    pending = "AND EXISTS (SELECT 1 FROM acme_authzs WHERE id = :authz AND state = 'pending')"
+    return change(
+        f"""UPDATE acme_challenges SET state = :state, tries = :tries, error = :error, next_try_at = :next_try_at,
                   valid_at = CASE WHEN :state = 'valid' THEN now_us() ELSE NULL END
-            WHERE id = :id AND state = 'processing'""",
+            WHERE id = :id AND state = 'processing' {"" if of_pending is None else pending}""",
         id=challenge,
+        **({} if of_pending is None else {"authz": of_pending}),
         state=CHALLENGE_MOVES[ChallengeState.PROCESSING, event],
         tries=json.dumps(seen),
         error=None if error is None else json.dumps(error.to_json()),
         next_try_at=next_try_at,
     )
-    return changed == 1
 
 
 def hurry(tx: Tx, challenge: str, now: datetime) -> bool:
@@ -179,17 +164,20 @@ def hurry(tx: Tx, challenge: str, now: datetime) -> bool:
 
 def move(tx: Tx, authz: str, event: str, *, expires_at: datetime | None = None) -> bool:
     """Let an event happen to an authorization; False if it is in no state for it."""
+    return tx.together(moving(authz, event, expires_at=expires_at)) == [1]
+
+
+def moving(authz: str, event: str, *, expires_at: datetime | None = None) -> Change:
     before = sources(AUTHZ_MOVES, event)
     expiry = ", expires_at = :expires_at" if expires_at is not None else ""
     valid = ", proved_at = now_us()" if event == "proved" else ""
-    changed = tx.run(
+    return change(
         f"""UPDATE acme_authzs SET state = :state{expiry}{valid}
              WHERE id = :id AND state IN ({", ".join(f"'{each}'" for each in before)})""",
         id=authz,
         state=AUTHZ_MOVES[AuthzState(before[0]), event],
         **({} if expires_at is None else {"expires_at": expires_at}),
     )
-    return changed == 1
 
 
 def proofs(tx: Tx, authzs: Sequence[str]) -> list[tuple[Identifier, str, datetime]]:
@@ -216,16 +204,21 @@ def proofs(tx: Tx, authzs: Sequence[str]) -> list[tuple[Identifier, str, datetim
 def holds_all(tx: Tx, account: str, identifiers: Iterable[Identifier], now: datetime, *, trusted: bool) -> bool:
     """Whether an account has proved every one of these names and still may (RFC 8555 §7.6)."""
     wanted = set(identifiers)
-    return len(reusable(tx, account, wanted, now, trusted=trusted)) == len(wanted)
+    known = limits.record(tx, account, "", [each.base for each in wanted], until=now, trusted=trusted)
+    return len(reusable(known.valid, wanted)) == len(wanted)
 
 
-def any_trusted(tx: Tx, authzs: Sequence[str]) -> bool:
-    """Whether one of these was never proved by a challenge."""
-    if not authzs:
-        return False
+def last_look(tx: Tx, authzs: Sequence[str], spki_sha256: str, thumbprint: str) -> tuple[bool, KeyUse]:
+    """Before a certificate is signed: whether a name was never proved by a challenge, and what else its key is."""
     text, values = value_list([(each,) for each in authzs])
-    found = tx.row(f"SELECT 1 AS one FROM acme_authzs WHERE id IN ({text}) AND NOT {_PROVED} LIMIT 1", **values)
-    return found is not None
+    row = tx.rows(
+        f"""SELECT EXISTS (SELECT 1 FROM acme_authzs a WHERE a.id IN ({text}) AND NOT {limits.PROVED}) AS any_trusted,
+                   {accounts.USE_OF_KEY}""",
+        spki_sha256=spki_sha256,
+        thumbprint=thumbprint,
+        **values,
+    )[0]
+    return bool(row["any_trusted"]), accounts.key_use(row)
 
 
 def expired(tx: Tx, now: datetime, limit: int = PAGE) -> list[str]:

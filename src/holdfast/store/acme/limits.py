@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
 from holdfast.core.own_ca.ca import RateLimit
-from holdfast.store.tx import Tx, from_micros, instant, to_micros, value_list
+from holdfast.store.tx import Change, Row, Tx, change, from_micros, instant, to_micros, value_list
 
 _MICRO = timedelta(microseconds=1)
+# How an authorization `a` that was proved, and not only trusted, can be told.
+PROVED = "EXISTS (SELECT 1 FROM acme_challenges c WHERE c.authz_id = a.id AND c.state = 'valid')"
 
 
-def take(tx: Tx, wanted: Mapping[str, RateLimit], now: datetime, *, cost: int = 1) -> dict[str, timedelta]:
-    """Count `cost` against each of these. For those that are used up: how long until there is room again.
+def take(
+    tx: Tx, wanted: Mapping[str, RateLimit], now: datetime, *, costs: Mapping[str, int] = MappingProxyType({})
+) -> dict[str, timedelta]:
+    """Count 1, or what `costs` says, against each of these. For those that are used up: how long until there is room.
 
     What was counted is undone with the transaction, which the caller ends when it refuses.
     """
     at = to_micros(now)
     spans = {
-        key: (cost * (rate.span // _MICRO) // rate.count, rate.span // _MICRO)
+        key: (costs.get(key, 1) * (rate.span // _MICRO) // rate.count, rate.span // _MICRO)
         for key, rate in wanted.items()
         if rate.count
     }
@@ -46,12 +51,12 @@ def _wait(tx: Tx, key: str, every: int, room: int, now: int) -> timedelta:
     return max(tat + every - room - now, 0) * _MICRO
 
 
-def left(tx: Tx, key: str, rate: RateLimit, now: datetime) -> timedelta | None:
-    """How long until there is room, without counting; None if there is room now."""
-    if not rate.count:
+def left(tat: int | None, rate: RateLimit, now: datetime) -> timedelta | None:
+    """How long until there is room, by a row that was read; None if there is room now."""
+    if not rate.count or tat is None:
         return None
     every, room = rate.span // _MICRO // rate.count, rate.span // _MICRO
-    wait = _wait(tx, key, every, room, to_micros(now))
+    wait = (tat + every - room - to_micros(now)) * _MICRO
     return wait if wait > timedelta(0) else None
 
 
@@ -96,8 +101,8 @@ def failed(tx: Tx, account: str, name: str, pause_after: int) -> bool:
     return True
 
 
-def succeeded(tx: Tx, account: str, name: str) -> None:
-    tx.run("DELETE FROM acme_failures WHERE account = :account AND name = :name", account=account, name=name)
+def succeeded(account: str, name: str) -> Change:
+    return change("DELETE FROM acme_failures WHERE account = :account AND name = :name", account=account, name=name)
 
 
 def pause(tx: Tx, account: str, name: str) -> None:
@@ -121,16 +126,50 @@ def unpause(tx: Tx, account: str, name: str) -> bool:
     return changed == 1
 
 
-def paused_names(tx: Tx, account: str, names: Iterable[str]) -> dict[str, int]:
-    """Those that are paused, each with the failures it is paused for; 0: an operator did it."""
-    text, values = value_list([(name,) for name in names])
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What is on record about an account, an address and names that are asked for."""
+
+    paused: Mapping[str, int]  # names, each with the failures it is paused for; 0: an operator did it
+    failed: Mapping[str, int]  # names that failed lately: until when that counts, in microseconds
+    pending_of_account: int  # names that wait to be proved
+    pending_from_address: int
+    valid: Sequence[Row]  # authorizations of these names that may be used again, the freshest last
+
+
+def failure_key(account: str, name: str) -> str:
+    return f"failed/{account}/{name}"
+
+
+def record(
+    tx: Tx, account: str, address: str, names: Iterable[str], *, until: datetime, trusted: bool = False
+) -> Record:
+    """In one look: an order waits for it. Authorizations count if they last until then; `trusted`: also those that a CA
+    once believed without a challenge."""
+    text, values = value_list([(name, failure_key(account, name)) for name in dict.fromkeys(names)])
     rows = tx.rows(
-        f"""SELECT name, failures FROM acme_failures
-             WHERE account = :account AND paused_at IS NOT NULL AND name IN ({text}) ORDER BY name""",
+        f"""WITH asked (name, key) AS ({text})
+            SELECT asked.name, f.failures, f.paused_at, l.tat, a.id, a.type, a.value, a.wildcard, a.expires_at,
+                   (SELECT COUNT(*) FROM acme_authzs WHERE account = :account AND state = 'pending') AS of_account,
+                   (SELECT COUNT(*) FROM acme_authzs WHERE address = :address AND address <> '' AND state = 'pending')
+                   AS from_address
+              FROM asked LEFT JOIN acme_failures f ON f.account = :account AND f.name = asked.name
+                         LEFT JOIN acme_limits l ON l.key = asked.key
+                         LEFT JOIN acme_authzs a ON a.account = :account AND a.value = asked.name
+                                   AND a.state = 'valid' AND a.expires_at > :until {"" if trusted else f"AND {PROVED}"}
+             ORDER BY a.expires_at""",
         account=account,
+        until=until,
+        address=address,
         **values,
     )
-    return {row["name"]: row["failures"] for row in rows}
+    return Record(
+        paused={row["name"]: row["failures"] for row in rows if row["paused_at"] is not None},
+        failed={row["name"]: row["tat"] for row in rows if row["tat"] is not None},
+        pending_of_account=rows[0]["of_account"],
+        pending_from_address=rows[0]["from_address"],
+        valid=[row for row in rows if row["id"] is not None],
+    )
 
 
 def pauses(tx: Tx, *, after: tuple[int, str, str] | None = None, limit: int = 500) -> list[Pause]:

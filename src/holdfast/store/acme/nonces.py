@@ -6,9 +6,10 @@ can be redeemed again, because the key that made it is gone as well.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
-from holdfast.store.tx import Tx
+from holdfast.store.tx import Tx, value_list
 
 Redemption = Literal["first", "again", "key lost"]
 LOT = 10_000  # rows deleted at a time
@@ -30,18 +31,23 @@ def add_key(tx: Tx, key: int, secret: bytes) -> None:
     )
 
 
-def redeem(tx: Tx, key: int, raw: bytes) -> Redemption:
-    """Of all replicas that try, at whatever moment, one is first."""
-    added = tx.run(
-        """INSERT INTO acme_nonces (raw, at)
-           SELECT :raw, now_us() WHERE EXISTS (SELECT 1 FROM acme_nonce_keys WHERE id = :key)
-           ON CONFLICT DO NOTHING""",
-        raw=raw,
-        key=key,
+def redeem(tx: Tx, lot: Sequence[tuple[int, bytes]]) -> list[Redemption]:
+    """Of all replicas that try, at whatever moment, one is first. Each nonce comes with the number of its key."""
+    text, values = value_list(lot)
+    rows = tx.rows(
+        f"""INSERT INTO acme_nonces (raw, at)
+            WITH lot (key, raw) AS ({text})
+            SELECT raw, now_us() FROM lot WHERE EXISTS (SELECT 1 FROM acme_nonce_keys WHERE id = lot.key)
+            ON CONFLICT DO NOTHING RETURNING raw""",
+        **values,
     )
-    if added:
-        return "first"
-    return "again" if key in keys(tx) else "key lost"
+    added = {bytes(row["raw"]) for row in rows}
+    known = keys(tx) if len(added) < len(lot) else {}
+    outcomes = list[Redemption]()
+    for key, raw in lot:
+        outcomes.append("first" if raw in added else "again" if key in known else "key lost")
+        added.discard(raw)
+    return outcomes
 
 
 def forget(tx: Tx, first: bytes, last: bytes) -> int:

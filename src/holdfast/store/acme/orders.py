@@ -9,8 +9,10 @@ from typing import Final, NamedTuple
 
 from holdfast.core.own_ca.acme import ORDER_MOVES, Order, OrderState, sources
 from holdfast.core.own_ca.problem import Problem
+from holdfast.store.acme import accounts
+from holdfast.store.acme.accounts import AccountStatus
 from holdfast.store.rows import IDENTIFIERS_ONCE, Table
-from holdfast.store.tx import Tx, from_micros, to_micros, value_list
+from holdfast.store.tx import Change, Tx, change, from_micros, to_micros, value_list
 from holdfast.store.work import jobs
 
 PAGE = 200
@@ -20,9 +22,9 @@ _NEW: Final = Table(Order, "acme_orders", codecs=_ONCE, without={"error", "certi
 _INSERT: Final = f"{_NEW.inserting('likeness')} ON CONFLICT DO NOTHING"
 
 
-def insert(tx: Tx, order: Order, likeness: str) -> bool:
-    """Add an order and its links; False if the account has one like it that can still be used."""
-    return tx.run(_INSERT, **_NEW.values(order), likeness=likeness) == 1
+def insertion(order: Order, likeness: str) -> Change:
+    """Add an order; nothing is added if the account has one like it that can still be used."""
+    return change(_INSERT, **_NEW.values(order), likeness=likeness)
 
 
 def get(tx: Tx, order: str) -> Order | None:
@@ -30,36 +32,39 @@ def get(tx: Tx, order: str) -> Order | None:
     return None if row is None else TABLE.read(row)
 
 
-def alike(tx: Tx, account: str, likeness: str) -> Order | None:
-    """The open order of this account for the same; perhaps expired."""
-    row = tx.row(
-        f"""SELECT {TABLE.columns} FROM acme_orders
-             WHERE account = :account AND likeness = :likeness AND state IN ('pending', 'ready')""",
-        account=account,
-        likeness=likeness,
-    )
-    return None if row is None else TABLE.read(row)
+def asked_by(tx: Tx, account: str, order: str) -> tuple[AccountStatus | None, Order | None]:
+    """An order, and the account that asks for it, which may be another one's."""
+    return _with(tx, account, "acme_orders o ON o.id = :order", order=order)
 
 
-def finalize(tx: Tx, order: str, csr: bytes) -> bool:
-    """ready → processing; False if it was not ready: of many at once, one is first."""
-    changed = tx.run(
+def alike(tx: Tx, account: str, likeness: str) -> tuple[AccountStatus | None, Order | None]:
+    """An account, and its open order for the same; perhaps expired."""
+    same = "o.account = acc.id AND o.likeness = :likeness AND o.state IN ('pending', 'ready')"
+    return _with(tx, account, f"acme_orders o ON {same}", likeness=likeness)
+
+
+def _with(tx: Tx, account: str, joined: str, **params: object) -> tuple[AccountStatus | None, Order | None]:
+    standing, rows = accounts.standing_with(tx, account, TABLE.of("o"), joined, **params)
+    return standing, TABLE.read(rows[0]) if rows and rows[0]["id"] is not None else None
+
+
+def finalization(order: str, csr: bytes) -> Change:
+    """ready → processing; nothing is changed if it was not ready: of many at once, one is first."""
+    return change(
         "UPDATE acme_orders SET state = :state, csr = :csr WHERE id = :id AND state = 'ready'",
         id=order,
         csr=csr,
         state=ORDER_MOVES[OrderState.READY, "finalized"],
     )
-    return changed == 1
 
 
-def issued(tx: Tx, order: str, certificate: str) -> bool:
-    changed = tx.run(
+def issued(order: str, certificate: str) -> Change:
+    return change(
         "UPDATE acme_orders SET state = :state, certificate = :certificate WHERE id = :id AND state = 'processing'",
         id=order,
         certificate=certificate,
         state=ORDER_MOVES[OrderState.PROCESSING, "issued"],
     )
-    return changed == 1
 
 
 def refuse(tx: Tx, order: str, error: Problem, *, event: str = "refused") -> bool:

@@ -10,8 +10,10 @@ from typing import Final
 
 from holdfast.core.own_ca.acme import OrderState
 from holdfast.core.own_ca.ca import DeliveryLevel, IssuedCertificate
+from holdfast.store.acme import accounts
+from holdfast.store.acme.accounts import AccountStatus
 from holdfast.store.rows import IDENTIFIERS_ONCE, Table
-from holdfast.store.tx import Row, Tx, from_micros, instant, value_list
+from holdfast.store.tx import Change, Row, Tx, change, from_micros, instant, value_list
 
 TABLE: Final = Table(
     IssuedCertificate, "ca_certificates", columns={"order": "order_id"}, codecs={"identifiers": IDENTIFIERS_ONCE}
@@ -21,9 +23,9 @@ TABLE: Final = Table(
 # ── Before and after the signature ──
 
 
-def intend(tx: Tx, order: str, ca: str, serial: str, intent: bytes) -> None:
+def intention(order: str, ca: str, serial: str, intent: bytes) -> Change:
     """Reserve the serial and write down what will be signed. Duplicate if either is taken."""
-    tx.run(
+    return change(
         """INSERT INTO ca_issuances (order_id, ca, serial, intent, created_at)
            VALUES (:order, :ca, :serial, :intent, now_us())""",
         order=order,
@@ -48,9 +50,14 @@ def tried(tx: Tx, order: str, seen: Sequence[Mapping[str, str]]) -> None:
     tx.run("UPDATE ca_issuances SET tries = :tries WHERE order_id = :order", order=order, tries=json.dumps(seen))
 
 
-def insert(tx: Tx, issued: IssuedCertificate, now: datetime) -> bool:
-    """Keep a certificate; False if this order has its certificate already: the first one counts."""
-    return tx.run(f"{TABLE.insert} ON CONFLICT DO NOTHING", **TABLE.values(replace(issued, issued_at=now))) == 1
+def insert(tx: Tx, issued: IssuedCertificate, now: datetime, *beside: Change) -> list[int]:
+    """Keep a certificate, together with other changes; how many rows each changed. The first is 0 if this order has
+    its certificate already: the first one counts."""
+    kept = replace(issued, issued_at=now)
+    counts = tx.together(change(f"{TABLE.insert} ON CONFLICT DO NOTHING", **TABLE.values(kept)), *beside)
+    if counts[0]:
+        tx.facts.append(kept)
+    return counts
 
 
 # ── Finding ──
@@ -59,6 +66,13 @@ def insert(tx: Tx, issued: IssuedCertificate, now: datetime) -> bool:
 def get(tx: Tx, certificate: str) -> IssuedCertificate | None:
     row = tx.row(f"SELECT {TABLE.columns} FROM ca_certificates WHERE id = :id", id=certificate)
     return None if row is None else TABLE.read(row)
+
+
+def asked_by(tx: Tx, account: str, certificate: str) -> tuple[AccountStatus | None, IssuedCertificate | None]:
+    """A certificate, and the account that asks for it, which may be another one's."""
+    joined = "ca_certificates k ON k.id = :certificate"
+    standing, rows = accounts.standing_with(tx, account, TABLE.of("k"), joined, certificate=certificate)
+    return standing, TABLE.read(rows[0]) if rows and rows[0]["id"] is not None else None
 
 
 def by_serial(tx: Tx, ca: str, serial: str) -> IssuedCertificate | None:
@@ -93,12 +107,13 @@ def good(tx: Tx, *, ca: str, account: str | None = None) -> int:
 # ── The end of a certificate ──
 
 
-def revoke(tx: Tx, certificate: str, reason: int) -> bool:
-    """Revoke it now; False if it was revoked before."""
+def revoke(tx: Tx, certificate: str, reason: int, at: datetime) -> bool:
+    """Revoke it as of this time; False if it was revoked before."""
     changed = tx.run(
-        """UPDATE ca_certificates SET revoked_at = now_us(), reason = :reason
+        """UPDATE ca_certificates SET revoked_at = :at, reason = :reason
             WHERE id = :id AND revoked_at IS NULL""",
         id=certificate,
+        at=at,
         reason=reason,
     )
     return changed == 1

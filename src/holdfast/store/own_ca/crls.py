@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from holdfast.core.own_ca.ca import Crl, RootCrl
+from holdfast.core.witness import PublishedRootCrl, published
 from holdfast.store.rows import Table
 from holdfast.store.tx import Tx, from_micros, value_list
 
@@ -44,6 +45,8 @@ def put(tx: Tx, crl: Crl) -> bool:
             WHERE crls.number < excluded.number""",
         **TABLE.values(crl),
     )
+    if changed == 1:
+        tx.facts.append(published(crl))
     return changed == 1
 
 
@@ -87,4 +90,6 @@ def put_root_crl(tx: Tx, crl: RootCrl) -> bool:
              WHERE root_crls.number < excluded.number""",
         **ROOT_TABLE.values(crl),
     )
+    if changed == 1:
+        tx.facts.append(PublishedRootCrl(crl=crl))
     return changed == 1

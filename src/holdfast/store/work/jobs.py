@@ -208,20 +208,15 @@ def finish(tx: Tx, claims: Sequence[Claim]) -> set[str]:
 
 
 def _to_history(tx: Tx, which: str, state: JobState, **params: object) -> set[str]:
-    gone = tx.rows(
-        f"""DELETE FROM jobs WHERE {which} RETURNING id, kind, subject, attempts, fence, holder, created_at, started_at,
-                   now_us() AS finished_at""",
+    gone = tx.move(
+        f"DELETE FROM jobs WHERE {which}",
+        "job_history",
+        columns="id, kind, subject, attempts, fence, holder, created_at, started_at, now_us() AS finished_at",
+        also={"state": state.value},
         **params,
     )
     if gone:
         tx.told_now(gone[0]["finished_at"])
-    for start in range(0, len(gone), PAGE):
-        text, values = value_list([(state.value, *row.values()) for row in gone[start : start + PAGE]])
-        tx.run(
-            f"""INSERT INTO job_history (state, id, kind, subject, attempts, fence, holder, created_at, started_at,
-                                         finished_at) {text}""",
-            **values,
-        )
     return {row["id"] for row in gone}
 
 
