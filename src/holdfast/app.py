@@ -53,7 +53,7 @@ from holdfast.store.work import sweeps
 from holdfast.supervisor import NOW, Place, Supervisor
 from holdfast.telemetry import Metrics, StartPhase, Telemetry, Traces, make_log
 from holdfast.undumpable import forbid_core_dumps
-from holdfast.web import face, siblings, sites
+from holdfast.web import face, handing_over, siblings, sites
 from holdfast.web.serve import ListeningSocket, bind, bind_local, serving
 from holdfast.web.sites import plain_site
 from holdfast.world import FileSink, LocalFiles, ServiceManager, SyslogSink, SystemClock, SystemRandom
@@ -124,7 +124,8 @@ class App:
         )
         self._address = self._settings.server.public_address(line.getsockname()[1])
         public = [*sites.published_routes(self._published), *sites.challenge_routes(self._proof), docs_page.route()]
-        more = [*public, self._api(local=False), self._web()]
+        fetched = handing_over.routes(self._secret_store, self._settings.server.trusted_proxies)
+        more = [*public, *fetched, self._api(local=False), self._web()]
         ours = (self._policy.base_url, self._policy.publish_url, self._settings.server.public_url)
         pages = plain_site(
             health,
@@ -269,6 +270,11 @@ class App:
             raise StoreUnavailable("the store is not open yet")
         return await self._keeper.http01(token)
 
+    def _secret_store(self) -> SecretStore:
+        if self._keeper is None:
+            raise StoreUnavailable("the store is not open yet")
+        return self._keeper.certificate_context.secret_store
+
     async def _show_first_token(self, db: Database) -> None:
         """While there is no token: show one that makes an admin, at a terminal or else in a file; and in no log."""
         try:
@@ -385,6 +391,7 @@ class App:
             telemetry=self._telemetry,
             points=self._points,
             host=self._host,
+            address=self._address.url,
         )
         await self._keeper.prepare()
         if self._wants_demo:

@@ -22,6 +22,7 @@ from holdfast.endpoints import probe
 from holdfast.engine import watch
 from holdfast.engine.deployment import drain
 from holdfast.engine.deployment.deployer_factory import Deployers
+from holdfast.engine.deployment.offering import StoredOffers
 from holdfast.engine.issuance import accounts, challenges, issuer_factory
 from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.engine.issuance.challenges import SolverRule
@@ -76,6 +77,7 @@ class CertificateKeeper:
         telemetry: Telemetry,
         points: Points = no_points,
         host: str = "",
+        address: str = "",
     ) -> None:
         self._settings: Settings = secret_store.settings
         self._clock, self._telemetry = clock, telemetry
@@ -100,6 +102,7 @@ class CertificateKeeper:
             bundles=LocalBundles(points),
             clock=clock,
             random=random,
+            offers=StoredOffers(db=db, random=random, address=address),
             host=host,
             local=_local_rules(self._settings.deployment.local_file, secret_store.files),
         )

@@ -26,8 +26,8 @@ from holdfast.errors import Refused, TryLater
 from holdfast.notifiers.apprise import AppriseSender
 from holdfast.notifiers.base import Sender
 from holdfast.notifiers.email import MOST_LETTERS
-from holdfast.notifiers.webhook import signature, signing_key
 from holdfast.secret import Secret
+from holdfast.webhook_signature import signature, signing_key
 from holdfast.world import HttpTransport, SystemClock
 
 pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:'imghdr' is deprecated")]

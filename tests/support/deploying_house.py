@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core.deployment import Deployment, DeploymentState
-from holdfast.deployers.kind import LocalRules
+from holdfast.deployers.kind import LocalRules, NoOffers, Offers
 from holdfast.endpoints import probe
 from holdfast.engine.deployment import drain
 from holdfast.engine.deployment.deployer_factory import Deployers
@@ -40,16 +40,19 @@ class Yard:
     local: LocalRules
     look: LookAt
     points: Points = no_points
+    offers: Offers = field(default_factory=NoOffers)
+    transport: HttpTransport = field(default_factory=HttpTransport)
 
     @property
     def deployers(self) -> Deployers:
         return Deployers(
             secret_store=self.house.certificate_context.secret_store,
-            transport=HttpTransport(),
+            transport=self.transport,
             net=SystemNet(),
             bundles=LocalBundles(self.points),
             clock=self.house.clock or SystemClock(),
             random=SystemRandom(),
+            offers=self.offers,
             host=HOST,
             local=self.local,
         )

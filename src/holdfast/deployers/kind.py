@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from holdfast.core.kind import Kind, S
 from holdfast.core.reasons import Reason
 from holdfast.core.target import DeployLimits
-from holdfast.deployers.base import Deployer, later, refused
+from holdfast.deployers.base import Bundle, Deployer, later, refused
 from holdfast.errors import TryLater
 from holdfast.ports import BundleFolders, Clock, Files, Net, Random, Transport
 from holdfast.secret import MASK, Secret
@@ -40,6 +41,32 @@ class LocalRules:
     token_files: Mapping[Path, str] = field(default_factory=dict)  # with the only address that each may be sent to
 
 
+class Offers(Protocol):
+    """Bundles that targets fetch by themselves; any replica hands them over."""
+
+    async def current(self, target: str, certificate: str) -> tuple[int, str] | None:
+        """The number and the content id of what is on offer for a target."""
+
+    async def put(self, target: str, bundle: Bundle) -> None:
+        """Offer this bundle from now on, in place of the one before."""
+
+    async def once(self, target: str, bundle: Bundle, lasts_for: timedelta) -> Secret[str]:
+        """An address that hands this bundle over to the first who asks within that time."""
+
+
+class NoOffers:
+    """Of a process that nothing is fetched from."""
+
+    async def current(self, target: str, certificate: str) -> tuple[int, str] | None:
+        return None
+
+    async def put(self, target: str, bundle: Bundle) -> None:
+        raise refused(f"Target {target}: nothing can be fetched from this process.")
+
+    async def once(self, target: str, bundle: Bundle, lasts_for: timedelta) -> Secret[str]:
+        raise refused(f"Target {target}: nothing can be fetched from this process.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployerParts:
     """What a deployer is made with, besides its settings."""
@@ -52,6 +79,7 @@ class DeployerParts:
     bundles: BundleFolders
     clock: Clock
     random: Random
+    offers: Offers = field(default_factory=NoOffers)
     local: LocalRules = field(default_factory=LocalRules)
 
     def program(self, name: str) -> Program:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import hmac
 from dataclasses import dataclass
 from datetime import UTC
 from typing import Final
@@ -17,20 +13,7 @@ from holdfast.notifiers.kind import ChannelKind, HttpSettings, SenderParts
 from holdfast.notifiers.posting import HttpPoster, PostedCall, as_json
 from holdfast.notifiers.rendering import Rendered, render
 from holdfast.secret import Secret
-
-PREFIX: Final = "whsec_"
-_SIZES: Final = range(24, 65)  # bytes of a secret, as the specification asks for
-
-
-def signing_key(text: Secret[str]) -> Secret[bytes]:
-    """Decode a key from `whsec_` and base64; ValueError gives the reason without quoting it."""
-    try:
-        key = base64.b64decode(text.reveal().strip().removeprefix(PREFIX), validate=True)
-    except (binascii.Error, ValueError):
-        raise ValueError(f"must be {PREFIX} and base64, as: {PREFIX}$(openssl rand -base64 32)") from None
-    if len(key) not in _SIZES:
-        raise ValueError(f"must have {_SIZES.start} to {_SIZES.stop - 1} bytes, and has {len(key)}")
-    return Secret(key)
+from holdfast.webhook_signature import signed, signing_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,24 +31,14 @@ class Webhook:
             PostedCall(
                 url=self.url,
                 body=body,
-                headers=self._signed(said.id, body),
+                headers=signed(self.keys, said.id, self.line.clock.now(), body),
                 address="the credential url of this channel",
                 credential="the credential secret of this channel, and the receiver's,",
             )
         )
 
-    def _signed(self, message: str, body: bytes) -> dict[str, str]:
-        sent_at = str(int(self.line.clock.now().timestamp()))
-        signatures = [signature(key, message, sent_at, body) for key in self.keys]
-        return {"webhook-id": message, "webhook-timestamp": sent_at, "webhook-signature": " ".join(signatures)}
-
     async def close(self) -> None:
         """There is nothing open."""
-
-
-def signature(key: Secret[bytes], message: str, sent_at: str, body: bytes) -> str:
-    signed = hmac.new(key.reveal(), f"{message}.{sent_at}.".encode() + body, hashlib.sha256)
-    return f"v1,{base64.b64encode(signed.digest()).decode()}"
 
 
 def _content(said: Rendered) -> dict[str, object]:

@@ -15,6 +15,7 @@ from tests.support.deployer_benches import (
     aws_acm,
     azure_keyvault,
     f5,
+    fetching,
     files,
     gcp_certificate_manager,
     haproxy,
@@ -49,6 +50,7 @@ class Bench(Protocol):
 BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] = {
     "aws-acm": aws_acm.a_bench,
     "azure-keyvault": azure_keyvault.a_bench,
+    "caddy": fetching.a_caddy_bench,
     "f5": f5.a_bench,
     "gcp-certificate-manager": gcp_certificate_manager.a_bench,
     "files": files.a_bench,
@@ -60,4 +62,5 @@ BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] =
     "ssh": ssh.a_bench,
     "traefik": traefik.a_bench,
     "vault-kv": vault_kv.a_bench,
+    "webhook": fetching.a_webhook_bench,
 }

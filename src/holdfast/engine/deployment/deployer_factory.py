@@ -10,7 +10,7 @@ from holdfast import kind_settings, plugins
 from holdfast.core.reasons import Reason
 from holdfast.core.target import TargetRow
 from holdfast.deployers.base import Deployer, Probes, refused
-from holdfast.deployers.kind import DeployerParts, LocalRules
+from holdfast.deployers.kind import DeployerParts, LocalRules, Offers
 from holdfast.operations import remotes
 from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.ports import BundleFolders, Clock, Net, Random, Transport
@@ -27,6 +27,7 @@ class Deployers:
     bundles: BundleFolders
     clock: Clock
     random: Random
+    offers: Offers
     host: str  # the name of this replica
     local: LocalRules
 
@@ -69,6 +70,7 @@ class Deployers:
             bundles=self.bundles,
             clock=self.clock,
             random=self.random,
+            offers=self.offers,
             local=self.local,
         )
         made: Deployer = known[kind].make(read, parts)

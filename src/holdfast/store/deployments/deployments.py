@@ -94,6 +94,17 @@ def in_place(tx: Tx, certificate: str, target: str) -> Deployment | None:
     return None if row is None else TABLE.read(row)
 
 
+def numbered(tx: Tx, certificate: str, target: str, number: int) -> Deployment | None:
+    row = tx.row(
+        f"""SELECT {TABLE.columns} FROM deployments
+             WHERE certificate = :certificate AND target = :target AND number = :number""",
+        certificate=certificate,
+        target=target,
+        number=number,
+    )
+    return None if row is None else TABLE.read(row)
+
+
 def placed_at(tx: Tx, target: str) -> list[str]:
     """The ids of certificates that are in place at a target."""
     rows = tx.rows(
