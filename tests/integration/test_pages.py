@@ -87,6 +87,55 @@ async def test_the_keyboard_alone_requeues_a_dead_letter(db: Database, tmp_path:
         assert seen.wrong == []
 
 
+async def test_the_keyboard_alone_snoozes_a_row_and_undoes_it(db: Database, tmp_path: Path) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        seen = await site.logged_in()
+        await seen.go("/")
+        first = await seen.page.inner_text("#needs li:first-child h3 .mono")
+        for key in ("j", "s"):
+            await seen.page.keyboard.press(key)
+        await seen.page.wait_for_selector("dialog[open] #why")
+        await seen.page.keyboard.type("the owner is on it")
+        await seen.page.keyboard.press("Enter")
+        await seen.page.wait_for_selector("#needs li.acted:first-child", state="attached")  # it keeps its place
+        await seen.page.wait_for_selector("#snoozed summary:has-text('1 thing is snoozed')")
+        await seen.page.reload()
+        assert first not in await seen.page.inner_text("#needs")
+        await seen.page.click("#snoozed summary")
+        await seen.page.click("#snoozed button:has-text('Wake')")
+        await seen.page.wait_for_selector("#toast :text('on your list again')")
+        await seen.page.reload()
+        assert await seen.page.inner_text("#needs li:first-child h3 .mono") == first
+        assert seen.wrong == []
+
+
+async def test_the_toast_of_a_pause_undoes_it(db: Database, tmp_path: Path) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        seen = await site.logged_in()
+        await seen.go("/certificates/api.shop.example")
+        await seen.page.click("button:has-text('Pause')")
+        await seen.page.wait_for_selector("button:has-text('Resume')")
+        await seen.page.click("#toast button:has-text('Undo')")
+        await seen.page.wait_for_selector(".head-actions button:has-text('Pause')")
+        assert seen.wrong == []
+
+
+async def test_a_saved_view_is_there_in_another_browser(db: Database, tmp_path: Path) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        seen = await site.logged_in()
+        await seen.go("/certificates?q=owner:payments")
+        await seen.page.click("button:has-text('Save view')")
+        await seen.page.fill("#view-name", "Ours")
+        await seen.page.keyboard.press("Enter")
+        await seen.page.wait_for_selector("nav[aria-label=Views] a:has-text('Ours')")
+        other = await site.logged_in()
+        await other.go("/certificates?q=owner:payments")
+        await other.page.wait_for_selector("nav[aria-label=Views] a[aria-current=page]:has-text('Ours')")
+        await other.page.click("button:has-text('Remove view')")
+        await other.page.wait_for_selector("nav[aria-label=Views] a:has-text('Ours')", state="detached")
+        assert seen.wrong + other.wrong == []
+
+
 async def test_the_palette_finds_a_certificate(db: Database, tmp_path: Path) -> None:
     async with a_site(db, tmp_path, demo=True) as site:
         seen = await site.logged_in()

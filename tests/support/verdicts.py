@@ -24,6 +24,7 @@ _OPERATE: Final = "yynnnynn"
 _OPERATE_FOREIGN: Final = "yynnnhnn"
 _ADMIN: Final = "ynnnnnnn"
 _CAS: Final = "yyyynnnn"  # our CAs are the installation's: who is confined to some certificates sees none of them
+_SELF: Final = "yyyynynn"  # what one keeps for oneself
 _NOTIFICATIONS: Final = "yyyynynn"  # no agent needs to know who is told what
 _ON_AGENTS: Final = ("approve", "ban", "unban", "retire", "settle", "recoveries")
 
@@ -163,6 +164,11 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/stats/expiry"): Row(_LIST),
     ("GET", "/stats/times"): Row(_LIST),
     ("GET", "/attention"): Row(_LIST),
+    ("POST", "/attention/snooze"): Row(_SELF, "", {"what": "certificate", "name": "x", "why": "a test"}),
+    ("POST", "/attention/wake"): Row(_SELF, "", {"what": "certificate", "name": "x"}),
+    ("GET", "/views"): Row(_SEE),
+    ("PUT", "/views/{name}"): Row(_SELF, "", {"query": "state:failing"}),
+    ("DELETE", "/views/{name}"): Row(_SELF),
     ("GET", "/stats/outcomes"): Row(_LIST),
     ("GET", "/stats/issuance-rate"): Row(_LIST),
     ("GET", "/forecast"): Row("yyyynnnn"),  # of the whole fleet

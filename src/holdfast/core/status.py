@@ -87,6 +87,29 @@ class Status:
         return {name: each.isoformat() if isinstance(each, datetime) else each for name, each in plain.items()}
 
 
+_NO_TURN: Final = frozenset({Reason.BUDGET, Reason.CA_RATE_LIMITED})  # the CA was not asked yet
+
+
+def standing(found: Status, now: datetime) -> str:
+    """The phase, with what differs for a person apart: store.standings says the same in SQL, for all at once."""
+    phase = found.phase
+    if phase is Phase.FAILING and found.next_attempt_cause == Reason.DEPLOYING:
+        return "not-served"
+    if phase is Phase.FAILING:
+        return "retrying" if _retries_in_time(found) else "failing"
+    if phase is Phase.RENEWING and found.reason_code in _NO_TURN:
+        return "waiting"
+    if phase is Phase.OK and found.next_attempt_at is not None and found.next_attempt_at <= now:
+        return "due"
+    return phase.value
+
+
+def _retries_in_time(found: Status) -> bool:
+    """Whether the next attempt is made before it is too late; before the first version nothing is lost yet."""
+    again, safe = found.next_attempt_at, found.safe_until
+    return again is not None and (safe is None or again < safe)
+
+
 def status(
     certificate: Certificate,
     current: Version | None,

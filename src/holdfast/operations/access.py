@@ -42,7 +42,7 @@ class Action(StrEnum):
     SEE_PEOPLE = "see people"
     CHANGE_PEOPLE = "change people"
     SEE_SELF = "see who one is"
-    CHANGE_SELF = "end one's own sessions"
+    CHANGE_SELF = "change one's own sessions, views and snoozes"
     PLAN = "plan documents"
     APPLY = "apply documents"
     IMPORT = "import certificates"

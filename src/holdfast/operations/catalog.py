@@ -5,14 +5,14 @@ from holdfast.operations.agents import tokens as agent_tokens
 from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, policies, statistics
 from holdfast.operations.deployment import deployments, targets
 from holdfast.operations.endpoints import manage as manage_endpoints
-from holdfast.operations.installation import attention, audit, cluster, events, jobs, key_list, tokens
+from holdfast.operations.installation import attention, audit, cluster, events, jobs, key_list, snoozes, tokens
 from holdfast.operations.issuance import approvals, issuances
 from holdfast.operations.issuers import account_keys
 from holdfast.operations.issuers import manage as manage_issuers
 from holdfast.operations.notifications import channels, notifications
 from holdfast.operations.operation import declared, named
 from holdfast.operations.own_ca import cas, clients, eab_keys, issued, stages
-from holdfast.operations.people import accounts
+from holdfast.operations.people import accounts, saved_views
 from holdfast.operations.solvers import manage as manage_solvers
 
 __all__ = [
@@ -46,6 +46,8 @@ __all__ = [
     "named",
     "notifications",
     "policies",
+    "saved_views",
+    "snoozes",
     "stages",
     "statistics",
     "targets",

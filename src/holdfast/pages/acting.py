@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from string import Formatter
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ async def act(visit: Visit) -> Response:
     result = await visit.call(operation.name, version=version, dry_run="_dry_run" in own, **fields)
     said = done(operation, fields, result)
     if "application/json" in visit.request.headers.get("accept", ""):
-        return JSONResponse({"says": said, "result": plain(result)})
+        return JSONResponse({"says": said, "result": plain(result), "undo": undo(operation.name, fields)})
     return visit.back(own.get(BACK, "/"), said)
 
 
@@ -36,7 +37,30 @@ def _named(name: str) -> Operation:
     return found
 
 
+# What takes an act back for good, and the fields that it needs of the act.
+_UNDO: Final = {
+    "attention.snooze": ("attention.wake", ("what", "name")),
+    "certificates.pause": ("certificates.resume", ("ref",)),
+    "certificates.resume": ("certificates.pause", ("ref",)),
+    "issuers.pause": ("issuers.resume", ("name",)),
+    "issuers.resume": ("issuers.pause", ("name",)),
+    "targets.pause": ("targets.resume", ("name",)),
+    "targets.resume": ("targets.pause", ("name",)),
+    "channels.pause": ("channels.resume", ("name",)),
+    "channels.resume": ("channels.pause", ("name",)),
+    "cluster.drain": ("cluster.resume", ("replica",)),
+}
+
+
+def undo(name: str, fields: Mapping[str, object]) -> dict[str, object] | None:
+    """The operation that takes this one back, with its fields."""
+    back, wanted = _UNDO.get(name, ("", ()))
+    return {"operation": back, "fields": {each: fields.get(each, "") for each in wanted}} if back else None
+
+
 _DONE: Final = {
+    "attention.snooze": "It is snoozed. Only your list is changed.",
+    "attention.wake": "It is on your list again.",
     "certificates.renew": "The renewal of {ref} has begun.",
     "certificates.pause": "{ref} is paused: it is not renewed until you resume it.",
     "certificates.resume": "{ref} is renewed again.",
@@ -75,7 +99,7 @@ def done(operation: Operation, fields: dict[str, object], result: object) -> str
     known = {**plain(result), **fields} if isinstance(plain(result), dict) else dict(fields)
     if "detail" in known and "ok" in known:  # the test of a remote
         return str(known["detail"])
-    text = operation.done if operation.done and "holdfast" not in operation.done else _DONE.get(operation.name, "Done.")
+    text = _DONE.get(operation.name) or (operation.done if "holdfast" not in operation.done else "") or "Done."
     wanted = [name for _, name, _, _ in Formatter().parse(text) if name]
     return text.format(**known) if all(each in known for each in wanted) else "Done."
 

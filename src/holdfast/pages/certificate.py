@@ -57,7 +57,7 @@ async def _page(visit: Visit, tab: str, **more: Any) -> Response:
     found = await visit.call("certificates.get", ref=ref)
     attempts = (await visit.call("issuances.list", certificate=found.id, limit=50)).items
     status = found.status.model_dump()
-    state = states.state_of(status, now)
+    state = states.state_of(status)
     owned = Owned(found.owner, found.labels)
     seen = await _served(visit, found)
     pushed = await _pushed(visit, found)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
-from urllib.parse import quote, unquote, urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.responses import JSONResponse, Response
 
@@ -19,8 +18,6 @@ from holdfast.pages.visit import Mistaken, Visit
 PAGE: Final = 50
 MOST: Final = 1000  # that an act on many takes at a time
 _CAPPED: Final = 10_000  # above this a number is shown as 10k+
-VIEWS: Final = "holdfast-views"  # a cookie with the views that this browser saved
-_LONGEST: Final = 20
 
 
 async def show(visit: Visit) -> Response:
@@ -34,6 +31,7 @@ async def show(visit: Visit) -> Response:
     attention = await visit.attention()
     if not attention.certificates and not asked.tokens and not asked.words:
         return visit.back("/")
+    saved = await visit.call("views.list")
     before = int(visit.query.get("from", "0")) if visit.query.get("from", "").isdigit() else 0
     return await visit.show(
         "certificates.html",
@@ -42,7 +40,8 @@ async def show(visit: Visit) -> Response:
         total=found["total"] or 0,
         before=before,
         next=_next(asked, found["next"], before),
-        tabs=_tabs(attention, asked, _views(visit)),
+        tabs=_tabs(attention, saved),
+        mine=next((each for each in saved if each.query == asked.text.strip()), None),
         tab=asked.text.strip(),
         columns=visit.query.get("columns", ""),
         can_ask=visit.may(Action.CREATE),
@@ -53,7 +52,7 @@ async def show(visit: Visit) -> Response:
 
 def _row(found: Mapping[str, Any], now: Any) -> dict[str, Any]:
     status = found["status"]
-    state = states.state_of(status, now)
+    state = states.state_of(status)
     begun, ends = found["not_before"], found["not_after"]
     return {
         **found,
@@ -93,8 +92,8 @@ def _next(asked: filters.Asked, cursor: str | None, before: int) -> str:
     return "" if cursor is None else urlencode({"q": asked.text, "after": cursor, "from": before + PAGE})
 
 
-def _tabs(attention: Any, asked: filters.Asked, saved: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Views as tabs: those that everybody has, then those that were saved in this browser."""
+def _tabs(attention: Any, saved: Sequence[Any]) -> list[dict[str, Any]]:
+    """Views as tabs: those that all people have, then those that this person saved."""
     counted = attention.standings
     needs = sum(counted.get(each, 0) for each in filters.STANDINGS["needs-me"])
     views: list[tuple[str, str, int | None]] = [
@@ -103,7 +102,7 @@ def _tabs(attention: Any, asked: filters.Asked, saved: Mapping[str, str]) -> lis
         ("Retrying", "state:retrying", counted.get("retrying", 0)),
         ("Expiring in 14 days", "expires:<14d", None),
         ("Without owner", "owner:none", None),
-        *((name, text, None) for name, text in saved.items()),
+        *((each.name, each.query, None) for each in saved),
     ]
     return [
         {"title": title, "key": text, "href": f"/certificates?{urlencode({'q': text})}", "n": _capped(number)}
@@ -122,34 +121,7 @@ def _command(asked: filters.Asked) -> str:
     return " ".join(["holdfast ls", *parts, *([f"--q {asked.words}"] if asked.words else [])])
 
 
-# ── Views that a browser saved ──
-
-
-def _views(visit: Visit) -> dict[str, str]:
-    try:
-        found = json.loads(unquote(visit.request.cookies.get(VIEWS, "{}"))[:4000])
-    except ValueError:
-        return {}
-    plain = found.items() if isinstance(found, dict) else []
-    return {str(name)[:40]: str(text)[:300] for name, text in list(plain)[:_LONGEST]}
-
-
-async def save_view(visit: Visit) -> Response:
-    given = dict(await visit.form())
-    name, text = given.get("name", "").strip()[:40], given.get("q", "")[:300]
-    saved = _views(visit)
-    if given.get("forget"):
-        saved.pop(name, None)
-    elif not name:
-        raise Mistaken({"name": "A view needs a name."})
-    else:
-        saved[name] = text
-    address = f"/certificates?{urlencode({'q': text})}"
-    data = "application/json" in visit.request.headers.get("accept", "")
-    said = f"The view {name} is kept in this browser."
-    response: Response = JSONResponse({"says": said, "go": address}) if data else visit.back(address, said)
-    response.set_cookie(VIEWS, quote(json.dumps(saved)), max_age=31_536_000, samesite="lax", httponly=True)
-    return response
+# ── Views that a person saved ──
 
 
 async def view_dialog(visit: Visit) -> Response:
@@ -321,7 +293,6 @@ PAGES: Final = [
     ("/certificates/request", request, "POST"),
     ("/certificates/request/plan", plan, "POST"),
     ("/certificates/view", view_dialog, "GET"),
-    ("/certificates/view", save_view, "POST"),
     ("/certificates/bulk/{what:str}", bulk_dialog, "GET"),
     ("/certificates/bulk/{what:str}", bulk, "POST"),
 ]

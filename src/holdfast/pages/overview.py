@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from holdfast.core.personal import GROUPS
 from holdfast.operations.access import Action
 from holdfast.pages import budgets, charts
 from holdfast.pages.visit import Visit
@@ -26,6 +27,7 @@ async def show(visit: Visit) -> Response:
     return await visit.show(
         "overview.html",
         found=found,
+        whole="all" in visit.query,
         gauges=gauges[:_BUDGETS],
         paused=paused,
         cluster=await _cluster(visit),
@@ -90,4 +92,12 @@ async def _first_run(visit: Visit) -> Response:
     )
 
 
-PAGES: Final = [("/", show, "GET")]
+_SPANS: Final = ((4 * 3600, "4 hours"), (86_400, "1 day"), (3 * 86_400, "3 days"), (7 * 86_400, "1 week"))
+
+
+async def snooze_dialog(visit: Visit) -> Response:
+    what, name = visit.query.get("what", ""), visit.query.get("name", "")
+    return visit.part("dialogs/snooze.html", what=what, name=name if what not in GROUPS else "", spans=_SPANS)
+
+
+PAGES: Final = [("/", show, "GET"), ("/attention/snooze", snooze_dialog, "GET")]

@@ -40,7 +40,7 @@ async def show(visit: Visit) -> Response:
 
 def _shown(found: Any, now: Any) -> dict[str, Any]:
     status = found["status"]
-    state = states.state_of(status, now)
+    state = states.state_of(status)
     at = status["next_attempt_at"]
     when = f" in {words.span(at - now)}" if at and at > now else ""
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from holdfast.core.endpoint_watch import TROUBLES
@@ -36,32 +35,13 @@ STATES: Final[Mapping[str, State]] = {
         State("archived", "Archived", "still", "archived"),
     )
 }
-_BY_PHASE: Final = {
-    "pending": "issuing", "awaiting_approval": "to-approve", "failing": "failing", "renewing": "renewing",
-    "waiting": "waiting", "revoked": "revoked", "expired": "expired", "paused": "paused", "archived": "archived",
-}  # fmt: skip
-_NO_TURN: Final = frozenset({Reason.BUDGET.value, Reason.CA_RATE_LIMITED.value})  # the CA was not asked yet
+_SHORT: Final = {"awaiting_approval": "to-approve", "pending": "issuing"}  # as the pages call them
 
 
-def state_of(status: Mapping[str, Any], now: datetime) -> State:
-    """The state of a certificate, from its status block."""
-    phase = status["phase"]
-    if phase == "failing" and status["next_attempt_cause"] == Reason.DEPLOYING:
-        return STATES["not-served"]
-    if phase == "failing":
-        return STATES["retrying" if retries_in_time(status) else "failing"]
-    if phase == "renewing" and status["reason_code"] in _NO_TURN:
-        return STATES["waiting"]
-    if phase == "ok":
-        at = status["next_attempt_at"]
-        return STATES["due" if at is not None and at <= now else "ok"]
-    return STATES[_BY_PHASE[phase]]
-
-
-def retries_in_time(status: Mapping[str, Any]) -> bool:
-    """Whether the next attempt is made before it is too late; before the first version nothing is lost yet."""
-    again, safe = status["next_attempt_at"], status["safe_until"]
-    return again is not None and (safe is None or again < safe)
+def state_of(status: Mapping[str, Any]) -> State:
+    """The state of a certificate, by the standing in its status block."""
+    standing = status["standing"]
+    return STATES[_SHORT.get(standing, standing)]
 
 
 _PLACED: Final = frozenset({"served", "installed"})

@@ -59,6 +59,10 @@ class View:
             found = serving.counted(found, self.serving, under_way=self.issuance is not None)
         return replace(found, owed=self.owed) if self.owed else found
 
+    @property
+    def standing(self) -> str:
+        return block.standing(self.status, self.now)
+
     def explain(self, at: datetime | None = None) -> StatusExplanation:
         found = block.explain(self.certificate, self.current, self.issuance, self.job, at or self.now)
         return serving.explained(found, self.serving) if self.serving.standing else found
@@ -304,6 +308,9 @@ class StatusBlock(BaseModel):
     """How a certificate stands: the same block in every face."""
 
     phase: str
+    standing: str = Field(
+        description="The phase, with `retrying` and `not-served` apart from failing, and `due` from ok."
+    )
     since: datetime | None = Field(default=None, description="In this phase since then; null: that is not known.")
     reason_code: str
     reason: str
@@ -454,10 +461,10 @@ def _failing(failing: Failing | None) -> dict[str, Any]:
 
 
 def _status(view: View) -> dict[str, Any]:
-    block = view.status
-    found = {name: getattr(block, name) for name in block.__slots__}
-    owed = [asdict(each) for each in block.owed]
-    return found | {"phase": block.phase.value, "reason_code": block.reason_code.value, "owed": owed}
+    found = view.status
+    first = {"phase": found.phase.value, "standing": block.standing(found, view.now)}
+    rest = {name: getattr(found, name) for name in found.__slots__ if name not in first}
+    return first | rest | {"reason_code": found.reason_code.value, "owed": [asdict(each) for each in found.owed]}
 
 
 def _seen_served(endpoint: WatchedEndpoint) -> dict[str, Any]:

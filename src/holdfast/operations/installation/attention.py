@@ -12,7 +12,8 @@ from holdfast.core import reasons
 from holdfast.core.endpoint_watch import TROUBLES
 from holdfast.core.inventory import InventoryFilter
 from holdfast.core.issuers.issuer import IssuerState
-from holdfast.core.status import Phase, Status
+from holdfast.core.personal import key_of
+from holdfast.core.status import Status
 from holdfast.operations.access import Action, Principal, Verdict, allow
 from holdfast.operations.certificates.refs import all_visible, confined
 from holdfast.operations.certificates.views import View, views_of
@@ -20,7 +21,7 @@ from holdfast.operations.context import Context
 from holdfast.operations.inputs import Nothing
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import VISIBLE
-from holdfast.store import certificates, endpoints, inventory, issuers, standings
+from holdfast.store import certificates, endpoints, inventory, issuers, personal, standings
 from holdfast.store.notifications import notifications
 from holdfast.store.tx import Tx
 
@@ -49,6 +50,14 @@ class AttentionItem(BaseModel):
     acts_next: str = ""
 
 
+class SnoozedItem(BaseModel):
+    """One thing that the asker has put off."""
+
+    item: AttentionItem
+    why: str
+    until: datetime = Field(description="It comes back then, or before, when it gets worse.")
+
+
 class Attention(BaseModel):
     at: datetime
     event: int = Field(description="The newest event: follow the stream from it, and nothing is missed.")
@@ -59,6 +68,7 @@ class Attention(BaseModel):
     approvals: int = Field(description="Requests that wait for a second person.")
     dead: int = Field(description="Dead letters; 0 for an asker who may not see all notifications.")
     items: list[AttentionItem]
+    snoozed: list[SnoozedItem] = Field(default=[], description="What the asker has put off; `items` is without it.")
 
 
 @operation(
@@ -71,7 +81,21 @@ class Attention(BaseModel):
 )
 def attention(tx: Tx, ctx: Context, asked: Nothing) -> Attention:
     """Show what needs a person now, the most urgent first, and how many certificates stand how."""
-    now, who = tx.now(), ctx.principal
+    found = everything(tx, ctx.principal)
+    snoozes = personal.snoozes_of(tx, ctx.actor)
+    awake, snoozed = list[AttentionItem](), list[SnoozedItem]()
+    for item in found.items:
+        held = snoozes.get(key_of(item.what, item.name))
+        if held is not None and held.holds(item.standing, item.number, found.at):
+            snoozed.append(SnoozedItem(item=item, why=held.why, until=held.until))
+        else:
+            awake.append(item)
+    return found.model_copy(update={"items": awake, "snoozed": snoozed})
+
+
+def everything(tx: Tx, who: Principal) -> Attention:
+    """All that needs a person whom this asker stands for, whether they have put it off or not."""
+    now = tx.now()
     clauses, values = inventory.clauses_of(all_visible(who))
     counted = standings.counts(tx, clauses, values, now)
     whole = not who.confined
@@ -118,7 +142,7 @@ def _troubled(tx: Tx, who: Principal, now: datetime) -> Iterator[AttentionItem]:
 
 def _about(view: View, now: datetime) -> AttentionItem:
     status = view.status
-    standing = _standing(status)
+    standing = view.standing
     safe = status.safe_until is not None and status.safe_until > now
     unsafe = standing == "retrying" and safe
     return AttentionItem(
@@ -134,15 +158,6 @@ def _about(view: View, now: datetime) -> AttentionItem:
         next_attempt_at=status.next_attempt_at,
         acts_next=_actor(status.acts_next, view.certificate.wanted.owner),
     )
-
-
-def _standing(status: Status) -> str:
-    if status.phase is not Phase.FAILING:
-        return status.phase.value
-    if status.next_attempt_cause == reasons.Reason.DEPLOYING:
-        return "not-served"
-    again, safe = status.next_attempt_at, status.safe_until
-    return "retrying" if again is not None and (safe is None or again < safe) else "failing"
 
 
 _VERBS: Final = {

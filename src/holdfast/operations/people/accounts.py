@@ -17,7 +17,7 @@ from holdfast.operations.inputs import Changed, Input, Labels, Option, OwnerName
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.people import factors, sessions
 from holdfast.operations.scopes import INSTALLATION
-from holdfast.store import journal, people, secrets
+from holdfast.store import journal, people, personal, secrets
 from holdfast.store.tx import Tx
 
 PersonName = Annotated[
@@ -365,6 +365,7 @@ def remove_person(tx: Tx, ctx: Context, asked: PersonRef) -> PersonView:
     was = shown(tx, person)
     sessions.end_all(tx, person, actor=ctx.actor, why="removed")
     people.remove(tx, person.id)
+    personal.forget(tx, f"{TokenKind.HUMAN}:{person.name}")
     if person.totp is not None:
         secrets.delete(tx, person.totp)
     journal.audit(tx, "person_removed", person.id, actor=ctx.actor, before=_decided(person), name=person.name)

@@ -18,7 +18,7 @@ from holdfast.operations.installation import tokens
 from holdfast.operations.installation.tokens import USED_EVERY
 from holdfast.ports import Random
 from holdfast.secret import Secret
-from holdfast.store import journal, people
+from holdfast.store import journal, people, personal
 from holdfast.store.database import Store
 from holdfast.store.marks import inline, no_fsync
 from holdfast.store.tx import Tx
@@ -166,6 +166,8 @@ async def forget_old(db: Store) -> int:
     """Sessions stay listed nowhere once they are over; the audit log has them. The rest is of no use any more."""
     done = 0
     while page := await db.write(lambda tx: people.forget(tx, tx.now() - FORGOTTEN_AFTER)):
+        done += page
+    while page := await db.write(personal.forget_snoozes):
         done += page
     return done
 

@@ -18,7 +18,7 @@
 
   // ── Toast ──
   let fading = 0;
-  function toast(says, { hint = "", bad = false } = {}) {
+  function toast(says, { hint = "", bad = false, undo = null } = {}) {
     const box = document.getElementById("toast"), sprite = $(".i use").getAttribute("href").replace(/#.*/, "");
     const made = document.createElement("div");
     made.className = bad ? "toast bad" : "toast";
@@ -26,9 +26,17 @@
     made.innerHTML = `<span class="${bad ? "fail" : "ok"}"><svg class="i" aria-hidden="true"><use href="${sprite}#${bad ? "warning" : "ok"}"/></svg></span><div class="grow"><p></p><p class="hint"></p></div><button class="square" type="button" data-dismiss aria-label="Close this message"><svg class="i" aria-hidden="true"><use href="${sprite}#close"/></svg></button>`;
     $("p", made).textContent = says;
     $(".hint", made).textContent = hint;
+    if (undo) made.insertBefore(undoForm(undo), made.lastChild);
     box.replaceChildren(made);
     clearTimeout(fading);
     if (!bad) fade();
+  }
+  function undoForm(undo) {
+    const form = Object.assign(document.createElement("form"), { method: "post", action: `/do/${undo.operation}` });
+    form.dataset.act = "";
+    for (const [name, value] of Object.entries({ ...undo.fields, csrf: document.body.dataset.csrf, _back: location.pathname + location.search })) form.append(Object.assign(document.createElement("input"), { type: "hidden", name, value }));
+    form.append(Object.assign(document.createElement("button"), { className: "btn small", textContent: "Undo" }));
+    return form;
   }
   function fade() { fading = setTimeout(() => { const box = document.getElementById("toast"); if (box.matches(":hover, :focus-within")) fade(); else box.replaceChildren(); }, 8000); }
   if ($("#toast .toast")) fade();
@@ -43,8 +51,10 @@
       const answer = await fetch(button?.getAttribute("formaction") || form.getAttribute("action"), { method: "POST", body: new URLSearchParams(new FormData(form, button?.name ? button : undefined)), headers: { Accept: "application/json" }, credentials: "same-origin" });
       const told = await answer.json().catch(() => ({ says: "The server gave no answer that can be read.", hint: `Status ${answer.status}.` }));
       if (answer.ok) {
+        const row = (form.closest("dialog") ? opener : form)?.closest?.("[data-row]");
         form.closest("dialog")?.close();
-        toast(told.says || "Done.");
+        toast(told.says || "Done.", { undo: told.undo });
+        if (row) acted(row, told.says);
         if (told.go) { location.assign(told.go); return; }
         form.dispatchEvent(new CustomEvent("holdfast:done", { bubbles: true, detail: told }));
         await window.holdfast?.freshen(true);
@@ -53,6 +63,8 @@
     } catch { toast("No replica answers.", { hint: "Nothing was changed as far as is known. Try again.", bad: true }); }
     finally { if (button?.isConnected) { button.disabled = false; button.lastChild.textContent = label; } }
   }
+  // A row that was acted on keeps its place until the next load, and says what was done.
+  function acted(row, says) { row.classList.add("acted"); const line = $(".words-box p", row); if (line && says) line.textContent = says; }
   function mistakes(form, fields) {
     let first = null;
     for (const [name, text] of Object.entries(fields)) {
@@ -168,6 +180,7 @@
       x: () => { const pick = row && $("[data-pick]", row); if (!pick) return false; pick.checked = !pick.checked; picked(pick); },
       r: () => submitIn(row, "form[action='/do/certificates.renew']"), q: () => submitIn(row, "form[action^='/do/notifications.requeue']"),
       e: () => { const to = row?.dataset.href ? `${row.dataset.href}/explain` : document.body.dataset.explain || $("[data-explain]")?.href; if (!to) return false; location.assign(to); },
+      s: () => { const to = row && $(".snooze", row); if (!to) return false; to.click(); },
       n: () => { const to = row && $("[data-ask]", row); if (!to) return false; to.click(); },
       y: () => { $("[data-copy-command]")?.click(); },
     };
