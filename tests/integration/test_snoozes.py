@@ -64,7 +64,7 @@ async def test_what_gets_worse_comes_back_before_its_time(db: Database, tmp_path
 
 
 @pytest.mark.parametrize(
-    "asked, status",
+    ("asked", "status"),
     [
         ({"what": "certificate", "name": "not-there.example", "why": "x"}, 404),
         ({"what": "certificate", "name": "api.shop.example", "why": ""}, 422),
