@@ -136,6 +136,23 @@ async def test_a_saved_view_is_there_in_another_browser(db: Database, tmp_path: 
         assert seen.wrong + other.wrong == []
 
 
+async def test_the_forecast_follows_a_slider_that_the_keyboard_moves(db: Database, tmp_path: Path) -> None:
+    async with a_site(db, tmp_path, demo=True) as site:
+        seen = await site.logged_in()
+        await seen.go("/forecast")
+        await seen.page.evaluate("window.same = true")
+        await seen.page.focus("[data-slides=f-more]")
+        for _ in range(100):
+            await seen.page.keyboard.press("ArrowRight")
+        await seen.page.wait_for_selector("#outlook h1:has-text('1,498 certificates counted')")
+        assert await seen.page.input_value("#f-more") == "1200"
+        await seen.page.fill("#f-life", "6")
+        await seen.page.wait_for_url("**/forecast?*lifetime_days=6*")
+        await seen.page.wait_for_selector("#outlook h1:has-text('1,498 certificates counted')")
+        assert await seen.page.evaluate("window.same"), "the page was not loaded again"
+        assert seen.wrong == []
+
+
 async def test_the_palette_finds_a_certificate(db: Database, tmp_path: Path) -> None:
     async with a_site(db, tmp_path, demo=True) as site:
         seen = await site.logged_in()

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.core.forecast import Month, PlannedCertificate, WhatIf, by_month, supposed
+from holdfast.core.forecast import Month, PlannedCertificate, WhatIf, ahead, by_month, folded, supposed
 from holdfast.core.issuers.budget import Limit
 from holdfast.core.issuers.ca_limits import CaLimits
 from holdfast.core.own_ca.acme import Identifier
@@ -151,3 +151,32 @@ def test_supposed_certificates_of_an_issuer_without_any_are_not_put_on_the_domai
     fleet = supposed([kept(issuer="own")], WhatIf(more=500, issuer="ca"), NOW)
     assert len({each.identifiers for each in fleet}) == 500
     assert all(month.fits for month in outlook(*fleet, limits=limits))
+
+
+def test_certificates_that_differ_in_their_names_alone_are_counted_as_if_each_were_looked_at() -> None:
+    per_domain = Limit(burst=50, every=timedelta(minutes=202))
+    limits = {"ca": CaLimits(per_domain=per_domain, per_set=Limit(burst=5, every=timedelta(hours=34)))}
+    same = [kept(7) for _ in range(6)]
+    window = MaintenanceWindow(days=frozenset({2}), opens=60, closes=120)
+    fleet = [
+        *(kept(n, next_at=NOW + (n % 9) * DAY, life=(90 if n % 2 else 6) * DAY) for n in range(300)),
+        *(kept(1000 + n, windows=(window,)) for n in range(40)),
+        *same,
+    ]
+    short = folded(fleet, limits)
+    assert len(short) < 40
+    assert sum(each.number for each in short) == len(fleet)
+    assert ahead(short, limits, NOW, months=12) == ahead(fleet, limits, NOW, months=12)
+
+
+def test_the_tightest_limit_comes_first_with_the_week_in_which_it_breaks() -> None:
+    limits = CaLimits(
+        per_domain=Limit(burst=50, every=timedelta(minutes=202)), orders=Limit(burst=300, every=DAY / 300)
+    )
+    found = ahead([kept(n) for n in range(60)], {"ca": limits}, NOW, months=12).limits
+    assert [(each.kind, each.what, each.allowed) for each in found] == [
+        ("domain", "example.com", 50),
+        ("orders", "", 2100),
+    ]
+    assert found[0].first_broken == datetime(2027, 3, 29, tzinfo=UTC)  # the Monday before 30 March
+    assert found[1].first_broken is None

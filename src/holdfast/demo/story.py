@@ -232,13 +232,14 @@ def tell(now: datetime, key_secret: str, pem: str) -> Story:
 
 def _remotes(story: Story) -> None:
     began = story.now - _YEAR
-    directory = {"directory": "https://acme.letsencrypt.example/directory"}
+    limits = {"orders": [300, 36], "per_domain": [50, 12096]}
+    letsencrypt = {"directory": "https://acme.letsencrypt.example/directory", "limits": limits}
     story.rows += [
-        IssuerRow(name="letsencrypt", kind="acme", settings=directory, created_at=began),
+        IssuerRow(name="letsencrypt", kind="acme", settings=letsencrypt, created_at=began),
         IssuerRow(
             name="zerossl",
             kind="acme",
-            settings={"directory": "https://acme.zerossl.example/v2/DV90"},
+            settings={"directory": "https://acme.zerossl.example/v2/DV90", "limits": {"orders": [200, 432]}},
             created_at=began,
         ),
         IssuerRow(

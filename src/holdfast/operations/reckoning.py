@@ -44,6 +44,7 @@ class Reckoning:
         self._within, self._patience = within, patience
         self._thread = OneThread("reckoning")
         self._turn = asyncio.Lock()
+        self.kept: object = None  # what the last piece of work read, for the next one: only within a turn
 
     @property
     def busy(self) -> bool:

@@ -143,3 +143,65 @@ def gauge(left: int, burst: int, reserve: float = 0.2) -> Gauge:
     share = 100 * left / burst if burst else 0
     kept = 100 * reserve if burst >= 5 else 0
     return Gauge(left, burst, share, kept, bool(kept) and share <= kept)
+
+
+# ── Weeks against a limit ──
+
+
+class WeekBar(NamedTuple):
+    x: float
+    within: float  # heights
+    beyond: float  # what does not fit, on top
+    needed: int
+    at: datetime
+
+
+class Weeks(NamedTuple):
+    bars: list[WeekBar]
+    bar: float  # its width
+    limit: float | None  # where the line is
+    lines: list[tuple[float, str]]
+    months: list[tuple[float, str]]
+    width: float
+    height: float
+    peak: WeekBar | None  # the first that does not fit
+
+
+def weeks(
+    needed: Sequence[int], allowed: int | None, begins: datetime, *, width: float = 780, height: float = 250
+) -> Weeks:
+    """A bar for each week; the limit is drawn where it is near enough to be seen beside them."""
+    near = allowed is not None and allowed <= 5 * max(1, *needed)
+    top = nice(max(1, *needed, allowed if near and allowed else 0))
+    step, scale = width / len(needed), height / top
+    bars = [
+        WeekBar(
+            n * step,
+            scale * (min(each, allowed) if allowed is not None else each),
+            scale * max(0, each - allowed) if allowed is not None else 0.0,
+            each,
+            begins + timedelta(days=7 * n),
+        )
+        for n, each in enumerate(needed)
+    ]
+    return Weeks(
+        bars,
+        step * 0.78,
+        height - scale * allowed if near and allowed is not None else None,
+        [(height - height * part / 4, f"{top * part / 4:g}") for part in range(5)],
+        _month_marks(begins, len(needed), step),
+        width,
+        height,
+        next((each for each in bars if each.beyond), None),
+    )
+
+
+def _month_marks(begins: datetime, number: int, step: float) -> list[tuple[float, str]]:
+    """Where each month begins; the year stands with January."""
+    marks, last = list[tuple[float, str]](), begins.month
+    for n in range(1, number):
+        at = begins + timedelta(days=7 * n)
+        if at.month != last:
+            marks.append((n * step, f"{at:%b %Y}" if at.month == 1 else f"{at:%b}"))
+            last = at.month
+    return marks

@@ -1,9 +1,10 @@
-"""Forecast: the months to come of all certificates against the limits of their issuers, and what if."""
+"""Forecast: the weeks to come of all certificates against the limits of their issuers, and what if."""
 
 from __future__ import annotations
 
 import shlex
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
@@ -13,77 +14,83 @@ from holdfast.pages.visit import Visit
 
 _MONTHS: Final = 12
 _WISHES: Final = ("issuer", "lifetime_days", "more", "orders_burst", "orders_every_s")
-_WIDTH, _HEIGHT = 780.0, 260.0
+_FRESH: Final = 60  # seconds for which the certificates that were read are good enough for another wish
+_WEEK: Final = timedelta(days=7)
+
+
+class Cell(NamedTuple):
+    """One limit in one month: its busiest week."""
+
+    needed: int
+    percent: int | None
+    over: bool
 
 
 class Line(NamedTuple):
-    """One issuer over the months."""
+    """One limit over the months."""
 
-    issuer: str
-    months: list[Any]  # None where nothing is ordered there
-    first_broken: Any
-    most: int
+    key: str
+    limit: Any
+    cells: list[Cell]
+
+    @property
+    def most(self) -> int:
+        return max(self.limit.weeks, default=0)
 
 
 async def show(visit: Visit) -> Response:
     wished: dict[str, Any] = {name: text for name in _WISHES if (text := visit.query.get(name, "").strip())}
-    found = await visit.call("stats.forecast", months=_MONTHS, **wished)
-    heads = list(dict.fromkeys(each.month for each in found.months))
-    lines = _lines(found.months, heads)
-    drawn = _drawn(lines, visit.query.get("draw", ""))
+    if wished.get("more") == "0":
+        del wished["more"]
+    found = await visit.call("stats.forecast", months=_MONTHS, max_age_s=_FRESH, **wished)
+    heads = sorted({each.starts for each in found.months})
+    lines = [Line(f"{each.issuer} {each.what}".strip(), each, _cells(each, heads)) for each in found.limits]
+    drawn = next((each for each in lines if each.key == visit.query.get("draw")), lines[0] if lines else None)
+    broken = [each for each in lines if each.limit.first_broken]
     return await visit.show(
         "forecast.html",
         found=found,
-        heads=heads,
-        titles=[_title(head, first=head == heads[0]) for head in heads],
+        titles=[f"{at:%b %Y}" if at.month == 1 else f"{at:%b}" for at in heads],
         lines=lines,
         drawn=drawn,
-        bars=None if drawn is None else _bars(drawn),
+        chart=None if drawn is None else charts.weeks(drawn.limit.weeks, drawn.limit.allowed, drawn.limit.begins),
         wished=wished,
         issuers=[each.name for each in (await visit.call("issuers.list")).items],
-        first=min((each for line in lines for each in line.months if each and each.problem), key=_when, default=None),
+        first=min(broken, key=lambda line: line.limit.first_broken, default=None),
+        broken=len(broken),
         kept=(await visit.attention()).certificates,
         command=_command(wished),
+        copies=_copies(visit, wished),
     )
 
 
-def _title(month: str, *, first: bool) -> str:
-    """Nov; with its year in January, and at the beginning."""
-    at = datetime.strptime(month, "%Y-%m").replace(tzinfo=UTC)
-    return f"{at:%b %Y}" if first or at.month == 1 else f"{at:%b}"
+def _cells(limit: Any, heads: Sequence[datetime]) -> list[Cell]:
+    """The busiest week of each month; a week belongs to the month in which it ends, so that the first is not lost."""
+    most = dict.fromkeys(((at.year, at.month) for at in heads), 0)
+    for number, needed in enumerate(limit.weeks):
+        ends = limit.begins + (number + 1) * _WEEK - timedelta(days=1)
+        place = (ends.year, ends.month)
+        if place in most:
+            most[place] = max(most[place], needed)
+    return [_cell(needed, limit.allowed) for needed in most.values()]
 
 
-def _when(month: Any) -> Any:
-    return month.problem.starts
-
-
-def _lines(months: list[Any], heads: list[str]) -> list[Line]:
-    found: dict[str, dict[str, Any]] = {}
-    for each in months:
-        found.setdefault(each.issuer, {})[each.month] = each
-    lines = []
-    for issuer, by_month in found.items():
-        row = [by_month.get(head) for head in heads]
-        broken = next((each for each in row if each and each.problem), None)
-        most = max((each.used_percent or 0 for each in row if each), default=0)
-        lines.append(Line(issuer, row, broken, most))
-    return sorted(lines, key=lambda line: (-line.most, line.issuer))
-
-
-def _drawn(lines: list[Line], wanted: str) -> Line | None:
-    """The line that the person chose, or the one that is nearest to its limit."""
-    return next((each for each in lines if each.issuer == wanted), lines[0] if lines else None)
-
-
-def _bars(line: Line) -> Any:
-    orders = [0 if each is None else each.orders for each in line.months]
-    return charts.bars(orders, [0] * len(orders), width=_WIDTH, height=_HEIGHT)
+def _cell(needed: int, allowed: int | None) -> Cell:
+    percent = None if not allowed else 100 * needed // allowed
+    return Cell(needed, percent, allowed is not None and needed > allowed)
 
 
 def _command(wished: dict[str, Any]) -> str:
     written = {"issuer": "--issuer {}", "lifetime_days": "--lifetime {}d", "more": "--certificates {}"}
     given = " ".join(written[name].format(shlex.quote(text)) for name, text in wished.items() if name in written)
     return f"holdfast simulate --months {_MONTHS} {given}".strip()
+
+
+def _copies(visit: Visit, wished: dict[str, Any]) -> dict[str, str]:
+    query = "&".join(f"{name}={text}" for name, text in {"months": _MONTHS, **wished}.items())
+    address = shlex.quote(f"/api/v1/forecast?{query}")
+    curl = f'curl -H "Authorization: Bearer $HOLDFAST_TOKEN" "$HOLDFAST_SERVER_URL"{address}'
+    return {"Command": _command(wished), "curl": curl}
 
 
 PAGES: Final = [("/forecast", show, "GET")]

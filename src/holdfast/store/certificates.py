@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from holdfast.core.certificate import Ari, Certificate, CertificateSpec, CertificateState, Failing
+from holdfast.core.certificate import (
+    Ari,
+    Certificate,
+    CertificateSpec,
+    CertificateState,
+    Failing,
+    RenewalPolicy,
+)
 from holdfast.core.changed import changed
 from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.windows import MaintenanceWindow
 from holdfast.errors import TxConflict
 from holdfast.store.rows import LABELS, Part, Table, identifiers_of
 from holdfast.store.tx import Tx, to_micros, value_list
@@ -55,6 +64,41 @@ def save(tx: Tx, before: Certificate, **changes: object) -> Certificate:
 def _update(columns: tuple[str, ...]) -> str:
     return f"""UPDATE certificates SET version = :version{"".join(f", {name} = :{name}" for name in columns)}
                 WHERE id = :id AND version = :was"""
+
+
+# ── What is planned ──
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """As much of an active certificate as its future needs."""
+
+    name: str
+    issuers: tuple[str, ...]
+    identifiers: tuple[Identifier, ...]
+    lifetime: timedelta | None
+    rule: RenewalPolicy
+    windows: tuple[MaintenanceWindow, ...]
+    next_action_at: datetime | None
+    life: timedelta | None  # of the version in use
+
+
+_PLAN: Final = Table(Plan)
+
+
+def plans(tx: Tx, *, after: str, limit: int) -> list[Plan]:
+    """Of all active ones, in the order of their names. Reading them as a whole takes three times as long."""
+    columns = ", ".join(f"c.{each}" for each in _PLAN.names if each != "life")
+    rows = tx.rows(
+        f"""SELECT {columns}, held.not_after - held.not_before AS life
+              FROM (SELECT * FROM certificates WHERE state = 'active' AND name > :after
+                     ORDER BY name LIMIT :limit) AS c
+              LEFT JOIN certificate_versions AS held ON held.id = c.current_version
+             ORDER BY c.name""",
+        after=after,
+        limit=limit,
+    )
+    return [_PLAN.read(row) for row in rows]
 
 
 # ── Finding ──

@@ -7,7 +7,7 @@ import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, Literal
 
 from publicsuffixlist import PublicSuffixList
@@ -22,6 +22,7 @@ def _list() -> PublicSuffixList:
     return PublicSuffixList(accept_unknown=True)
 
 
+@lru_cache(maxsize=65_536)
 def registered_domain(name: str) -> str:
     """What CAs count by: "a.b.example.co.uk" gives "example.co.uk". A suffix is its own.
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
-from holdfast.core.certificate import Certificate, CertificateState, Version
 from holdfast.core.forecast import (
     COMMON_LIFE,
     MOST_RENEWALS,
     Month,
     PlannedCertificate,
     WhatIf,
-    by_month,
+    ahead,
     expected,
+    folded,
     supposed,
 )
 from holdfast.core.inventory import Bucket, grid_around
@@ -28,12 +28,12 @@ from holdfast.operations import kinds
 from holdfast.operations.access import Action
 from holdfast.operations.certificates.refs import all_visible
 from holdfast.operations.context import Context
-from holdfast.operations.inputs import Input, Nothing, from_row
+from holdfast.operations.inputs import Input, Nothing, Option, from_row
 from holdfast.operations.issuers.manage import NoSuchIssuer
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import INSTALLATION, VISIBLE
-from holdfast.pki.in_thread import Check
-from holdfast.store import certificates, issuers, statistics, versions
+from holdfast.pki.in_thread import Aside, Check
+from holdfast.store import certificates, inventory, issuers, statistics, versions
 from holdfast.store.tx import Tx
 
 
@@ -196,7 +196,7 @@ def _percentiles(took: list[float]) -> dict[str, Any]:
     return {"issued": len(ordered), "p50_s": at(0.5), "p95_s": at(0.95)}
 
 
-PAGE: Final = 500
+PAGE: Final = 1000
 
 
 class HalfALimit(UserError):
@@ -228,6 +228,12 @@ class ForecastRequest(Input):
         default=None, ge=1, le=1_000_000, description="Suppose that the issuer allows so many orders at once,"
     )
     orders_every_s: float | None = Field(default=None, ge=0.001, le=1e7, description="and one more after so long.")
+    max_age_s: Annotated[float, Option(hidden=True)] = Field(
+        default=0,
+        ge=0,
+        le=600,
+        description="Certificates as read so long ago are good enough: `at` says when.",
+    )
 
 
 class LimitBroken(BaseModel):
@@ -254,11 +260,24 @@ class MonthToCome(BaseModel):
     problem: LimitBroken | None
 
 
+class LimitToCome(BaseModel):
+    """What one limit of an issuer is asked for in each week to come."""
+
+    issuer: str
+    kind: str = Field(description="orders, or domain.")
+    what: str = Field(description="The domain; empty for orders.")
+    allowed: int | None = Field(description="In seven days; null: the issuer states no limit.")
+    begins: datetime = Field(description="When the first week begins, a Monday.")
+    weeks: list[int]
+    first_broken: datetime | None = Field(description="The first week that needs more than is allowed.")
+
+
 class Outlook(BaseModel):
     at: datetime
     certificates: int
     fits: bool
     months: list[MonthToCome]
+    limits: list[LimitToCome] = Field(description="The tightest first; of an issuer's domains, the ten busiest.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +285,7 @@ class _Facts:
     fleet: list[PlannedCertificate]
     limits: dict[str, CaLimits]
     now: datetime
+    event: int  # the newest when they were read
 
 
 @operation(
@@ -283,7 +303,7 @@ async def forecast(ctx: Context, asked: ForecastRequest) -> Outlook:
     """
     what_if = _what_if(asked)
     async with ctx.services.reckoning.turn() as aside:
-        facts = await _facts(ctx)
+        facts = await _recent(ctx, aside, timedelta(seconds=asked.max_age_s))
         if what_if.issuer is not None and what_if.issuer not in facts.limits:
             raise NoSuchIssuer(what_if.issuer)
         return await aside(lambda check: _outlook(facts, what_if, asked.months, check))
@@ -295,15 +315,18 @@ def _outlook(facts: _Facts, what_if: WhatIf, months: int, check: Check) -> Outlo
     if name is not None and what_if.orders is not None:
         limits = {**limits, name: replace(limits[name], orders=what_if.orders)}
     fleet = supposed(facts.fleet, what_if, facts.now)
+    if what_if.more:
+        fleet = folded(fleet, limits)
     needed = expected(fleet, limits, facts.now, months=months)
     if needed > MOST_RENEWALS:
         raise ForecastTooLong(needed)
-    found = by_month(fleet, limits, facts.now, months=months, check=check)
+    found = ahead(fleet, limits, facts.now, months=months, check=check)
     return Outlook(
         at=facts.now,
-        certificates=len(fleet),
-        fits=all(each.fits for each in found),
-        months=[_shown(each) for each in found],
+        certificates=sum(each.number for each in fleet),
+        fits=all(each.fits for each in found.months),
+        months=[_shown(each) for each in found.months],
+        limits=[from_row(LimitToCome, each) for each in found.limits],
     )
 
 
@@ -322,34 +345,53 @@ def _shown(month: Month) -> MonthToCome:
     return from_row(MonthToCome, month, month=f"{month.starts:%Y-%m}", problem=problem)
 
 
-async def _facts(ctx: Context) -> _Facts:
+async def _recent(ctx: Context, aside: Aside, most: timedelta) -> _Facts:
+    """As they were read a moment ago, where that is good enough or nothing happened since."""
+    reckoning, (now, event, limits) = ctx.services.reckoning, await ctx.read(_today)
+    held = reckoning.kept
+    if isinstance(held, _Facts) and held.limits == limits:
+        if held.event == event:
+            return replace(held, now=now)
+        if timedelta(0) <= now - held.now <= most:
+            return held
+    fleet = await _fleet(ctx)
+    found = _Facts(await aside(lambda check: folded(fleet, limits)), limits, now, event)
+    reckoning.kept = found
+    return found
+
+
+def _today(tx: Tx) -> tuple[datetime, int, dict[str, CaLimits]]:
+    limits = {row.name: kinds.limits_of(row) for row in issuers.all_issuers(tx)}
+    return tx.now(), inventory.newest_event(tx), limits
+
+
+async def _fleet(ctx: Context) -> list[PlannedCertificate]:
     """Read in pages."""
-    rows = await ctx.read(issuers.all_issuers)
-    limits = {row.name: kinds.limits_of(row) for row in rows}
     fleet, after = list[PlannedCertificate](), ""
     while page := await ctx.read(lambda tx, after=after: _kept(tx, after)):  # type: ignore[misc]
-        fleet += [kept for _, kept in page if kept is not None]
+        fleet += [kept for _, kept in page]
         after = page[-1][0]
-    return _Facts(fleet, limits, await ctx.read(lambda tx: tx.now()))
+    return fleet
 
 
-def _kept(tx: Tx, after: str) -> list[tuple[str, PlannedCertificate | None]]:
-    page = certificates.page(tx, after=after, limit=PAGE)
-    held = versions.many(tx, [each.current_version for each in page if each.current_version is not None])
-    now = tx.now()
-    return [(each.name, _future(each, held.get(each.current_version or ""), now)) for each in page]
+def _kept(tx: Tx, after: str) -> list[tuple[str, PlannedCertificate]]:
+    return [(each.name, _future(tx, each)) for each in certificates.plans(tx, after=after, limit=PAGE)]
 
 
-def _future(found: Certificate, current: Version | None, now: datetime) -> PlannedCertificate | None:
-    """While an issuance is under way no renewal is planned: its order may wait, in a storm with all the others."""
-    if found.state is not CertificateState.ACTIVE:
-        return None
+def _future(tx: Tx, plan: certificates.Plan) -> PlannedCertificate:
     return PlannedCertificate(
-        issuer=found.wanted.issuers[0],
-        identifiers=found.wanted.identifiers,
-        next_at=found.next_action_at or decide(found, current, now).at or now,
-        life=found.wanted.lifetime or (COMMON_LIFE if current is None else current.life),
-        fraction=found.wanted.rule.fraction,
-        before=found.wanted.rule.before,
-        windows=found.wanted.windows,
+        issuer=plan.issuers[0],
+        identifiers=plan.identifiers,
+        next_at=plan.next_action_at or _decided(tx, plan.name),
+        life=plan.lifetime or plan.life or COMMON_LIFE,
+        fraction=plan.rule.fraction,
+        before=plan.rule.before,
+        windows=plan.windows,
     )
+
+
+def _decided(tx: Tx, name: str) -> datetime:
+    """While an issuance is under way no renewal is planned: its order may wait, in a storm with all the others."""
+    found = certificates.by_name(tx, name)
+    held = None if found is None else versions.get(tx, found.current_version)
+    return (None if found is None else decide(found, held, tx.now()).at) or tx.now()

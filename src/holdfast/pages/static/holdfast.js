@@ -220,6 +220,34 @@
     }, form.dataset.planWait ? Number(form.dataset.planWait) : 400);
   });
 
+  // ── What if: a slider and its number field are one value; the outlook follows while they move ──
+  let supposing = 0, latest = 0;
+  document.addEventListener("input", (event) => {
+    const form = event.target.closest("form[data-what-if]");
+    if (!form) return;
+    const field = event.target.dataset.slides ? document.getElementById(event.target.dataset.slides) : null;
+    if (field) field.value = event.target.value;
+    else if (event.target.id) { const slider = $(`[data-slides="${event.target.id}"]`, form); if (slider) slider.value = event.target.value || slider.max; }
+    clearTimeout(supposing);
+    supposing = setTimeout(() => suppose(form), 120);
+  });
+  async function suppose(form) {
+    const given = new URLSearchParams([...new FormData(form)].filter(([, value]) => value && value !== "0"));
+    const address = given.size ? `/forecast?${given}` : "/forecast", mine = ++latest;
+    const answer = await fetch(address, { headers: { "X-Live": "1" }, credentials: "same-origin" }).catch(() => null);
+    if (!answer || mine !== latest) return;
+    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (!answer.ok) { toast($("h1", fresh)?.textContent || "This did not work.", { bad: true }); return; }
+    history.replaceState(null, "", address);
+    for (const id of ["outlook", "outlook-chart", "outlook-limits"]) {
+      const target = document.getElementById(id), wanted = fresh.getElementById(id);
+      if (target && wanted) await htmx.swap({ text: wanted.innerHTML, target, swap: "innerMorph", sourceElement: target });
+    }
+    if (document.activeElement?.id === "f-issuer") { // another issuer asks for other fields; a slider that is held is not replaced
+      const wanted = $("form[data-what-if]", fresh); if (wanted) form.replaceChildren(...wanted.childNodes); document.getElementById("f-issuer")?.focus();
+    }
+  }
+
   // ── Palette ──
   let asked = 0;
   const input = () => $("#palette input"), list = () => document.getElementById("palette-results");
