@@ -32,6 +32,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "change": ("holdfast.cli.certificates.issue", "Change names, issuers, key, owner or labels of a certificate."),
         "ls": ("holdfast.cli.certificates.ls", "List certificates."),
         "attention": ("", "Show what needs a person now, the most urgent first."),
+        "snooze": ("", "Put off one thing that needs you."),
+        "wake": ("", "Undo a snooze of yours."),
         "get": ("holdfast.cli.certificates.ls", "Show one certificate in full."),
         "status": ("holdfast.cli.certificates.ls", "Show the state of one certificate, or of all."),
         "explain": ("holdfast.cli.certificates.ls", "Explain why a certificate is renewed, or why not yet."),

@@ -83,6 +83,7 @@ def save_view(tx: Tx, ctx: Context, asked: NewView) -> ViewShown:
     "DELETE /views/{name}",
     action=Action.CHANGE_SELF,
     scope=INSTALLATION,
+    destructive=True,
     not_on=_PAGES_ONLY,
     done="The view {name} is removed.",
 )
