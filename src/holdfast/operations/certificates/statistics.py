@@ -315,11 +315,11 @@ def _outlook(facts: _Facts, what_if: WhatIf, months: int, check: Check) -> Outlo
     if name is not None and what_if.orders is not None:
         limits = {**limits, name: replace(limits[name], orders=what_if.orders)}
     fleet = supposed(facts.fleet, what_if, facts.now)
-    if what_if.more:
-        fleet = folded(fleet, limits)
     needed = expected(fleet, limits, facts.now, months=months)
     if needed > MOST_RENEWALS:
         raise ForecastTooLong(needed)
+    if what_if.more:
+        fleet = folded(fleet, limits)
     found = ahead(fleet, limits, facts.now, months=months, check=check)
     return Outlook(
         at=facts.now,
