@@ -125,16 +125,29 @@ def expected(fleet: Iterable[PlannedCertificate], limits: Mapping[str, CaLimits]
     return sum(kept.number * _at_most(kept, limits.get(kept.issuer), now, end) for kept in fleet)
 
 
-def folded(fleet: Iterable[PlannedCertificate], limits: Mapping[str, CaLimits]) -> list[PlannedCertificate]:
+def at_least(
+    fleet: Sequence[PlannedCertificate], what_if: WhatIf, limits: Mapping[str, CaLimits], now: datetime, *, months: int
+) -> int:
+    """How many renewals those that are only supposed have at least: known before any of them is made."""
+    end, models = _first_of(now, months), fleet or list(islice(_unknown(what_if, now), 1))
+    lives = [(kept, min(kept.life, what_if.life or kept.life)) for kept in models]
+    late = (replace(kept, life=life, next_at=now + life) for kept, life in lives)
+    return what_if.more * min(_at_most(kept, limits.get(what_if.issuer or kept.issuer), now, end) for kept in late)
+
+
+def folded(
+    fleet: Iterable[PlannedCertificate], limits: Mapping[str, CaLimits], check: Callable[[], None] = lambda: None
+) -> list[PlannedCertificate]:
     """Those that differ in their names alone as one, with their number: a forecast counts by the hour.
 
     Those whose whole set of names is another's, too, stay apart: CAs count such sets.
     """
-    several = list(fleet)
-    alike = Counter((kept.issuer, _set(kept)) for kept in several)
+    several = [(kept, _set(kept)) for kept in fleet]
+    alike = Counter((kept.issuer, names) for kept, names in several)
     found: dict[object, list[PlannedCertificate]] = {}
-    for kept in several:
-        once = alike[kept.issuer, _set(kept)] == 1
+    for kept, names in several:
+        check()
+        once = kept.assumed or alike[kept.issuer, names] == 1
         found.setdefault(_likeness(kept, limits.get(kept.issuer)) if once else id(kept), []).append(kept)
     return [replace(each[0], number=sum(kept.number for kept in each)) for each in found.values()]
 

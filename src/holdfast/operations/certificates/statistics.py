@@ -15,6 +15,7 @@ from holdfast.core.forecast import (
     PlannedCertificate,
     WhatIf,
     ahead,
+    at_least,
     expected,
     folded,
     supposed,
@@ -314,12 +315,15 @@ def _outlook(facts: _Facts, what_if: WhatIf, months: int, check: Check) -> Outlo
     limits, name = facts.limits, what_if.issuer
     if name is not None and what_if.orders is not None:
         limits = {**limits, name: replace(limits[name], orders=what_if.orders)}
+    needed = at_least(facts.fleet, what_if, limits, facts.now, months=months) if what_if.more else 0
+    if needed > MOST_RENEWALS:
+        raise ForecastTooLong(needed)
     fleet = supposed(facts.fleet, what_if, facts.now)
     needed = expected(fleet, limits, facts.now, months=months)
     if needed > MOST_RENEWALS:
         raise ForecastTooLong(needed)
     if what_if.more:
-        fleet = folded(fleet, limits)
+        fleet = folded(fleet, limits, check)
     found = ahead(fleet, limits, facts.now, months=months, check=check)
     return Outlook(
         at=facts.now,
@@ -355,7 +359,7 @@ async def _recent(ctx: Context, aside: Aside, most: timedelta) -> _Facts:
         if timedelta(0) <= now - held.now <= most:
             return held
     fleet = await _fleet(ctx)
-    found = _Facts(await aside(lambda check: folded(fleet, limits)), limits, now, event)
+    found = _Facts(await aside(lambda check: folded(fleet, limits, check)), limits, now, event)
     reckoning.kept = found
     return found
 
