@@ -7,7 +7,7 @@ DATA   ?= data
 # The suite starts hundreds of processes: byte code that is kept saves each of them compiling the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check sim sim-year kill attack pending bench bench-acme bench-cores bench-witness bench-renew bench-notifications bench-api bench-web bench-faces bench-deploy contract interop shape docs release packages lock clean
+.PHONY: run test check sim sim-year kill cluster attack pending bench bench-acme bench-cores bench-witness bench-renew bench-notifications bench-api bench-web bench-faces bench-deploy contract interop shape docs release packages lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -31,6 +31,10 @@ sim-year: $(VENV)/.dev
 
 kill: $(VENV)/.dev
 	$(BIN)/python -m tests.kill
+
+# Failover, partitions, freezes, a full disk and a power cut, on real PostgreSQL under Patroni; needs root, says what else.
+cluster: $(VENV)/.dev
+	$(BIN)/python -m tests.cluster $(CLUSTER)
 
 # What can be done to a server from outside, bounded and on loopback: its memory, its probes and other clients meanwhile.
 attack: $(VENV)/.dev

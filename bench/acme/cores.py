@@ -55,7 +55,7 @@ def measure(wanted: argparse.Namespace, folder: Path) -> None:
 
 def rates(wanted: argparse.Namespace, folder: Path, ports: Ports, driver: Driver) -> None:
     runs: dict[tuple[str, Load], list[Measured]] = {}
-    with ExitStack() as stack, Cluster(durable=True) as cluster:
+    with Cluster(durable=True) as cluster, ExitStack() as stack:
         servers = {
             f"{count}": stack.enter_context(ours.postgresql(folder / f"p{count}", ports, cluster, processes=count))
             for count in PROCESSES

@@ -172,7 +172,7 @@ async def test_an_order_is_written_by_few_statements(
             asked.clear()
             assert (await office.issued(who, LOOPBACK)).state is OrderState.VALID
             of_order = [sql for sql in asked if re.search("acme_|ca_|audit", sql) and not sql.startswith("SELECT acc.")]
-            assert len(of_order) <= 21, "\n".join(of_order)
+            assert len(of_order) <= 19, "\n".join(of_order)
     finally:
         await store.close()
         postgres.drop_database(url)

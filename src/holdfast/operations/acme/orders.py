@@ -45,7 +45,7 @@ from holdfast.store.acme import accounts, authorizations, orders
 from holdfast.store.acme import limits as acme_limits
 from holdfast.store.marks import inline
 from holdfast.store.own_ca import certificates
-from holdfast.store.tx import Row, Tx
+from holdfast.store.tx import Change, Row, Tx
 
 ISSUE: Final = "acme.issue"
 STILL_ISSUED_FOR: Final = timedelta(hours=1)  # after the end of an order that was finalized at its last moment
@@ -106,9 +106,7 @@ async def _place(acme_context: AcmeContext, ca: Authority, who: Requester, new_o
         lifetime = timedelta(seconds=profile.lifetime_s) if new_order.not_after is None else new_order.not_after - now
         names.check_policies(tx, standing, ca, new_order.identifiers, actor=f"acme:{who.account}", lifetime=lifetime)
         replaced = _replaced(tx, ca, who.account, new_order)
-        full = _counted(tx, acme_context.policy, who.account, counted_as(address), len(new_order.identifiers), now)
-        failing = _failing(on_record, acme_context.policy, now)
-        within(full | failing, "orders" if full else "failed validations of the same name")
+        within(_failing(on_record, acme_context.policy, now), "failed validations of the same name")
         if trusted:
             names.check_trust(standing.names, new_order.identifiers)
         reused = authorizations.reusable(on_record.valid, new_order.identifiers)
@@ -116,7 +114,11 @@ async def _place(acme_context: AcmeContext, ca: Authority, who: Requester, new_o
             acme_context, ca, who.account, new_order, profile.name, ids, now, reused, trusted=trusted
         )
         _check_pending(on_record, acme_context.policy, fresh)
-        added, *_ = tx.together(
+        limits = _limits(acme_context.policy, who.account, counted_as(address), len(new_order.identifiers))
+        added = _together(
+            tx,
+            limits,
+            now,
             orders.insertion(order, alike),
             *authorizations.insertion(fresh, now, address=counted_as(address)),
             authorizations.links(order.id, order.authzs),
@@ -267,17 +269,33 @@ def _names_told(identifiers: Sequence[Identifier]) -> dict[str, object]:
     return {**told, "names": values} if sum(map(len, values)) <= NAMES_TOLD else told
 
 
-def _counted(tx: Tx, policy: CaPolicy, account: str, address: str, number: int, now: datetime) -> dict[str, timedelta]:
-    """Orders that are too many. Names are refused here: so many, however few orders they come in, because what they
-    take up on the disk is counted in names."""
-    of_account, of_address = f"names/{account}", f"names-from/{address}"
-    rates = {of_account: policy.names_per_account, f"order/{account}": policy.orders_per_account}
+class _Limit(NamedTuple):
+    rate: RateLimit
+    cost: int
+    what: str  # there are too many of
+
+
+def _limits(policy: CaPolicy, account: str, address: str, number: int) -> dict[str, _Limit]:
+    """So many names, however few orders they come in: what they take up on the disk is counted in names."""
+    limits = {
+        f"names/{account}": _Limit(policy.names_per_account, number, "names in the orders of this account"),
+        f"order/{account}": _Limit(policy.orders_per_account, 1, "orders"),
+    }
     if address:
-        rates[of_address] = policy.names_per_address
-    full = acme_limits.take(tx, rates, now, costs={of_account: number, of_address: number})
-    within({key: wait for key, wait in full.items() if key == of_account}, "names in the orders of this account")
-    within({key: wait for key, wait in full.items() if key == of_address}, "names in orders from this address")
-    return full
+        what = "names in orders from this address"
+        limits[f"names-from/{address}"] = _Limit(policy.names_per_address, number, what)
+    return limits
+
+
+def _together(tx: Tx, limits: Mapping[str, _Limit], now: datetime, *changes: Change) -> int:
+    """Count against limits and make changes, in one statement; how many rows the first of the changes changed."""
+    rates, costs = ({key: each.rate for key, each in limits.items()}, {key: each.cost for key, each in limits.items()})
+    counting = acme_limits.taking(rates, now, costs=costs)
+    counts = tx.together(*counting, *changes)
+    if counting and counts[0] < acme_limits.counted(rates):
+        for key, wait in acme_limits.take(tx, rates, now, costs=costs).items():
+            within({key: wait}, limits[key].what)
+    return counts[len(counting)]
 
 
 def _check_pending(found: acme_limits.Record, policy: CaPolicy, fresh: Sequence[Authz]) -> None:
@@ -293,9 +311,10 @@ def _check_pending(found: acme_limits.Record, policy: CaPolicy, fresh: Sequence[
             raise AcmeError.rate_limited(f"{detail} Prove, or deactivate, some of them first.", retry_after=PENDING_FOR)
 
 
-def _name_rates(acme_context: AcmeContext, order: Order) -> dict[str, RateLimit]:
+def _name_limits(policy: CaPolicy, order: Order) -> dict[str, _Limit]:
     """Counted once the names are proved: else a stranger could use up what their owner may have."""
-    return {f"name/{order.ca}/{each.value}": acme_context.policy.orders_per_identifier for each in order.identifiers}
+    limit = _Limit(policy.orders_per_identifier, 1, "certificates for the same name")
+    return {f"name/{order.ca}/{each.value}": limit for each in order.identifiers}
 
 
 def _failing(found: acme_limits.Record, policy: CaPolicy, now: datetime) -> dict[str, timedelta]:
@@ -376,8 +395,8 @@ async def _finalize(
         kind, lifetime = keys.kind_of(request.public_key), intent.not_after - now
         actor = f"acme:{who.account}"
         names.check_policies(tx, standing, ca, order.identifiers, actor=actor, lifetime=lifetime, key_kind=kind or "")
-        within(acme_limits.take(tx, _name_rates(acme_context, order), now), "certificates for the same name")
-        return _start(tx, owe, order, intent, content, job, actor=f"acme:{who.account}")
+        limits = _name_limits(acme_context.policy, order)
+        return _start(tx, owe, order, intent, content, job, now, limits, actor=f"acme:{who.account}")
 
     return await acme_context.handover.write(acme_context.db, ISSUE, write)
 
@@ -396,10 +415,24 @@ async def _must_be_ready(acme_context: AcmeContext, who: Requester, order_id: st
         raise AcmeError.order_not_ready(f"The order is {order.state}, not ready.")
 
 
-def _start(tx: Tx, owe: Owe, order: Order, intent: Intent, content: bytes, job: str, *, actor: str) -> Order:
+def _start(
+    tx: Tx,
+    owe: Owe,
+    order: Order,
+    intent: Intent,
+    content: bytes,
+    job: str,
+    now: datetime,
+    limits: Mapping[str, _Limit],
+    *,
+    actor: str,
+) -> Order:
     written = intent.to_json()
     try:
-        begun, _ = tx.together(
+        begun = _together(
+            tx,
+            limits,
+            now,
             orders.finalization(order.id, content),
             certificates.intention(order.id, order.ca, f"{intent.serial:x}", written),
         )
@@ -516,7 +549,7 @@ async def place_internal(
         if also is not None:
             also(tx, order)
         intent = _intent(ca, order, request, serial, now)
-        return _start(tx, owe, order, intent, content, job, actor=journal.SYSTEM)
+        return _start(tx, owe, order, intent, content, job, now, {}, actor=journal.SYSTEM)
 
     return await acme_context.handover.write(acme_context.db, ISSUE, write)
 

@@ -22,27 +22,44 @@ def take(
 
     What was counted is undone with the transaction, which the caller ends when it refuses.
     """
-    at = to_micros(now)
-    spans = {
+    at, spans = to_micros(now), _spans(wanted, costs)
+    if not spans:
+        return {}
+    counting = taking(wanted, now, costs=costs)[0]
+    taken = tx.rows(f"{counting.sql} RETURNING key", **counting.params)
+    full = spans.keys() - {row["key"] for row in taken}
+    return {key: _wait(tx, key, *spans[key], at) for key in sorted(full)}
+
+
+def taking(
+    wanted: Mapping[str, RateLimit], now: datetime, *, costs: Mapping[str, int] = MappingProxyType({})
+) -> list[Change]:
+    """The same, together with other changes: it changes fewer rows than are `counted` if one is used up; then `take`
+    says which. Empty if nothing is limited."""
+    at, spans = to_micros(now), _spans(wanted, costs)
+    if not spans:
+        return []
+    text, values = value_list([(key, at + every, room) for key, (every, room) in sorted(spans.items())])
+    sql = f"""INSERT INTO acme_limits (key, tat, room) {text}
+            ON CONFLICT (key) DO UPDATE
+               SET tat = CASE WHEN acme_limits.tat > :now THEN acme_limits.tat ELSE :now END + excluded.tat - :now,
+                   room = excluded.room
+             WHERE acme_limits.tat + excluded.tat - :now - :now <= excluded.room OR acme_limits.tat <= :now"""
+    return [change(sql, now=at, **values)]
+
+
+def counted(wanted: Mapping[str, RateLimit]) -> int:
+    """How many of these are limits at all."""
+    return sum(1 for rate in wanted.values() if rate.count)
+
+
+def _spans(wanted: Mapping[str, RateLimit], costs: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """What each is charged, and its room, in microseconds."""
+    return {
         key: (costs.get(key, 1) * (rate.span // _MICRO) // rate.count, rate.span // _MICRO)
         for key, rate in wanted.items()
         if rate.count
     }
-    if not spans:
-        return {}
-    text, values = value_list([(key, at + every, room) for key, (every, room) in sorted(spans.items())])
-    taken = tx.rows(
-        f"""INSERT INTO acme_limits (key, tat, room) {text}
-            ON CONFLICT (key) DO UPDATE
-               SET tat = CASE WHEN acme_limits.tat > :now THEN acme_limits.tat ELSE :now END + excluded.tat - :now,
-                   room = excluded.room
-             WHERE acme_limits.tat + excluded.tat - :now - :now <= excluded.room OR acme_limits.tat <= :now
-            RETURNING key""",
-        now=at,
-        **values,
-    )
-    full = spans.keys() - {row["key"] for row in taken}
-    return {key: _wait(tx, key, *spans[key], at) for key in sorted(full)}
 
 
 def _wait(tx: Tx, key: str, every: int, room: int, now: int) -> timedelta:
