@@ -24,6 +24,7 @@ MAY_IMPORT: Final = {
     "tracing": "telemetry",
     "config": "config_values core secret",
     "config_values": "core secret",
+    "job_kinds": "engine operations",
     "supervisor": "config core system_clock telemetry web world",
     "witness_file": "",
     "world": "machine ports system_clock telemetry",
@@ -65,10 +66,10 @@ MAY_IMPORT: Final = {
     "compose_certificates": "compose_ca config core deployers endpoints engine listening local_bundles network "
     "operations ports secret solvers store telemetry world",
     "from_settings": "config core listening operations ports store telemetry witness_file",
-    "app": "api compose_ca compose_certificates config core demo engine from_settings listening operations pages "
-    "plugins ports secret store supervisor telemetry tracing undumpable web world",
-    "cli": "agent api app config config_values core from_settings importing keyring machine mcp network operations pki "
-    "ports secret solvers store system_clock telemetry validators web world",
+    "app": "api compose_ca compose_certificates config core demo engine from_settings job_kinds listening operations "
+    "pages plugins ports secret store supervisor telemetry tracing undumpable web world",
+    "cli": "agent api app config config_values core from_settings importing job_kinds keyring machine mcp network "
+    "operations pki ports secret solvers store system_clock telemetry validators web world",
 }
 
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from holdfast import plugins
+from holdfast import job_kinds, plugins
 from holdfast.api import docs_page
 from holdfast.api.app import mount
 from holdfast.compose_ca import CaServer
@@ -360,13 +360,17 @@ class App:
     async def _migrate(self, db: Database) -> None:
         apart = open_for_migration(self._settings, self._clock, self._points)
         try:
-            for step in await migrate.bring_up(apart or db, points=self._points):
+            for step in await migrate.bring_up(apart or db, points=self._points, progress=self._migrating):
                 self._telemetry.log.info("schema.migrated", step=step)
         finally:
             if apart is not None:
                 await apart.close()
         if not db.engine.shared:  # the instance lock proves that the process before us is gone
             await db.write(sweeps.expire_all)
+
+    def _migrating(self, step: str, rows: int) -> None:
+        self._health.waiting_for = f"schema step {step}: {rows:,} rows changed so far"
+        self._manager.waiting(self._health.waiting_for)
 
     async def _unlock(self, db: Database) -> None:
         keyring = await keys.unlock(db, self._settings, self._files, self._random)
@@ -403,6 +407,7 @@ class App:
         check = selfcheck.kind(db, settings.scheduler.selfcheck_interval, self._telemetry)
         kept = [] if self._is_demo else [keeper]  # certificates of a demo are not renewed: no CA knows them
         kinds = [check, *ca.kinds(), *(kind for each in kept for kind in each.kinds())]
+        job_kinds.check_listed(kind.name for kind in kinds)
         return RunningReplica(
             db=db,
             identity=self._identity,

@@ -22,7 +22,7 @@ from bench.figures import figure, noted
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from psycopg.rows import dict_row
 
-from tests.cluster import faults, record, space
+from tests.cluster import faults, record, roll, space
 from tests.cluster.database import Database
 from tests.cluster.faults import FAULTS, Ground
 from tests.cluster.record import Line, Round
@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--asynchronous", action="store_true")
     parser.add_argument("--only", nargs="*", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--roll", type=Path, metavar="FOLDER", help="upgrade from the version in this checkout instead")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -72,14 +73,39 @@ def play(asked: argparse.Namespace, folder: Path) -> None:
         thumbprints = {str(n): each.thumbprint for n, each in enumerate(signers)}
         replicas = Replicas(ground, folder, database.url, thumbprints)
         stack.callback(replicas.close)
+        if asked.roll is not None:
+            for each in replicas.all:
+                each.source = asked.roll / "src"
         replicas.start()
         seen = folder / "seen"
+        if asked.roll is not None:
+            rolled(asked.roll / "src", folder, database, replicas, signers, seen)
+            return
         with at_work(folder, replicas, signers, seen):
             count = len(asked.only) if asked.quick else asked.rounds
             played = [
                 one_round(asked.only[n % len(asked.only)], Ground(database, replicas, n), seen) for n in range(count)
             ]
         report(record.lines(seen.read_text()), played, database, replicas)
+
+
+def rolled(
+    before: Path, folder: Path, database: Database, replicas: Replicas, signers: list[Signer], seen: Path
+) -> None:
+    """There and back, and there again: in the end this version has to say what was kept."""
+    with at_work(folder, replicas, signers, seen):
+        faults.lasts(QUIET_S)
+        codes = roll.there(replicas, before) + roll.back(replicas, before) + roll.there(replicas, before)
+        faults.lasts(QUIET_S)
+    found = record.lines(seen.read_text())
+    failed = [each for each in found if each["what"] == "order failed"]
+    noted("cluster_roll_replacements", len(codes), "replicas")
+    figure("cluster_roll_stops_that_failed", sum(code != 0 for code in codes), "stops", 0, not any(codes))
+    figure("cluster_roll_orders_failed", len(failed), "orders", 0, not failed)
+    refused = [each for each in found if each["what"] == "request failed"]
+    noted("cluster_roll_requests_failed", len(refused), "requests")
+    noted("cluster_roll_requests", len([each for each in found if each["what"] == "request"]), "requests")
+    audit(found, database, replicas, rounds=len(codes))
 
 
 class at_work:  # noqa: N801  (it reads as a sentence)

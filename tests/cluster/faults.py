@@ -9,6 +9,7 @@ from typing import Final
 
 from tests.cluster.database import Database
 from tests.cluster.replicas import Replica, Replicas
+from tests.cluster.space import HERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,21 @@ def partition_primary(ground: Ground) -> None:
     leader.connect_again()
 
 
+def isolate_primary(ground: Ground) -> None:
+    """The primary still serves the replicas, and reaches neither its standby nor etcd: without synchronous replication,
+    what it acknowledges until it is demoted is lost."""
+    name = ground.database.leader()
+    leader, others = (
+        ground.database.machines[name],
+        (ground.database.machines[ground.database.other(name)].address, HERE),
+    )
+    for address in others:
+        leader.refuse(address, refused=True)
+    lasts(30)
+    for address in others:
+        leader.refuse(address, refused=False)
+
+
 def fill_disk(ground: Ground) -> None:
     """The disk of the primary is full for a while."""
     name = ground.database.leader()
@@ -107,6 +123,7 @@ FAULTS: Final[dict[str, Callable[[Ground], None]]] = {
     "freeze-replica": freeze_replica,
     "kill-replica": kill_replica,
     "partition-primary": partition_primary,
+    "isolate-primary": isolate_primary,
     "cut-replica-off": cut_replica_off,
     "fill-disk": fill_disk,
     "restart-everything": restart_everything,

@@ -62,7 +62,7 @@ def server_grants_a_second(tx: Tx) -> None:
 def test_a_schema_step_may_take_longer_than_a_store_call(shared: Ground) -> None:
     slow = Migration(version=1, name="slow", digest="", statements=(("", "SELECT pg_sleep(2)"),))
 
-    async def bring_up() -> list[str]:
+    async def bring_up() -> migrate.Applied:
         db = open_store(PostgresEngine(Secret(shared.store), connections=1))
         try:
             await db.run_long(migrate.prepare, deadline=timedelta(seconds=PATIENCE))
@@ -75,4 +75,4 @@ def test_a_schema_step_may_take_longer_than_a_store_call(shared: Ground) -> None
         finally:
             await db.close()
 
-    assert asyncio.run(bring_up()) == ["0001_slow"]
+    assert asyncio.run(bring_up()) == (["0001_slow"], None)

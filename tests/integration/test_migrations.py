@@ -140,6 +140,60 @@ async def test_killed_at_any_statement_it_leaves_nothing_behind_and_the_next_sta
     assert await bare.read(lambda tx: migrate.current(tx, migrate.bundled()))
 
 
+# ── long steps ──
+
+ROWS = 250
+LONG = [
+    Migration(version=1, name="table", digest="", statements=(("", "CREATE TABLE many (id INTEGER, done INTEGER)"),)),
+    migrate._parse(
+        "0002_fill.sql",
+        "-- batched\nUPDATE many SET done = 1 WHERE id IN (SELECT id FROM many WHERE done = 0 ORDER BY id LIMIT 100)",
+    ),
+    Migration(version=3, name="after", digest="", statements=(("", "CREATE TABLE after_it (id INTEGER)"),)),
+]
+
+
+async def filled(db: Database) -> None:
+    await migrate.bring_up(db, points=no_points, steps=LONG[:1])
+    rows = ", ".join(f"({n}, 0)" for n in range(ROWS))
+    await update(db, f"INSERT INTO many (id, done) VALUES {rows}")
+
+
+async def left(db: Database) -> int:
+    return int((await db.read(lambda tx: tx.rows("SELECT COUNT(*) AS n FROM many WHERE done = 0")))[0]["n"])
+
+
+async def test_a_step_in_batches_says_how_far_it_is_and_comes_before_the_next(bare: Database) -> None:
+    await filled(bare)
+    told = list[tuple[str, int]]()
+    applied = await migrate.bring_up(bare, points=no_points, progress=lambda *seen: told.append(seen), steps=LONG)
+    assert applied == ["0002_fill", "0003_after"]
+    assert told == [("0002_fill", 100), ("0002_fill", 200), ("0002_fill", 250)]
+    assert await left(bare) == 0
+    assert await migrate.bring_up(bare, points=no_points, steps=LONG) == []
+
+
+async def test_a_step_in_batches_keeps_what_it_did_when_killed_and_goes_on_at_the_next_start(bare: Database) -> None:
+    await filled(bare)
+    with pytest.raises(KilledError):
+        await migrate.bring_up(bare, points=KillAt(2), steps=LONG)
+    assert await left(bare) == ROWS - 200
+    assert not await bare.read(lambda tx: migrate.current(tx, LONG)), "an installation is not ready in the middle"
+    assert await migrate.bring_up(bare, points=no_points, steps=LONG) == ["0002_fill", "0003_after"]
+
+
+async def test_two_replicas_share_a_step_in_batches(bare: Database) -> None:
+    await filled(bare)
+    both = await asyncio.gather(*(migrate.bring_up(bare, points=no_points, steps=LONG) for _ in range(2)))
+    assert sorted({name for each in both for name in each}) == ["0002_fill", "0003_after"]
+    assert await left(bare) == 0
+
+
+def test_a_step_is_whole_or_in_batches() -> None:
+    with pytest.raises(AssertionError, match="whole or in batches"):
+        migrate._parse("0009_both.sql", "CREATE TABLE x (id INTEGER);\n\n-- batched\nUPDATE x SET id = 1")
+
+
 async def test_killed_before_it_began_it_has_at_most_its_own_two_tables(bare: Database) -> None:
     def killed(tx: Tx) -> None:
         migrate.prepare(tx)
@@ -193,7 +247,7 @@ async def test_a_step_that_differs_from_the_one_applied_is_refused(bare: Databas
 
 
 async def apply(db: Database, *migrations: Migration) -> list[str]:
-    return await db.write(lambda tx: migrate.migrate(tx, db.engine.name, list(migrations), no_points))
+    return (await db.write(lambda tx: migrate.migrate(tx, db.engine.name, list(migrations), no_points))).applied
 
 
 def step(version: int, *statements: str) -> Migration:

@@ -81,6 +81,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "serve": ("holdfast.cli.installation.serve", "Run a server: the engine, the API, the ACME server."),
         "dev": ("holdfast.cli.installation.serve", "Run a server on this machine, and get a first certificate."),
         "doctor": ("holdfast.cli.installation.doctor", "Find problems, and say how to solve them."),
+        "upgrade": ("holdfast.cli.installation.upgrade", "Say whether this version can join the replicas that run."),
         "cluster": ("holdfast.cli.installation.cluster", "Show the replicas, their leases and loops; drain a replica."),
         "jobs": ("", "List and show jobs: waiting, running and dead."),
         "retry": ("holdfast.cli.certificates.issue", "Run a job now: one that waits, or a dead one."),

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import resources
-from typing import Final
+from typing import Final, NamedTuple
 
+from holdfast.core.upgrade import CONTRACTS
 from holdfast.errors import StoreRefused
 from holdfast.ports import Points
 from holdfast.store.database import Database
 from holdfast.store.tx import Row, Tx
 
-CONTRACTS: Final = "_contract"  # how the name of a step ends that takes away what the version before it still uses
 PATIENCE: Final = timedelta(minutes=10)
+
+
+BATCHED: Final = "-- batched"  # above a statement that changes some thousand rows at a time (LIMIT) until none is left
+Progress = Callable[[str, int], None]  # the step, and how many rows it has changed so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +28,10 @@ class Migration:
     name: str
     digest: str
     statements: tuple[tuple[str, str], ...]  # engine ("" = both), SQL
+    batches: tuple[tuple[str, str], ...] = ()  # likewise: each is repeated, and committed, until it changes nothing
+
+    def __str__(self) -> str:
+        return f"{self.version:04d}_{self.name}"
 
 
 def bundled() -> list[Migration]:
@@ -34,31 +43,72 @@ def bundled() -> list[Migration]:
 
 def _parse(name: str, text: str) -> Migration:
     number, _, title = name.removesuffix(".sql").partition("_")
-    statements = []
+    statements, batches = list[tuple[str, str]](), list[tuple[str, str]]()
     for block in text.split("\n\n"):
         lines = [line for line in block.splitlines() if line.strip()]
         engine = next((line.removeprefix("-- only: ") for line in lines if line.startswith("-- only: ")), "")
         sql = "\n".join(line for line in lines if not line.startswith("--")).rstrip().removesuffix(";")
         if sql:
-            statements.append((engine, sql + (";" if sql.upper().endswith("END") else "")))
+            into = batches if BATCHED in lines else statements
+            into.append((engine, sql + (";" if sql.upper().endswith("END") else "")))
+    if statements and batches:
+        raise AssertionError(f"{name}: a step is whole or in batches; what begins it is a step of its own")
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return Migration(version=int(number), name=title, digest=digest, statements=tuple(statements))
+    return Migration(
+        version=int(number), name=title, digest=digest, statements=tuple(statements), batches=tuple(batches)
+    )
 
 
-async def bring_up(db: Database, *, points: Points) -> list[str]:
-    """Make the schema what this build needs; on several replicas at once one does it and the others wait."""
-    known, engine = bundled(), db.engine.name
+def _unseen(step: str, rows: int) -> None:
+    """Nobody looks at the progress."""
+
+
+async def bring_up(
+    db: Database, *, points: Points, progress: Progress = _unseen, steps: Sequence[Migration] | None = None
+) -> list[str]:
+    """Make the schema what this build needs; on several replicas at once one does it and the others wait.
+
+    A step in batches may be cut off by the end of the process, and goes on at the next start: each batch is committed,
+    and the step is done when a batch finds nothing left. Replicas that start together take turns at its batches.
+    """
+    known, engine = bundled() if steps is None else list(steps), db.engine.name
 
     def begin(tx: Tx) -> None:
         _take_time(tx, engine)
         prepare(tx)
 
-    def apply(tx: Tx) -> list[str]:
+    def apply(tx: Tx) -> Applied:
         _take_time(tx, engine)
         return migrate(tx, engine, known, points)
 
     await db.run_long(begin, deadline=PATIENCE)
-    return await db.run_long(apply, deadline=PATIENCE)
+    applied = list[str]()
+    while True:
+        done = await db.run_long(apply, deadline=PATIENCE)
+        applied += done.applied
+        if done.waits is None:
+            return applied
+        await _in_batches(db, done.waits, points, progress)
+        applied.append(str(done.waits))
+
+
+async def _in_batches(db: Database, step: Migration, points: Points, progress: Progress) -> None:
+    total, engine = 0, db.engine.name
+    for only, sql in step.batches:
+        while only in ("", engine) and (changed := await db.run_long(_batch(sql, engine), deadline=PATIENCE)):
+            points("store.migrating")
+            total += changed
+            progress(str(step), total)
+    await db.run_long(lambda tx: _note(tx, step), deadline=PATIENCE)
+
+
+def _batch(sql: str, engine: str) -> Callable[[Tx], int]:
+    def run(tx: Tx) -> int:
+        _take_time(tx, engine)
+        tx.run("UPDATE schema_lock SET version = version WHERE only_one = 1")
+        return tx.run(sql)
+
+    return run
 
 
 def _take_time(tx: Tx, engine: str) -> None:
@@ -80,29 +130,48 @@ def prepare(tx: Tx) -> None:
     )
 
 
-def migrate(tx: Tx, engine: str, migrations: list[Migration], points: Points) -> list[str]:
-    """Apply the missing steps, in this one transaction; the row lock makes a second replica wait, then find it done."""
+class Applied(NamedTuple):
+    applied: list[str]
+    waits: Migration | None = None  # the step in batches that comes next
+
+
+def migrate(tx: Tx, engine: str, migrations: list[Migration], points: Points) -> Applied:
+    """Apply the missing steps, in this one transaction, up to one in batches; the row lock makes a second replica wait,
+    then find it done."""
     if engine == "postgresql":
         tx.run("SET LOCAL statement_timeout = 0")  # a step may take longer than a store call; PATIENCE bounds it
     tx.run("UPDATE schema_lock SET version = version WHERE only_one = 1")
     _refuse_strangers(tx, migrations)
     done = {row["version"] for row in tx.rows("SELECT version FROM schema_migrations")}
-    applied = []
+    applied = list[str]()
     for migration in migrations:
         if migration.version in done:
             continue
+        if migration.batches:
+            return Applied(applied, migration)
         for only, sql in migration.statements:
             if only in ("", engine):
                 tx.run(sql)
                 points("store.migrating")
-        tx.run(
-            "INSERT INTO schema_migrations (version, name, digest) VALUES (:version, :name, :digest)",
-            version=migration.version,
-            name=migration.name,
-            digest=migration.digest,
-        )
-        applied.append(f"{migration.version:04d}_{migration.name}")
-    return applied
+        _note(tx, migration)
+        applied.append(str(migration))
+    return Applied(applied)
+
+
+def _note(tx: Tx, done: Migration) -> None:
+    """Two replicas that took turns at its batches may both find nothing left."""
+    tx.run(
+        """INSERT INTO schema_migrations (version, name, digest) VALUES (:version, :name, :digest)
+           ON CONFLICT DO NOTHING""",
+        version=done.version,
+        name=done.name,
+        digest=done.digest,
+    )
+
+
+def applied_steps(tx: Tx) -> dict[int, str]:
+    """By their numbers, their names."""
+    return {row["version"]: row["name"] for row in tx.rows("SELECT version, name FROM schema_migrations")}
 
 
 def _refuse_strangers(tx: Tx, migrations: list[Migration]) -> None:
