@@ -60,8 +60,9 @@ async def test_a_program_runs_there_with_its_words_whole(bench: SshBench) -> Non
 async def test_a_program_there_that_floods_is_ended_with_its_time(bench: SshBench) -> None:
     deployer = await bench.deployer(reload="flooding")
     assert isinstance(deployer, Reloads)
-    with pytest.raises(TryLater, match="did not end"):
+    with pytest.raises(TryLater, match="did not end") as why:
         await deployer.reload()
+    assert why.value.reason == Reason.TARGET_BUSY
 
 
 async def test_a_link_in_place_of_a_folder_there_ends_the_deployment(bench: SshBench) -> None:

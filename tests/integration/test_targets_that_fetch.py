@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from starlette.applications import Starlette
 from tests.interop.packages import Pip
+from tests.support.commands import holdfast
 from tests.support.deployer_benches.fetching import SIGNING, Receiver
 from tests.support.deployer_benches.rest import leaf_sha256
 from tests.support.deploying import a_bundle
@@ -24,6 +25,7 @@ from tests.support.engine import eventually
 from tests.support.lifecycle import a_house
 from tests.support.packages import tool
 from tests.support.ports import free_port
+from tests.support.processes import Served, environment
 
 from holdfast.core.deployment import DeploymentState
 from holdfast.core.reasons import Reason
@@ -219,3 +221,24 @@ async def test_a_real_caddy_serves_what_it_pulls_and_a_rollback_is_seen_there(ya
             await eventually(lambda: _newest(yard, first.certificate_version, is_it=True))
             last = await yard.reaches(NAME, SERVED)
     assert "127.0.0.1" in last.seen
+
+
+def test_a_served_holdfast_answers_a_target_that_pulls(tmp_path: Path) -> None:
+    """The whole product: the command, the engine, the listener."""
+    folder, token = tmp_path / "data", tmp_path / "token"
+    folder.mkdir()
+    token.write_text(TOKEN)
+    with Served(folder, {}) as served:
+        served.wait_until_ready()
+        env = environment(folder, {})
+        for words in (
+            ("target", "add", "caddy", "edge-1", "--credential", f"token={token}"),
+            ("issue", "one.internal", "--target", "edge-1", "--wait"),
+            ("wait", "one.internal", "--for", "served"),
+        ):
+            done = holdfast(*words, env=env)
+            assert done.returncode == 0, done.stdout + done.stderr
+        status, content = asked(f"{served.url}/pull?server_name=one.internal", user=f"edge-1:{TOKEN}")
+        assert (status, content.count(b"PRIVATE KEY-----")) == (200, 2)
+        assert asked(f"{served.url}/pull?server_name=one.internal")[0] == 401
+        assert asked(f"{served.url}/handover/{'a' * 43}")[0] == 404

@@ -35,8 +35,9 @@ class Bundle:
     leaf: bytes  # PEM
     chain: bytes  # PEM, without the leaf; may be empty
     key: Secret[bytes] = field(repr=False)  # PEM, PKCS#8, not encrypted
+    roots: bytes = b""  # PEM: the roots of our own CAs, for targets that are to trust them; empty if there are none
     number: int  # only grows for this certificate on this target: a lower one never overwrites a higher one
-    content_id: str  # 16 hex digits of the digest of leaf and chain: the same for the same bytes
+    content_id: str  # 16 hex digits of the digest of leaf, chain and roots: the same for the same bytes
     leaf_sha256: str  # hex, of its DER: what a handshake must show
     serial: str  # hex
     not_before: datetime

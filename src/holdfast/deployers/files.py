@@ -2,7 +2,7 @@
 
 Each certificate has a folder of its own below that of the target:
 
-    FOLDER/www.example.com/current/fullchain.pem, privkey.pem, cert.pem, chain.pem, combined.pem
+    FOLDER/www.example.com/current/fullchain.pem, privkey.pem, cert.pem, chain.pem, combined.pem, roots.pem
 
 `current` is a link, and one rename of it swaps all files at once. Where a daemon insists on files in other places, they
 are written there as well, one rename after the other: that is not atomic, and the deployment says so.
@@ -25,7 +25,7 @@ from holdfast.core.target import DeployLimits
 from holdfast.deployers.base import Bundle, Written, later, refused
 from holdfast.deployers.kind import DeployerKind, DeployerParts
 from holdfast.deployers.local_file import PROGRAMS
-from holdfast.deployers.swapping import FixedPath, Swap, folder_name
+from holdfast.deployers.swapping import FIXED, FixedPath, Swap, folder_name
 from holdfast.kind_settings import KindSettings, Text
 from holdfast.ports import FileAccess, Place, Unreadable
 
@@ -44,6 +44,7 @@ class FilesSettings(KindSettings):
     certificate_path: Text = Field(default="", description="Also write the certificate with its chain here.")
     key_path: Text = Field(default="", description="Also write the key here; with a certificate path, not atomic.")
     combined_path: Text = Field(default="", description="Also write key, certificate and chain here, in one file.")
+    roots_path: Text = Field(default="", description="Also write the roots of our own CAs here, in PEM.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +103,8 @@ class FilesDeployer:
         )
 
     def _fixed(self) -> Iterator[FixedPath]:
-        """The key before the certificate: a daemon that starts in between refuses to, rather than serving a mixture."""
-        chosen = (self.settings.key_path, self.settings.certificate_path, self.settings.combined_path)
-        for file, path in zip(("privkey.pem", "fullchain.pem", "combined.pem"), chosen, strict=True):
-            if path:
+        for setting, file in FIXED.items():
+            if path := getattr(self.settings, setting):
                 yield FixedPath(file=file, place=self.allowed(str(Path(path).parent)), name=Path(path).name)
 
     def place(self, bundle: Bundle) -> Place:

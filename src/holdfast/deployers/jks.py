@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from holdfast.core.kind import Kind, Trait
 from holdfast.core.target import DeployLimits
-from holdfast.deployers.keystore import PASSWORD, Entry, KeystoreDeployer, KeystoreSettings
+from holdfast.deployers.keystore import PASSWORD, Entry, KeystoreDeployer, KeystoreSettings, root_alias
 from holdfast.deployers.kind import DeployerKind, DeployerParts
 from holdfast.pki import jks, keys
 from holdfast.ports import Clock, Random
@@ -45,6 +45,18 @@ class JksFormat:
         except ValueError:
             return "is there, and the credential password does not open it"
         return f"has {others} more entries, which would be lost: name another path" if others > 0 else ""
+
+    def trusting(self, roots: Sequence[x509.Certificate], password: Secret[str]) -> bytes:
+        told = [(root_alias(at), each.public_bytes(Encoding.DER)) for at, each in enumerate(roots)]
+        entries = [jks.JksEntry(alias=alias, chain=(each,)) for alias, each in told]
+        return jks.encoded(entries, password, at=self.clock.now(), salts=self._salts())
+
+    def trusted(self, content: bytes, password: Secret[str]) -> Mapping[str, x509.Certificate] | None:
+        try:
+            found = jks.decoded(content, password)
+            return {each.alias: x509.load_der_x509_certificate(each.chain[0]) for each in found}
+        except (ValueError, IndexError):
+            return None
 
     def _salts(self) -> Iterator[bytes]:
         while True:

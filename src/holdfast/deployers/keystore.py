@@ -6,10 +6,12 @@ that it is made of is kept beside it, for rollbacks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
+from cryptography import x509
 from pydantic import Field
 
 from holdfast.core.kind import Credential
@@ -24,12 +26,19 @@ from holdfast.ports import FileAccess, Place
 from holdfast.secret import Secret
 
 PASSWORD: Final = Credential(name="password", summary="The password of the keystore and of its key.")
+_ROOT: Final = "holdfast-root-"
 _ABOUT_IT: Final = ("password", "mac ", "integrity", "keystore", "algorithm", "pkcs")
+
+
+def root_alias(place: int) -> str:
+    """Entries are looked for in the order of their names."""
+    return f"{_ROOT}{place:03}"
 
 
 class KeystoreSettings(KindSettings):
     folder: Text = Field(description="The folder for bundles; the host must allow it (deployment.local_file).")
     path: Text = Field(description="The keystore, such as /etc/tomcat/keystore.p12; likewise.")
+    truststore: Text = Field(default="", description="A truststore with the roots of our own CAs; likewise.")
     alias: Text = Field(default="", description="The name of the entry; else that of the certificate.")
     test: Text = Field(default="", description="A program of the host that tests the daemon's configuration.")
     reload: Text = Field(default="", description="A program of the host that reloads the daemon.")
@@ -60,6 +69,12 @@ class Format(Protocol):
     def foreign(self, content: bytes, password: Secret[str]) -> str:
         """Why a keystore that was there before us must stay; empty: it is opened by the password."""
 
+    def trusting(self, roots: Sequence[x509.Certificate], password: Secret[str]) -> bytes:
+        """A truststore with these certificates, named by `root_alias`."""
+
+    def trusted(self, content: bytes, password: Secret[str]) -> Mapping[str, x509.Certificate] | None:
+        """What a truststore holds, by alias; None if it cannot be opened."""
+
 
 @dataclass(frozen=True, slots=True)
 class KeystoreDeployer:
@@ -78,7 +93,8 @@ class KeystoreDeployer:
     async def write(self, bundle: Bundle) -> Written:
         await self._fits(bundle)
         written = await self._files.write(bundle)
-        return Written(changed=await self._stored(bundle) or written.changed, atomic=True)
+        trusts = await self._trusts(bundle)
+        return Written(changed=await self._stored(bundle) or trusts or written.changed, atomic=True)
 
     async def restore(self, bundle: Bundle, previous: Bundle | None) -> None:
         await self._files.restore(bundle, previous)
@@ -138,6 +154,24 @@ class KeystoreDeployer:
             made = await aside(self.format.made, wanted, self._password)
             access = FileAccess(owner=self.settings.owner, group=self.settings.group)
             await self.parts.bundles.replace([(folder, name, made)], access)
+        return True
+
+    async def _trusts(self, bundle: Bundle) -> bool:
+        """Let the truststore hold the roots of this bundle; whether it did not before."""
+        if not self.settings.truststore or not bundle.roots:
+            return False
+        path, roots = Path(self.settings.truststore), x509.load_pem_x509_certificates(bundle.roots)
+        with self._files.told():
+            place = self._files.allowed(str(path.parent))
+            there = await self.parts.bundles.read(place, path.name)
+            held = {} if there is None else await aside(self.format.trusted, there, self._password)
+            if held is None or not all(each.startswith(_ROOT) for each in held):
+                why = f"{path} has certificates that were not written from here, or another password"
+                raise refused(f"Target {self.parts.target}: {why}; name another path.", Reason.TARGET_TAKEN)
+            if list(held.values()) == roots:
+                return False
+            made = await aside(self.format.trusting, roots, self._password)
+            await self.parts.bundles.replace([(place, path.name, made)], FileAccess(owner=self.settings.owner))
         return True
 
     @property

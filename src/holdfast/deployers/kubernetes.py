@@ -42,6 +42,12 @@ class KubernetesSettings(RestTargetSettings):
         default="",
         description="A file with the token, which is read each time; the host must allow it (deployment.local_file).",
     )
+    config_map: str = Field(
+        default="",
+        pattern=whole(_NAME),
+        max_length=253,
+        description="A ConfigMap that gets the roots of our own CAs, as ca.crt.",
+    )
     take_over: Flag = Field(default=False, description="Take fields of the Secret over from other managers.")
 
 
@@ -51,7 +57,9 @@ class KubernetesDeployer:
     parts: DeployerParts
 
     async def write(self, bundle: Bundle) -> Written:
-        return await self._applied(bundle, None)
+        trusts = await self._trusts(bundle)
+        written = await self._applied(bundle, None)
+        return Written(changed=written.changed or trusts)
 
     async def restore(self, bundle: Bundle, previous: Bundle | None) -> None:
         if previous is None:
@@ -78,7 +86,7 @@ class KubernetesDeployer:
             if data == wanted["data"] and held is not None and held.number == bundle.number:
                 return Written(changed=False)
             wanted["metadata"]["resourceVersion"] = metadata.get("resourceVersion")
-        await self._apply(wanted)
+        await self._patch(self._path, wanted, f"Secret {self._place}")
         return Written(changed=data != wanted["data"])
 
     async def _found(self) -> dict[str, Any] | None:
@@ -110,17 +118,18 @@ class KubernetesDeployer:
             "data": {name: b64encode(content).decode() for name, content in pair.items()},
         }
 
-    async def _apply(self, wanted: dict[str, Any]) -> None:
-        force = "&force=true" if self.settings.take_over else ""
-        response = await self._ask("PATCH", f"{self._path}?fieldManager={MANAGER}{force}", "patch", wanted)
+    async def _patch(self, path: str, wanted: dict[str, Any], what: str) -> None:
+        force, resource = "&force=true" if self.settings.take_over else "", f"{wanted['kind']}s".lower()
+        asked = f"{path}?fieldManager={MANAGER}{force}"
+        response = await self._ask("PATCH", asked, "patch", wanted, resource=resource)
         if response.status == 409:
-            raise self._conflict(response)
+            raise self._conflict(response, what)
         missing = f"Check the setting namespace: {self.settings.namespace}."
         found = self._remote().answer(response, {404: missing})
-        if table(found.get("data")) != wanted["data"]:  # an admission webhook changed it
-            raise refused(f"Target {self.parts.target}: Secret {self._place} is not what was applied.")
+        if not wanted["data"].items() <= table(found.get("data")).items():  # an admission webhook changed it
+            raise refused(f"Target {self.parts.target}: {what} is not what was applied.")
 
-    def _conflict(self, response: Response) -> Refused | TryLater:
+    def _conflict(self, response: Response, what: str) -> Refused | TryLater:
         causes = table(table(read_json(response)).get("details")).get("causes")
         said = [table(each) for each in causes] if isinstance(causes, list) else []
         taken = [each for each in said if each.get("reason") == "FieldManagerConflict"]
@@ -128,8 +137,26 @@ class KubernetesDeployer:
             return self._remote().passing(response, Reason.TARGET_BUSY)  # somebody changed it since it was read
         names = {found[1] for each in taken if (found := _MANAGED_BY.search(str(each.get("message"))))}
         who = ", ".join(sorted(names)) or "somebody else"
-        why = f"fields of Secret {self._place} are managed by {who}. Set take_over to true to take them over"
+        why = f"fields of {what} are managed by {who}. Set take_over to true to take them over"
         return refused(f"Target {self.parts.target}: {why}.", Reason.TARGET_TAKEN)
+
+    async def _trusts(self, bundle: Bundle) -> bool:
+        """Let the ConfigMap hold the roots of this bundle; whether it did not before."""
+        if not self.settings.config_map or not bundle.roots:
+            return False
+        path = f"/api/v1/namespaces/{self.settings.namespace}/configmaps/{self.settings.config_map}"
+        response, data = await self._ask("GET", path, "get", resource="configmaps"), {"ca.crt": bundle.roots.decode()}
+        found = {} if response.status == 404 else self._remote().answer(response)
+        if table(found.get("data")).get("ca.crt") == data["ca.crt"]:
+            return False
+        metadata = {
+            "name": self.settings.config_map,
+            "namespace": self.settings.namespace,
+            "labels": {"app.kubernetes.io/managed-by": MANAGER},
+        }
+        wanted = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        await self._patch(path, wanted, f"ConfigMap {self.settings.namespace}/{self.settings.config_map}")
+        return True
 
     # ── The API server ──
 
@@ -147,7 +174,7 @@ class KubernetesDeployer:
             parts=self.parts, name="Kubernetes", base=settings.base_url, roots=settings.roots, secrets=known
         )  # fmt: skip
 
-    async def _ask(self, method: str, path: str, verb: str, body: Any = b"") -> Response:
+    async def _ask(self, method: str, path: str, verb: str, body: Any = b"", *, resource: str = "secrets") -> Response:
         """A projected token is replaced every hour: one that has just expired is read again, once."""
         token = self._token()
         response = await self._sent(method, path, body, token)
@@ -158,8 +185,8 @@ class KubernetesDeployer:
             where = "the setting token_file" if self.settings.token_file else "the credential token"
             raise self._remote(token).refusal(response, f"Check {where}.")
         if response.status == 403:
-            needs = f"Its role needs the verb {verb} on secrets in {self.settings.namespace}"
-            also = ", and create while the Secret is not there" if verb == "patch" else ""
+            needs = f"Its role needs the verb {verb} on {resource} in {self.settings.namespace}"
+            also = ", and create while it is not there" if verb == "patch" else ""
             raise self._remote(token).refusal(response, f"{needs}{also}.")
         return response
 

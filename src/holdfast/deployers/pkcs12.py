@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.serialization import PrivateFormat, pkcs12
+from cryptography.hazmat.primitives.serialization import KeySerializationEncryption, PrivateFormat, pkcs12
 from pydantic import Field
 
 from holdfast.core.kind import Kind, Trait
 from holdfast.core.target import DeployLimits
-from holdfast.deployers.keystore import PASSWORD, Entry, KeystoreDeployer, KeystoreSettings
+from holdfast.deployers.keystore import PASSWORD, Entry, KeystoreDeployer, KeystoreSettings, root_alias
 from holdfast.deployers.kind import DeployerKind, DeployerParts
 from holdfast.pki import jks, keys
 from holdfast.secret import Secret
@@ -41,14 +42,17 @@ class Pkcs12Format:
 
     def made(self, entry: Entry, password: Secret[str]) -> Secret[bytes]:
         leaf, *above = x509.load_pem_x509_certificates(entry.chain)
+        key = keys.from_pem(entry.key)
+        lock = self._lock(password)
+        return Secret(pkcs12.serialize_key_and_certificates(entry.alias.encode(), key, leaf, above, lock))
+
+    def _lock(self, password: Secret[str]) -> KeySerializationEncryption:
         builder = PrivateFormat.PKCS12.encryption_builder().kdf_rounds(_ROUNDS)
         if self.encryption == "legacy":
             builder = builder.key_cert_algorithm(pkcs12.PBES.PBESv1SHA1And3KeyTripleDESCBC).hmac_hash(hashes.SHA1())  # noqa: S303
         else:
             builder = builder.key_cert_algorithm(pkcs12.PBES.PBESv2SHA256AndAES256CBC).hmac_hash(hashes.SHA256())
-        lock = builder.build(password.reveal().encode())
-        key = keys.from_pem(entry.key)
-        return Secret(pkcs12.serialize_key_and_certificates(entry.alias.encode(), key, leaf, above, lock))
+        return builder.build(password.reveal().encode())
 
     def holds(self, content: bytes, password: Secret[str], entry: Entry) -> bool:
         found = _opened(content, password)
@@ -67,6 +71,20 @@ class Pkcs12Format:
             return f"is a JKS keystore: {hint}"
         unopened = "is there, and the credential password does not open it"
         return unopened if _opened(content, password) is None else ""
+
+    def trusting(self, roots: Sequence[x509.Certificate], password: Secret[str]) -> bytes:
+        """With the attribute by which Java tells a trusted certificate from one of a chain."""
+        named = [pkcs12.PKCS12Certificate(each, root_alias(at).encode()) for at, each in enumerate(roots)]
+        return pkcs12.serialize_java_truststore(named, self._lock(password))
+
+    def trusted(self, content: bytes, password: Secret[str]) -> Mapping[str, x509.Certificate] | None:
+        found = _opened(content, password)
+        if found is None or found.key is not None:
+            return None
+        held = {
+            (each.friendly_name or b"").decode("utf-8", "replace"): each.certificate for each in found.additional_certs
+        }
+        return dict(sorted(held.items()))
 
 
 def _opened(content: bytes, password: Secret[str]) -> pkcs12.PKCS12KeyAndCertificates | None:

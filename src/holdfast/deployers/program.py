@@ -110,6 +110,7 @@ def _paths(lineage: Path) -> dict[str, str]:
         "HOLDFAST_CHAIN": str(lineage / "chain.pem"),
         "HOLDFAST_FULLCHAIN": str(lineage / "fullchain.pem"),
         "HOLDFAST_COMBINED": str(lineage / "combined.pem"),
+        "HOLDFAST_ROOTS": str(lineage / "roots.pem"),
     }
 
 

@@ -148,7 +148,7 @@ def _plain(value: Any) -> Any:
 
 
 def _bundle(told: object) -> Bundle:
-    if not isinstance(told, dict) or set(told) != {each.name for each in fields(Bundle)}:
+    if not isinstance(told, dict) or {each.name for each in fields(Bundle)} - set(told) - {"roots"}:
         raise refused(f"{COMMAND} got no bundle that it can read; is it of another version?")
     try:
         return Bundle(
@@ -157,6 +157,7 @@ def _bundle(told: object) -> Bundle:
             leaf=told["leaf"].encode(),
             chain=told["chain"].encode(),
             key=Secret(told["key"].encode()),
+            roots=told.get("roots", "").encode(),
             number=int(told["number"]),
             content_id=f"{int(told['content_id'], 16):016x}",  # it becomes part of a file's name
             leaf_sha256=str(told["leaf_sha256"]),

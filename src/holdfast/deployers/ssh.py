@@ -22,7 +22,7 @@ from holdfast.deployers.base import Bundle, Deployer, Written, refused
 from holdfast.deployers.kind import DeployerKind, DeployerParts, tail
 from holdfast.deployers.receiving import ReceiverDeployer
 from holdfast.deployers.ssh_line import SshLine
-from holdfast.deployers.swapping import FixedPath, Swap, folder_name
+from holdfast.deployers.swapping import FIXED, FixedPath, Swap, folder_name
 from holdfast.kind_settings import Flag, KindSettings, Number, Text
 from holdfast.ports import BundleFolders, Place, Unreadable
 
@@ -43,6 +43,7 @@ class SshSettings(KindSettings):
     certificate_path: str = Field(default="", pattern=_PATH, description="Also write the certificate and chain here.")
     key_path: str = Field(default="", pattern=_PATH, description="Also write the key here; then it is not atomic.")
     combined_path: str = Field(default="", pattern=_PATH, description="Also write all of them here, in one file.")
+    roots_path: str = Field(default="", pattern=_PATH, description="Also write the roots of our own CAs here.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +87,9 @@ class SftpDeployer:
         return Swap(target=self.parts.target, folders=folders, place=place, fixed=tuple(self._fixed()))
 
     def _fixed(self) -> Iterator[FixedPath]:
-        chosen = (self.settings.key_path, self.settings.certificate_path, self.settings.combined_path)
-        for file, path in zip(("privkey.pem", "fullchain.pem", "combined.pem"), map(Path, chosen), strict=True):
-            if path.name:
-                yield FixedPath(file=file, place=Place(root=path.parent), name=path.name)
+        for setting, file in FIXED.items():
+            if path := getattr(self.settings, setting):
+                yield FixedPath(file=file, place=Place(root=Path(path).parent), name=Path(path).name)
 
     @asynccontextmanager
     async def _folders(self) -> AsyncIterator[BundleFolders]:
@@ -119,8 +119,8 @@ def _make(settings: SshSettings, parts: DeployerParts) -> Deployer:
     )  # fmt: skip
     if not settings.receive:
         return SftpDeployer(settings, parts, line)
-    shared = {"folder", "test", "reload", "certificate_path", "key_path", "combined_path"}
-    return ReceiverDeployer(parts.target, line, settings.model_dump(include=shared))
+    shared = settings.model_dump(include={"folder", "test", "reload", *FIXED})
+    return ReceiverDeployer(parts.target, line, shared)
 
 
 SSH: Final[DeployerKind[SshSettings]] = Kind(

@@ -74,7 +74,8 @@ class SshLine:
                 said, errors = await asyncio.gather(_end_of(process.stdout), _end_of(process.stderr))
                 await process.wait_closed()
         except (asyncssh.Error, OSError, TimeoutError) as why:
-            raise later(f"Target {self.target}: {what} did not end: {why!s:.200}.") from None
+            busy = Reason.TARGET_BUSY if isinstance(why, TimeoutError) else Reason.TARGET_UNREACHABLE
+            raise later(f"Target {self.target}: {what} did not end: {why!s:.200}.", busy) from None
         return Ended(code=process.exit_status, said=said, errors=errors)
 
     async def _connected(self) -> SSHClientConnection:

@@ -3,7 +3,7 @@
 They hold for folders of this machine (`files`) and of another one (`ssh`): BundleFolders is what differs. Each
 certificate has a folder of its own:
 
-    FOLDER/www.example.com/current/fullchain.pem, privkey.pem, cert.pem, chain.pem, combined.pem
+    FOLDER/www.example.com/current/fullchain.pem, privkey.pem, cert.pem, chain.pem, combined.pem, roots.pem
 """
 
 from __future__ import annotations
@@ -31,6 +31,14 @@ class FixedPath:
     file: str  # of the bundle
     place: Place
     name: str
+
+
+FIXED: Final = {  # in the order of their renames: a daemon that starts between key and certificate refuses to
+    "roots_path": "roots.pem",
+    "key_path": "privkey.pem",
+    "certificate_path": "fullchain.pem",
+    "combined_path": "combined.pem",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +101,8 @@ class Swap:
 
     async def _fixed_hold(self, bundle: Bundle) -> bool:
         files = files_of(bundle)
-        found = [(await self.folders.read(each.place, each.name), plain(files[each.file])) for each in self.fixed]
-        return all(there == wanted for there, wanted in found)
+        wanted = [(each, plain(files[each.file])) for each in self.fixed if each.file in files]
+        return all([await self.folders.read(each.place, each.name) == content for each, content in wanted])
 
     async def _adopted(self) -> str | None:
         """The bundle that is current. What is at fixed paths before the first one is kept, to be rolled back to."""
@@ -119,6 +127,7 @@ def files_of(bundle: Bundle) -> dict[str, FileContent]:
         "combined.pem": bundle.combined,
         "cert.pem": bundle.leaf,
         "chain.pem": bundle.chain,
+        **({"roots.pem": bundle.roots} if bundle.roots else {}),
     }
 
 
@@ -127,7 +136,7 @@ def plain(content: FileContent) -> bytes:
 
 
 def _hidden(file: str, content: bytes) -> FileContent:
-    return content if file == "fullchain.pem" else Secret(content)
+    return content if file in ("fullchain.pem", "roots.pem") else Secret(content)
 
 
 def name_of(bundle: Bundle) -> str:

@@ -125,6 +125,7 @@ def _data(bundle: Bundle) -> dict[str, str]:
         "chain": bundle.chain.decode(),
         "fullchain": bundle.fullchain.decode(),
         "private_key": bundle.key.reveal().decode(),
+        **({"roots": bundle.roots.decode()} if bundle.roots else {}),
     }
 
 

@@ -64,7 +64,7 @@ class FakeKubernetes(FakeApi):
         found, version = self.secrets.get(place), wanted["metadata"].pop("resourceVersion", None)
         if version is not None and (found is None or found["metadata"]["resourceVersion"] != version):
             return status(409, "Conflict", "the object has been modified; please apply your changes again")
-        if found is not None and found["type"] != wanted["type"]:
+        if found is not None and found.get("type") != wanted.get("type"):
             return status(422, "Invalid", "type: Invalid value: field is immutable")
         others = {
             field: owner

@@ -16,7 +16,15 @@ from holdfast.pki.refused import PkiRefused
 from holdfast.secret import Secret
 
 
-def made(found: Certificate, version: Version, deployment: Deployment, key: Secret[bytes], now: datetime) -> Bundle:
+def made(
+    found: Certificate,
+    version: Version,
+    deployment: Deployment,
+    key: Secret[bytes],
+    now: datetime,
+    *,
+    roots: bytes = b"",
+) -> Bundle:
     """Refused, reason BUNDLE_UNFIT: key, chain or dates do not fit."""
     try:
         certificates = chain.parse_bundle(version.chain_pem.encode())
@@ -34,8 +42,9 @@ def made(found: Certificate, version: Version, deployment: Deployment, key: Secr
         leaf=leaf,
         chain=above,
         key=keys.to_pem(private),
+        roots=roots,
         number=deployment.number,
-        content_id=hashlib.sha256(leaf + above).hexdigest()[:16],
+        content_id=hashlib.sha256(leaf + above + roots).hexdigest()[:16],
         leaf_sha256=certificates[0].fingerprint(hashes.SHA256()).hex(),
         serial=version.serial,
         not_before=version.not_before,

@@ -44,6 +44,7 @@ from holdfast.ports import Clock
 from holdfast.secret import Secret
 from holdfast.store.database import Store
 from holdfast.store.deployments import deployments
+from holdfast.store.own_ca import cas
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
 from holdfast.telemetry import Telemetry
@@ -267,14 +268,17 @@ class Drain:
         if each.bundle is None:
             key = await self._key(each, each.facts.version)
             row, now = each.facts.deployment, each.facts.now
-            each.bundle = bundles.made(each.found.certificate, each.facts.version, row, key, now)
+            roots = await self.services.db.read(cas.trusted_roots)
+            each.bundle = bundles.made(each.found.certificate, each.facts.version, row, key, now, roots=roots.encode())
         return each.bundle
 
     async def _back(self, each: Deploying) -> Bundle | None:
         before, previous = each.found.before, each.facts.previous
         if each.back is None and previous is not None and before is not None:
             key = await self._key(each, previous)
-            each.back = bundles.made(each.found.certificate, previous, before, key, each.facts.now)
+            roots = await self.services.db.read(cas.trusted_roots)
+            now = each.facts.now
+            each.back = bundles.made(each.found.certificate, previous, before, key, now, roots=roots.encode())
         return each.back
 
     async def _key(self, each: Deploying, version: Version) -> Secret[bytes]:

@@ -39,6 +39,12 @@ def everything(tx: Tx) -> list[CaRow]:
     return [TABLE.read(row) for row in tx.rows(f"SELECT {TABLE.columns} FROM cas ORDER BY id")]
 
 
+def trusted_roots(tx: Tx) -> str:
+    """The roots of all our CAs in PEM, each once, in an order that does not change."""
+    rows = tx.rows("SELECT root FROM cas WHERE root <> '' ORDER BY id")
+    return "".join(dict.fromkeys(f"{row['root'].strip()}\n" for row in rows))
+
+
 def versions(tx: Tx) -> dict[str, int]:
     """The versions to compare with those in memory: cheap enough to ask every few seconds."""
     return {row["id"]: row["version"] for row in tx.rows("SELECT id, version FROM cas ORDER BY id")}
