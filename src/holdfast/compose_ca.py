@@ -30,6 +30,7 @@ from holdfast.network import SystemNet
 from holdfast.operations.acme.certificates import Deliveries, tell_uncollected
 from holdfast.operations.acme.context import AcmeContext, Changes
 from holdfast.operations.acme.handover import Handover
+from holdfast.operations.agents.calls import AgentWork
 from holdfast.operations.agents.context import AgentContext, AgentPolicy
 from holdfast.operations.agents.desk import AgentDesk
 from holdfast.operations.context import OwnCaServices
@@ -39,6 +40,7 @@ from holdfast.operations.own_ca.authorities import Authorities
 from holdfast.operations.own_ca.listener import Listener
 from holdfast.pki.ceremony import CeremonyPlan
 from holdfast.ports import Clock, Files, Random
+from holdfast.store.agents import items
 from holdfast.store.database import Database
 from holdfast.telemetry import Telemetry
 from holdfast.validators.caa import Caa
@@ -52,6 +54,9 @@ FIRST_NAME: Final = "Holdfast"
 REFRESH_EVERY: Final = timedelta(seconds=5)
 FLUSH_EVERY: Final = timedelta(seconds=2)
 LISTENER_EVERY: Final = timedelta(seconds=10)  # one small read, so that a revoked certificate is not shown for long
+HINT_EVERY: Final = timedelta(seconds=5)  # for hints that were lost
+HINTS_GATHERED: Final = 0.05  # seconds
+ITEMS_KEPT: Final = timedelta(days=7)
 HEARD_EVERY: Final = timedelta(seconds=30)  # how old the last-seen time of an agent may be
 EVERY_MINUTE: Final = timedelta(minutes=1)
 
@@ -100,6 +105,7 @@ class CaServer:
             ),
         )
         self.agent_desk = AgentDesk(limit=chosen.parked)
+        self.agent_work = AgentWork(context=self.agents, desk=self.agent_desk)
         self._tls = ListenerTls()
         first = self._settings.acme.first_ca
         self._listener = Listener(
@@ -158,6 +164,8 @@ class CaServer:
             PeriodicDuty(name="ca_listener", period=LISTENER_EVERY, duty=self._listener.tend, everywhere=True),
             PeriodicDuty(name="acme_deliveries", period=FLUSH_EVERY, duty=self._deliveries.flush, everywhere=True),
             PeriodicDuty(name="agents_heard", period=HEARD_EVERY, duty=self._write_heard, everywhere=True),
+            PeriodicDuty(name="agents_hint", period=HINT_EVERY, duty=self._hint_agents, everywhere=True),
+            PeriodicDuty(name="agent_items", period=EVERY_MINUTE * 60, duty=lambda: self._forget_items()),
             PeriodicDuty(name="acme_nonces", period=10 * EVERY_MINUTE, duty=self._nonces.sweep, everywhere=True),
             PeriodicDuty(name="acme_expire", period=EVERY_MINUTE, duty=lambda: ca_sweep.expire(db)),
             PeriodicDuty(
@@ -174,6 +182,25 @@ class CaServer:
 
     async def _write_heard(self) -> int:
         return await self.agent_desk.flush(self.acme_context.db)
+
+    async def _hint_agents(self) -> int:
+        return await self.agent_desk.hint(self.acme_context.db)
+
+    async def _forget_items(self) -> int:
+        return await self.acme_context.db.write(lambda tx: items.forget(tx, tx.now() - ITEMS_KEPT))
+
+    async def _follow_hints(self) -> None:
+        """Wake parked agents as soon as another process, or a job of this one, has committed something."""
+        waiter = self.acme_context.db.wake.subscribe()
+        try:
+            while True:
+                await waiter.wait()
+                waiter.clear()
+                with contextlib.suppress(StoreError):
+                    await self._hint_agents()
+                await self._clock.sleep(HINTS_GATHERED)
+        finally:
+            self.acme_context.db.wake.unsubscribe(waiter)
 
     def _agent_site(self, proxies: Sequence[str]) -> AgentSite:
         return AgentSite(
@@ -197,13 +224,17 @@ class CaServer:
     @contextlib.asynccontextmanager
     async def serving(self, line: ListeningSocket, bounds: Bounds) -> AsyncIterator[None]:
         """Answer ACME requests from the moment there is a certificate to answer with."""
-        task = asyncio.create_task(self._serve(line, bounds), name="acme")
+        tasks = [
+            asyncio.create_task(self._serve(line, bounds), name="acme"),
+            asyncio.create_task(self._follow_hints(), name="agents"),
+        ]
         try:
             yield
         finally:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            for task in tasks:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
             with contextlib.suppress(StoreError):  # what was seen last; it is evidence, not worth an error
                 await self._deliveries.flush()
 

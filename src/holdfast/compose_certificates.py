@@ -105,6 +105,7 @@ class CertificateKeeper:
             offers=StoredOffers(db=db, random=random, address=address),
             host=host,
             local=_local_rules(self._settings.deployment.local_file, secret_store.files),
+            agents=ca.agent_work,
         )
         self._deploying = drain.DeployServices(
             db=db,

@@ -59,8 +59,14 @@ class AgentHost:
     def enrol(self, token: str, *more: object) -> CompletedProcess[str]:
         return self.type("enrol", "--token-file", "-", "--name", self.name, *more, stdin=token)
 
+    @property
+    def config(self) -> Path:
+        """Its own file: what may be done on it."""
+        return self.folder / "agent.toml"
+
     def start(self, *more: str) -> None:
         self.folder.mkdir(exist_ok=True, parents=True)
+        more = ("--config", str(self.config), *more)
         command = [sys.executable, "-m", "holdfast.agent", "--state", str(self.state), *QUICK, *more]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from holdfast.agent.identity import Membership
+from holdfast.agent.items import Worker
 from holdfast.agent.line import AgentTransport
 from holdfast.agent.log import AgentLog
 from holdfast.agent.run import AgentLoop, Pace
@@ -19,11 +20,13 @@ from holdfast.system_clock import SystemClock
 from holdfast.undumpable import forbid_core_dumps
 
 
-async def _run(state: Path, pace: Pace) -> int:
+async def _run(state: Path, config: Path, pace: Pace) -> int:
     clock = SystemClock()
     folder = AgentFolder(path=state, files=LocalFiles())
     membership = Membership(folder=folder, transport=AgentTransport(), clock=clock, random=SystemRandom())
-    loop = AgentLoop(membership=membership, log=AgentLog(clock), pace=pace)
+    log = AgentLog(clock)
+    worker = Worker(folder=folder, config=config, log=log)
+    loop = AgentLoop(membership=membership, log=log, worker=worker, pace=pace)
     running = asyncio.ensure_future(loop.run())
 
     def asked() -> None:
@@ -41,12 +44,14 @@ async def _run(state: Path, pace: Pace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="holdfast agent run")
     parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--config", type=Path, default=Path("/etc/holdfast/agent.toml"))
     parser.add_argument("--start-within", type=float, default=Pace().start)
     parser.add_argument("--reconnect-within", type=float, default=Pace().reconnect)
     given = parser.parse_args()
     forbid_core_dumps()
     try:
-        return asyncio.run(_run(given.state, Pace(start=given.start_within, reconnect=given.reconnect_within)))
+        pace = Pace(start=given.start_within, reconnect=given.reconnect_within)
+        return asyncio.run(_run(given.state, given.config, pace))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         if error.hint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from holdfast.agent.evidence import evidence
 from holdfast.agent.identity import Membership, renewal_due
+from holdfast.agent.items import Worker
 from holdfast.agent.log import AgentLog
 from holdfast.agent.server import Server, ServerRefused
 from holdfast.agent.state import Enrolled
@@ -21,6 +23,7 @@ from holdfast.errors import TryLater, UserError
 STATUS: Final = "status.json"
 UNKNOWN_EVERY: Final = 86_400.0  # seconds: a deleted agent asks once a day whether it is known again
 CLONED_EVERY: Final = 300.0
+BUSY_FOR: Final = 20.0  # seconds that work may take before the server is told that we are still there
 TICK: Final = 60.0  # seconds: longer waits are looked at again, so that a host that slept wakes in time
 ENDS: Final = {"banned": "This agent is banned: it asks no more.", "retired": "This agent is retired."}
 LOST: Final = frozenset({"identity-expired", "identity-unknown", "identity-superseded"})
@@ -38,6 +41,7 @@ class Pace:
 class AgentLoop:
     membership: Membership
     log: AgentLog
+    worker: Worker
     pace: Pace = field(default_factory=Pace)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     _session: str = ""
@@ -51,6 +55,14 @@ class AgentLoop:
         state = self.membership.folder.load()
         self._session = base64url.encode(self.membership.random.token(12))
         server = self.membership.server_of(state)
+        self.worker.load()
+        working = asyncio.ensure_future(self.worker.work())
+        try:
+            return await self._loop(state, server)
+        finally:
+            working.cancel()
+
+    async def _loop(self, state: Enrolled, server: Server) -> int:
         self.log("started", name=state.name, agent=state.agent, generation=state.generation, server=state.urls[0])
         await self._wait(self.pace.start * state.jitter)
         while not self.stop.is_set():
@@ -69,7 +81,11 @@ class AgentLoop:
 
     async def _round(self, state: Enrolled, server: Server) -> Enrolled:
         """The server judges an identity first, by its own clock: ours may be wrong by years."""
-        body = await self._body(state)
+        if not self.worker.idle.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(BUSY_FOR):
+                    await self.worker.idle.wait()
+        body = self._body(state)
         signer = self.membership.signer(state)
         told = await server.ask(protocol.POLL, body, signer=signer, within=state.poll_s + 30.0)
         state, self._met = self._heard(state, server, told), True
@@ -78,16 +94,21 @@ class AgentLoop:
             state = await self._renewed(state, server)
         return state
 
-    async def _body(self, state: Enrolled) -> dict[str, Any]:
+    def _body(self, state: Enrolled) -> dict[str, Any]:
+        results = self.worker.results()
         return {
             "protocol": protocol.PROTOCOL,
             "session": self._session,
             "evidence": evidence(self.membership.folder.files),
-            "wait_s": state.poll_s if self._met and not self._failures else 0,
+            "results": results,
+            "running": sorted(self.worker.running),
+            "wait_s": state.poll_s if self._met and not (self._failures or results or self.worker.running) else 0,
         }
 
     def _heard(self, state: Enrolled, server: Server, told: dict[str, Any]) -> Enrolled:
         self._tell(state, last_contact=True)
+        self.worker.acknowledged(told.get("ack"))
+        self.worker.accept(state, told.get("work"))
         poll = told.get("poll_s")
         after = replace(
             state,

@@ -101,6 +101,9 @@ def enrol(
 @app.command("run")
 def run(
     state: State = None,
+    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="What may be done on this host.")] = Path(
+        "/etc/holdfast/agent.toml"
+    ),
     start_within: Annotated[float, typer.Option(help="Seconds over which agents begin that start together.")] = 30.0,
     reconnect_within: Annotated[
         float, typer.Option(help="Seconds over which agents come back that lost their server together.")
@@ -108,7 +111,8 @@ def run(
 ) -> None:
     """Run the agent of this host. It asks the server for work, and is asked nothing itself."""
     spread = ["--start-within", str(start_within), "--reconnect-within", str(reconnect_within)]
-    program = [sys.executable, "-m", "holdfast.agent", "--state", str(_state(state)), *spread]
+    given = ["--state", str(_state(state)), "--config", str(config.absolute())]
+    program = [sys.executable, "-m", "holdfast.agent", *given, *spread]
     os.execv(sys.executable, program)  # noqa: S606  a process of its own: it needs nothing of what commands load
 
 

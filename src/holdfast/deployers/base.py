@@ -19,11 +19,12 @@ from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from holdfast.core.deployment_decision import Written
+from holdfast.core.endpoint import Endpoint, Sighting
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
 from holdfast.secret import Secret
 
-__all__ = ["Bundle", "ChecksConfig", "Deployer", "Drains", "Probes", "Reloads", "Written", "later", "refused"]
+__all__ = ["Bundle", "ChecksConfig", "Deployer", "Drains", "Looks", "Probes", "Reloads", "Written", "later", "refused"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +114,14 @@ class Probes(Protocol):
 
     async def probe(self) -> str:
         """One sentence about what was found; TryLater or Refused if a deployment would fail."""
+
+
+@runtime_checkable
+class Looks(Protocol):
+    """A target whose endpoints are looked at from its own host."""
+
+    async def look(self, endpoint: Endpoint) -> tuple[Sighting, ...]:
+        """Fresh handshakes at the endpoint; TryLater or Refused if nobody there can look."""
 
 
 def later(why: str, reason: Reason = Reason.TARGET_UNREACHABLE) -> TryLater:

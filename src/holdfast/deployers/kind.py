@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from holdfast.core.kind import Kind, S
 from holdfast.core.reasons import Reason
@@ -67,6 +67,15 @@ class NoOffers:
         raise refused(f"Target {target}: nothing can be fetched from this process.")
 
 
+class AgentCalls(Protocol):
+    """How targets at agents are reached. TryLater: the agent is offline or silent; Refused: what it said."""
+
+    async def call(
+        self, agent: str, target: str, call: str, body: Mapping[str, Any], keys: Mapping[str, Secret[bytes]]
+    ) -> Mapping[str, Any]:
+        """What the agent told; `keys` are sealed to it. An empty key is one that the agent has."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployerParts:
     """What a deployer is made with, besides its settings."""
@@ -81,6 +90,7 @@ class DeployerParts:
     random: Random
     offers: Offers = field(default_factory=NoOffers)
     local: LocalRules = field(default_factory=LocalRules)
+    agents: AgentCalls | None = None
 
     def program(self, name: str) -> Program:
         """A program that this host allows, by its name."""

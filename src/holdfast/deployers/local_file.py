@@ -50,7 +50,11 @@ _KEYS: Final = frozenset({"folders", "allow", "programs", "sockets", "token_file
 
 def rules_of(text: str) -> LocalRules:
     """What the file allows; ValueError says what is wrong with it."""
-    found = tomllib.loads(text)
+    return rules_from(tomllib.loads(text))
+
+
+def rules_from(found: Mapping[str, Any]) -> LocalRules:
+    """The same of what a file was read to."""
     if unknown := sorted(set(found) - _KEYS):
         raise ValueError(f"there is no key {unknown[0]!r:.60}; there are {', '.join(sorted(_KEYS))}")
     folders, sockets = (

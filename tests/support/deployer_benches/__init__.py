@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from holdfast.deployers.base import Deployer
 from holdfast.secret import Secret
 from tests.support.deployer_benches import (
+    agent,
     aws_acm,
     azure_keyvault,
     f5,
@@ -48,6 +49,7 @@ class Bench(Protocol):
 
 
 BENCHES: Final[Mapping[str, Callable[[], AbstractAsyncContextManager[Bench]]]] = {
+    "agent": agent.a_bench,
     "aws-acm": aws_acm.a_bench,
     "azure-keyvault": azure_keyvault.a_bench,
     "caddy": fetching.a_caddy_bench,

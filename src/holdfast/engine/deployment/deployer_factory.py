@@ -10,7 +10,7 @@ from holdfast import kind_settings, plugins
 from holdfast.core.reasons import Reason
 from holdfast.core.target import TargetRow
 from holdfast.deployers.base import Deployer, Probes, refused
-from holdfast.deployers.kind import DeployerParts, LocalRules, Offers
+from holdfast.deployers.kind import AgentCalls, DeployerParts, LocalRules, Offers
 from holdfast.operations import remotes
 from holdfast.operations.installation.secret_store import SecretStore
 from holdfast.ports import BundleFolders, Clock, Net, Random, Transport
@@ -30,6 +30,7 @@ class Deployers:
     offers: Offers
     host: str  # the name of this replica
     local: LocalRules
+    agents: AgentCalls | None = None
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -72,6 +73,7 @@ class Deployers:
             random=self.random,
             offers=self.offers,
             local=self.local,
+            agents=self.agents,
         )
         made: Deployer = known[kind].make(read, parts)
         return made

@@ -32,7 +32,7 @@ from holdfast.core.deployment_decision import (
 from holdfast.core.reasons import Reason
 from holdfast.core.target import TargetRow
 from holdfast.core.work.job import Again, Done, Outcome, Spec
-from holdfast.deployers.base import Bundle, ChecksConfig, Deployer, Reloads, refused
+from holdfast.deployers.base import Bundle, ChecksConfig, Deployer, Looks, Reloads, refused
 from holdfast.engine.deployment import bundles, claim, looking, writes
 from holdfast.engine.deployment.claim import Found, Rest
 from holdfast.engine.deployment.looking import LookAt
@@ -260,7 +260,9 @@ class Drain:
         if bundle is None:  # the target alone knows what it went back to
             return Seen(sight=Sight.NOTHING, words="What was there before is not known here.")
         old = () if rolling else each.found.old
-        return await looking.look(self.services.look, each.found.endpoints, bundle, old, each.facts.now)
+        deployer = await self._opened(each)
+        at = deployer.look if isinstance(deployer, Looks) else self.services.look
+        return await looking.look(at, each.found.endpoints, bundle, old, each.facts.now)
 
     # ── Bundles ──
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from holdfast.operations.acme.context import Changes
-from holdfast.store.agents import agents
+from holdfast.store.agents import agents, items
 from holdfast.store.database import Store
 
 
@@ -19,7 +19,9 @@ class AgentDesk:
     limit: int
     changes: Changes = field(default_factory=Changes)  # by the id of an agent, or of an item
     parked: Counter[str] = field(default_factory=Counter)
-    heard: dict[str, tuple[datetime, str]] = field(default_factory=dict)
+    heard: dict[str, tuple[datetime, str]] = field(default_factory=dict)  # since the last flush
+    known: dict[str, datetime] = field(default_factory=dict)
+    awaited: Counter[str] = field(default_factory=Counter)  # items
 
     @property
     def full(self) -> bool:
@@ -27,6 +29,29 @@ class AgentDesk:
 
     def note(self, agent: str, at: datetime, address: str) -> None:
         self.heard[agent] = (at, address)
+        self.known[agent] = at
+
+    def last(self, agent: str) -> datetime | None:
+        """When this process last heard of an agent."""
+        return self.known.get(agent)
+
+    async def await_item(self, item: str, seconds: float) -> None:
+        self.awaited[item] += 1
+        try:
+            await self.changes.wait(item, seconds)
+        finally:
+            self.awaited[item] -= 1
+            if not self.awaited[item]:
+                del self.awaited[item]
+
+    async def hint(self, db: Store) -> int:
+        """Wake those who wait here for what another process wrote."""
+        if not self.parked and not self.awaited:
+            return 0
+        found = await db.read(lambda tx: items.hinted(tx, list(self.awaited)))
+        for each in found:
+            self.changes.fire(each)
+        return len(found)
 
     async def park(self, agent: str, seconds: float) -> bool:
         """Wait for a hint that there is something for this agent; False if none came."""

@@ -22,10 +22,13 @@ from holdfast.core.agents.agent import (
     state_refusal,
 )
 from holdfast.core.agents.http_signature import SignedBy, content_digest, parsed, signature_base
+from holdfast.core.issuers.breaker import Breaker
 from holdfast.operations.agents.context import AgentContext, AgentProblem
+from holdfast.operations.deployment import planning
 from holdfast.pki import agent_keys
 from holdfast.store import journal
 from holdfast.store.agents import agents
+from holdfast.store.deployments import targets
 from holdfast.store.marks import inline
 from holdfast.store.tx import Tx
 
@@ -126,6 +129,7 @@ def _meet(tx: Tx, caller: Caller, session: str, evidence: Evidence) -> AgentRow:
     if verdict == "new":
         before = (row.session,) if row.session else ()
         changes |= {"session": session, "session_since": tx.now(), "evidence": asdict(evidence)}
+        _wake_targets(tx, row)
         changes["earlier"] = (*before, *row.earlier)[:SESSIONS_KEPT]
     if verdict == "clone" and row.state is AgentState.ACTIVE:
         changes["state"] = move(row.state, "cloned")
@@ -133,3 +137,11 @@ def _meet(tx: Tx, caller: Caller, session: str, evidence: Evidence) -> AgentRow:
         journal.audit(tx, "agent_cloned", row.id, **facts)
         journal.event(tx, "agent.cloned", row.id, **facts)
     return agents.save(tx, row, **changes) if changes else row
+
+
+def _wake_targets(tx: Tx, row: AgentRow) -> None:
+    """What waited for this agent to come back is tried now."""
+    for each in targets.all_targets(tx):
+        if each.settings.get("agent") == row.name:
+            targets.save_breaker(tx, each.name, Breaker())
+            planning.wake_target(tx, each.name)
