@@ -283,8 +283,8 @@ DOORS: Final = {
         "It is the adapter of Transport, Tree and Sink.",
     ),
     "machine.py": Door(
-        "time secrets os signal asyncio.subprocess .subprocess_exec .read_bytes .mkdir .rename .hardlink_to .unlink "
-        ".stat",
+        "time secrets os signal asyncio.subprocess .subprocess_exec .open .read_bytes .mkdir .rename .hardlink_to "
+        ".unlink .stat",
         "It is the adapter of Random and Files.",
     ),
     "agent/line.py": Door("ssl asyncio.open_connection", "It is the adapter of Transport in an agent."),
@@ -302,7 +302,7 @@ DOORS: Final = {
     "system_clock.py": Door("time datetime.datetime.now asyncio.sleep", "It is the adapter of Clock."),
     "network.py": Door("socket ssl", "It is the adapter of Net."),
     "store/sqlite.py": Door(
-        "sqlite3 os fcntl .exists .stat .open .rename .unlink",
+        "sqlite3 os fcntl .exists .stat .open .read_bytes .rename .unlink",
         "It is half of the Store: the file, its lock and its recovery.",
     ),
     "store/postgres.py": Door(

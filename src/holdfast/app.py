@@ -30,6 +30,7 @@ from holdfast.demo import fill as demo_data
 from holdfast.engine import selfcheck
 from holdfast.engine.commit_log import Spoken
 from holdfast.engine.loop import wait_for
+from holdfast.engine.recovery import LOOK_EVERY, Recovery
 from holdfast.engine.replica import HANDING_BACK, IN_GOOD_TIME, Pace, PeriodicDuty, RunningReplica
 from holdfast.engine.worker import WorkerIdentity
 from holdfast.errors import OutcomeUnknown, SettingRefused, StoreError, StoreRefused, StoreUnavailable, StoreUnfit
@@ -365,12 +366,29 @@ class App:
         finally:
             if apart is not None:
                 await apart.close()
+        await self._recovery(db).tick()  # before anything acts on what the database says
         if not db.engine.shared:  # the instance lock proves that the process before us is gone
             await db.write(sweeps.expire_all)
 
     def _migrating(self, step: str, rows: int) -> None:
         self._health.waiting_for = f"schema step {step}: {rows:,} rows changed so far"
         self._manager.waiting(self._health.waiting_for)
+
+    def _recovery(self, db: Database) -> Recovery:
+        if db.witness is None:
+            raise AssertionError("a process that serves has a witness")
+        return Recovery(
+            db=db,
+            witness=db.witness,
+            identity=self._identity,
+            ttl=self._settings.engine.lease_ttl,
+            audit_file=self._settings.audit.file,
+            files=self._files,
+            clock=self._clock,
+            random=self._random,
+            points=self._points,
+            telemetry=self._telemetry,
+        )
 
     async def _unlock(self, db: Database) -> None:
         keyring = await keys.unlock(db, self._settings, self._files, self._random)
@@ -424,8 +442,10 @@ class App:
                 *(one for each in kept for one in each.duties()),
                 self._first_token_duty(db),
                 self._people_duty(db),
+                self._recovery_duty(db),
                 *self._alive(),
             ],
+            closed=db.closed,
             handover=ca.acme_context.handover,
             clock=self._clock,
             random=self._random,
@@ -433,11 +453,17 @@ class App:
             telemetry=self._telemetry,
         )
 
+    def _recovery_duty(self, db: Database) -> PeriodicDuty:
+        duty = self._recovery(db).tick
+        return PeriodicDuty(name="recovery", period=LOOK_EVERY, duty=duty, everywhere=True, in_quarantine=True)
+
     def _alive(self) -> list[PeriodicDuty]:
         if self._manager.watchdog is None:
             return []
         every = self._manager.watchdog / 3
-        return [PeriodicDuty(name="watchdog", period=every, duty=self._manager.alive, everywhere=True)]
+        return [
+            PeriodicDuty(name="watchdog", period=every, duty=self._manager.alive, everywhere=True, in_quarantine=True)
+        ]
 
     def _first_token_duty(self, db: Database) -> PeriodicDuty:
         duty = partial(tokens.remove_first_token, db, self._files, self._settings.store.data_dir)
@@ -455,7 +481,8 @@ class App:
         names = [f"audit_{sink.name.partition(':')[0]}" for sink in sinks]
         duties = [partial(audit.hand_on, db, sink) for sink in sinks]
         return [
-            PeriodicDuty(name=name, period=chosen.interval, duty=duty) for name, duty in zip(names, duties, strict=True)
+            PeriodicDuty(name=name, period=chosen.interval, duty=duty, in_quarantine=True)
+            for name, duty in zip(names, duties, strict=True)
         ]
 
     async def _published(self, ca: str, name: str) -> Published | None:

@@ -89,6 +89,7 @@ class CaServer:
             changes=Changes(),
             delivered=self._deliveries,
             handover=Handover(),
+            closed=db.closed,
         )
         self._nonces: Nonces = nonces_for(self.acme_context, clock, shared=db.engine.shared)
         chosen = self._settings.agents
@@ -117,7 +118,7 @@ class CaServer:
         """Make the first CA if there is none, and open those there are."""
         await self.authorities.refresh()
         first = self._settings.acme.first_ca
-        if first and not self.authorities.known():
+        if first and not self.authorities.known() and not self.acme_context.closed():
             with contextlib.suppress(cas.CaExists):  # another replica was quicker: its CA counts
                 plan = CeremonyPlan(name=FIRST_NAME, crl_url=self.acme_context.policy.root_crl_url(first))
                 await cas.create(self._secret_store, ca=first, plan=plan, options=CaOptions(), actor="system")
@@ -160,7 +161,13 @@ class CaServer:
     def duties(self) -> list[PeriodicDuty]:
         db, policy = self.acme_context.db, self.acme_context.policy
         return [
-            PeriodicDuty(name="ca_refresh", period=REFRESH_EVERY, duty=self.authorities.refresh, everywhere=True),
+            PeriodicDuty(
+                name="ca_refresh",
+                period=REFRESH_EVERY,
+                duty=self.authorities.refresh,
+                everywhere=True,
+                in_quarantine=True,
+            ),
             PeriodicDuty(name="ca_listener", period=LISTENER_EVERY, duty=self._listener.tend, everywhere=True),
             PeriodicDuty(name="acme_deliveries", period=FLUSH_EVERY, duty=self._deliveries.flush, everywhere=True),
             PeriodicDuty(name="agents_heard", period=HEARD_EVERY, duty=self._write_heard, everywhere=True),

@@ -47,6 +47,14 @@ class LocalFiles:
         except FileNotFoundError:
             return None
 
+    def lines(self, path: Path) -> Iterator[bytes]:
+        try:
+            file = path.open("rb")
+        except FileNotFoundError:
+            return
+        with file:
+            yield from file
+
     def write_private(self, path: Path, content: bytes, *, replace: bool) -> None:
         """Through a temporary file that is 0600 before it has content; linked into place, then the folder is synced."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -7,7 +7,7 @@ Net in network.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -151,6 +151,9 @@ class Files(Protocol):
     def read(self, path: Path) -> bytes | None:
         """The content, or None if there is no such file."""
 
+    def lines(self, path: Path) -> Iterator[bytes]:
+        """One after the other, of a file of any length; none if there is no such file."""
+
     def write_private(self, path: Path, content: bytes, *, replace: bool) -> None:
         """Write 0600, whole or not at all, durable on return; FileExistsError if it exists and replace is off."""
 
@@ -292,6 +295,8 @@ POINTS: Final = frozenset(
         "store.before-commit",
         "store.after-commit",
         "witness.written",
+        "recovery.entered",
+        "recovery.replayed",
         "store.migrating",
         "job.claimed",
         "job.effect-done",

@@ -156,6 +156,10 @@ class Metrics:
         self.replicas = self._gauge("replicas", "Replicas that are alive.")
         self.replicas_at_work = self._gauge("replicas_at_work", "Of these, the ones that were not drained.")
         self.clock_skew = self._gauge("clock_skew_seconds", "This replica's clock minus the database's.")
+        self.quarantine = self._gauge(
+            "quarantine",
+            "1 while this installation was restored or is a copy, and acts on nothing until it is released.",
+        )
         self.store_commits = self._counter("store_commits_total", "Durable commits by this replica.")
         self.store_up = self._gauge("store_up", "1 while the store takes our heartbeats.")
         self.crl_expires = self._gauge("crl_expires_timestamp_seconds", "When the first of a CA's lists ends.", "ca")

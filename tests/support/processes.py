@@ -225,13 +225,13 @@ class Served:
 
         until(ready, "ready", every=0.05)
 
-    def wait_until_not_ready(self) -> str:
-        """The reason that it gives."""
+    def wait_until_not_ready(self, saying: str = "") -> str:
+        """The reason that it gives, once it says this."""
         reasons: list[str] = []
 
         def refused() -> bool:
             status, body = self.get("/health/ready")
-            if status == 503:
+            if status == 503 and saying in json.loads(body)["reason"]:
                 reasons.append(json.loads(body)["reason"])
             return bool(reasons)
 

@@ -173,6 +173,8 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/stats/issuance-rate"): Row(_LIST),
     ("GET", "/forecast"): Row("yyyynnnn"),  # of the whole fleet
     ("GET", "/cluster"): Row("yyyynnnn"),
+    ("GET", "/restore"): Row("yyyynnnn"),
+    ("POST", "/restore/release"): Row(_ADMIN, body={}),
     ("POST", "/cluster/replicas/{replica}/drain"): Row(_ADMIN),
     ("POST", "/cluster/replicas/{replica}/resume"): Row(_ADMIN),
     ("GET", "/self"): Row("yyyyyynn"),

@@ -28,7 +28,7 @@ ALL = (ISSUED, REVOKED, CRL, ROOT)
 
 
 def head(seq: int) -> Head:
-    return Head(installation="inst_1", identity="sqlite:1", epoch=1, seq=seq, hash="aa", at=AT)
+    return Head(installation="inst_1", generation=1, epoch=1, seq=seq, hash="aa", at=AT)
 
 
 def test_every_fact_is_read_as_it_was_written():

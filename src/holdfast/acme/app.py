@@ -140,6 +140,8 @@ def find_route(parts: list[str]) -> tuple[Route, tuple[str, ...]] | None:
 
 NO_STORE: Final[Header] = (b"cache-control", b"no-store")
 AWAY_RETRY_AFTER: Final = 5  # seconds
+CLOSED_RETRY_AFTER: Final = 30  # seconds
+NOT_NOW: Final = "The database of this CA is being compared with what was issued. Try again later."
 
 
 def site(
@@ -230,6 +232,8 @@ class AcmeSite:
         headers = _headers_of(scope)
         signed: Signed | None = None
         address = self._address(scope)
+        if method == "POST" and self._services.acme_context.closed():
+            raise AcmeError.server_internal(NOT_NOW, status=503, retry_after=CLOSED_RETRY_AFTER)
         if method == "POST" and route.signer != "none":
             self._services.rates.count_address(address)
             content = await read_body(receive, headers.get(b"content-length"))

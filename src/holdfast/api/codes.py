@@ -114,6 +114,8 @@ SENTENCES: Final[Mapping[str, str]] = {
     "root-list-refused": "The CRL of a root cannot be signed here, or not like this.",
     "try-later": "A device or another remote, which the sentence names, did not answer. Try again later.",
     "already-so": "The object is in this state already.",
+    "not-in-quarantine": "The installation is not in quarantine: there is nothing to release.",
+    "quarantine": "The installation is in quarantine, or recovers from lost commits: nothing can be changed.",
     "half-a-limit": "A forecast under another limit needs the CA, the burst and the time, all three.",
     # notifications
     "no-such-channel": "There is no such channel.",

@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from holdfast.config import Settings
 from holdfast.errors import StoreError, StoreRefused, StoreUnfit
 from holdfast.from_settings import open_store
+from holdfast.operations.installation import quarantine
 from holdfast.ports import no_points
-from holdfast.store import migrate
+from holdfast.store import installation, migrate
 from holdfast.store.database import Database
 from holdfast.world import SystemClock
 
@@ -26,6 +27,9 @@ async def opened(settings: Settings) -> AsyncIterator[Database]:
     db = open_store(settings, SystemClock(), no_points, witnessed=True)
     try:
         await migrate.bring_up(db, points=no_points)
+        row = await db.read(installation.get)
+        if row is not None and db.witness is not None:
+            db.witness.close_gate(quarantine.reason(row))
         yield db
     except StoreError as error:
         later = "Try again when the store is well; what was done so far is kept."

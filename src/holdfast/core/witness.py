@@ -187,7 +187,7 @@ class Head:
     """The newest commit that this replica knows of: an older database lacks it, another one has another hash there."""
 
     installation: str
-    identity: str  # of the database: which server, or which file
+    generation: int  # of the installation: grows each time that commits may have been lost
     epoch: int
     seq: int  # of the newest audit entry
     hash: str
@@ -196,7 +196,7 @@ class Head:
 
 def head_line(head: Head, turn: int) -> bytes:
     """`turn` grows: two places are written to in turns, and the later one counts."""
-    plain = {name: getattr(head, name) for name in ("installation", "identity", "epoch", "seq", "hash")}
+    plain = {name: getattr(head, name) for name in ("installation", "generation", "epoch", "seq", "hash")}
     return checked_line({**plain, "at": micros(head.at), "turn": turn})
 
 

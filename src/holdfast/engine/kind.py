@@ -36,5 +36,6 @@ class JobKind:
     slots: int = 16
     timeout: timedelta = timedelta(minutes=5)
     ladder: Ladder = JOB
+    in_quarantine: bool = False  # it acts on nothing outside, or tells people of the quarantine: it runs all the same
     interruptible: bool = False  # at a stop: hand it back at once instead of waiting for it to end
     settled: Callable[[Claim], None] | None = None  # told when an outcome is durable; a hint, lost in a crash

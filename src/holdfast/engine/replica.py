@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -12,7 +12,7 @@ from typing import Final
 from holdfast.engine import sweep
 from holdfast.engine.kind import JobKind
 from holdfast.engine.leader import Leader
-from holdfast.engine.loop import Duty, Loop, always
+from holdfast.engine.loop import Duty, Loop, MayTick, always
 from holdfast.engine.sweep import Owed
 from holdfast.engine.worker import Worker, WorkerIdentity
 from holdfast.operations.acme.handover import Handover
@@ -48,6 +48,7 @@ class PeriodicDuty:
     period: timedelta
     duty: Duty
     everywhere: bool = False
+    in_quarantine: bool = False  # it acts on nothing outside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,7 @@ class RunningReplica:
     points: Points
     telemetry: Telemetry
     duties: Sequence[PeriodicDuty] = ()
+    closed: Callable[[], str] = lambda: ""  # why nothing may act now; empty if all may
     handover: Handover = field(default_factory=Handover)  # by which operations of this process give work to its worker
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -80,6 +82,7 @@ class RunningReplica:
             drain=self.pace.drain * IN_GOOD_TIME,
             leave=HANDING_BACK,
             handover=self.handover,
+            closed=self.closed,
         )
         leader = Leader(
             self.db,
@@ -115,6 +118,10 @@ class RunningReplica:
             *self.duties,
         ]
 
+    def _may_tick(self, every: PeriodicDuty, leader: Leader) -> MayTick:
+        ours = always if every.everywhere else leader.leads
+        return ours if every.in_quarantine else lambda: ours() and not self.closed()
+
     def _loop(self, every: PeriodicDuty, leader: Leader) -> Loop:
         return Loop(
             every.name,
@@ -124,5 +131,5 @@ class RunningReplica:
             clock=self.clock,
             random=self.random,
             telemetry=self.telemetry,
-            may_tick=always if every.everywhere else leader.leads,
+            may_tick=self._may_tick(every, leader),
         )

@@ -46,7 +46,7 @@ def kind(db: Store, every: timedelta, telemetry: Telemetry) -> JobKind:
             telemetry.log.error("selfcheck.failed", check=CHECK, row=verdict.bad_seq, problem=verdict.problem)
         return Again(after=every, reason="SCHEDULED", write=lambda tx: _record(tx, verdict))
 
-    return JobKind(name=KIND, handler=handler, slots=1, interruptible=True)
+    return JobKind(name=KIND, handler=handler, slots=1, interruptible=True, in_quarantine=True)
 
 
 def _walk(tx: Tx) -> ChainVerdict:

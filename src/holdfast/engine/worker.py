@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -107,6 +107,7 @@ class Worker:
     drain: timedelta  # for work to end, counted from the stop
     leave: timedelta = timedelta(seconds=10)  # after that: for handing back what did not
     handover: Handover = field(default_factory=Handover)
+    closed: Callable[[], str] = lambda: ""  # why nothing may act now; empty if all may
     _told_at: float | None = None  # when we were asked to stop
     _running: dict[str, _Running] = field(default_factory=dict)
     _stray: bool = False  # a claim of ours may be unknown to us
@@ -226,7 +227,11 @@ class Worker:
         for entry in self._running.values():
             if not entry.settling:
                 used[entry.kind.name] = used.get(entry.kind.name, 0) + 1
-        return {kind.name: kind.slots - used.get(kind.name, 0) for kind in self.kinds}
+        closed = bool(self.closed())
+        return {
+            kind.name: 0 if closed and not kind.in_quarantine else kind.slots - used.get(kind.name, 0)
+            for kind in self.kinds
+        }
 
     def start(self, claim: Claim, asked_at: float, settler: Settler, woken: asyncio.Event) -> None:
         kind = next(kind for kind in self.kinds if kind.name == claim.kind)

@@ -5,7 +5,7 @@ from holdfast.operations.agents import tokens as agent_tokens
 from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, policies, statistics
 from holdfast.operations.deployment import deployments, targets
 from holdfast.operations.endpoints import manage as manage_endpoints
-from holdfast.operations.installation import attention, audit, cluster, events, jobs, key_list, snoozes, tokens
+from holdfast.operations.installation import attention, audit, cluster, events, jobs, key_list, restore, snoozes, tokens
 from holdfast.operations.issuance import approvals, issuances
 from holdfast.operations.issuers import account_keys
 from holdfast.operations.issuers import manage as manage_issuers
@@ -46,6 +46,7 @@ __all__ = [
     "named",
     "notifications",
     "policies",
+    "restore",
     "saved_views",
     "snoozes",
     "stages",

@@ -77,6 +77,7 @@ class Operation:
     versioned: bool  # the result has a version (ETag); a change needs If-Match
     offline: bool  # a command may do it on the store itself while no server runs
     media: str  # of an answer that is not JSON
+    in_quarantine: bool = False  # a change that is allowed while nothing may act
     reads: bool = False  # nothing is changed, though it may be a POST, such as the plan of a long document
     not_on: Mapping[Face, str] = field(default_factory=dict)  # why a face does not offer it
 
@@ -121,6 +122,7 @@ def operation(
     versioned: bool = False,
     offline: bool = False,
     reads: bool = False,
+    in_quarantine: bool = False,
     media: str = "application/json",
     not_on: Mapping[Face, str] | None = None,
 ) -> Callable[[F], F]:
@@ -160,6 +162,7 @@ def operation(
             offline=offline,
             media=media,
             reads=reads or method == "GET",
+            in_quarantine=in_quarantine,
             not_on=not_on or {},
         )
         _declare(made)

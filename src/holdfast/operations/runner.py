@@ -19,7 +19,7 @@ from holdfast.operations.context import Context, IdPool, Services, Steps, placeh
 from holdfast.operations.issuance.issuances import until_over
 from holdfast.operations.operation import AfterWait, Operation, OperationForm
 from holdfast.store import journal
-from holdfast.store.database import Store, kept_result
+from holdfast.store.database import Database, Store, kept_result
 from holdfast.store.tx import Tx
 
 R = TypeVar("R")
@@ -31,6 +31,14 @@ class KeyReused(UserError):
 
     def __init__(self) -> None:
         super().__init__("This Idempotency-Key came with another request before.")
+
+
+class InQuarantine(UserError):
+    status, code = 503, "quarantine"
+    hint = "Look at what differs with holdfast restore show, then let it act again with holdfast restore release."
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"Nothing can be changed now: {why}.")
 
 
 class _DryRun(Exception):
@@ -66,6 +74,9 @@ PLAINLY: Final = Options()
 async def run(
     services: Services, operation: Operation, principal: Principal, asked: BaseModel, options: Options = PLAINLY
 ) -> RunOutcome:
+    db = services.certificate_context.db
+    if operation.changes and not operation.in_quarantine and isinstance(db, Database) and (why := db.closed()):
+        raise InQuarantine(why)
     guarded = _Guarded(services.certificate_context.db, operation, principal, asked, options)
     ids = IdPool(placeholders() if options.dry_run else services.certificate_context.random.new_id)
     ctx = Context(

@@ -451,6 +451,10 @@ class Database(Retrying):
                 self._points("store.after-commit")
             return tx.wakes
 
+    def closed(self) -> str:
+        """Why nothing may act on what this database says; empty if all may."""
+        return "" if self.witness is None else self.witness.closed
+
     def cannot_sign(self) -> str:
         """Why nothing may be signed now that would have to be kept; empty if it may."""
         return "" if self.witness is None else self.witness.check()

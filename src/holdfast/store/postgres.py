@@ -229,14 +229,14 @@ class PostgresEngine:
         connection = self.open(deadline=deadline)
         self._own_pids.add(connection.info.backend_pid)
         try:
-            epoch = _timeline(connection)
+            epoch, place = _timeline(connection), _place(connection)
             self._check_sessions(connection, deadline=deadline)
         except (psycopg.Error, StoreUnavailable, StoreUnfit) as error:
             connection.close()
             if isinstance(error, psycopg.Error):
                 raise StoreUnavailable(f"PostgreSQL at {self.where} does not answer: {_first_line(error)}") from error
             raise
-        return PostgresSession(connection, epoch, limit=int(deadline * 1000) if self._pooled else None)
+        return PostgresSession(connection, epoch, place, limit=int(deadline * 1000) if self._pooled else None)
 
     def open(self, *, deadline: float) -> psycopg.Connection[Row]:
         limit = int(deadline * 1000)
@@ -290,13 +290,16 @@ class PostgresSession:
 
     combines = True
 
-    def __init__(self, connection: psycopg.Connection[Row], epoch: int, *, limit: int | None = None) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Row], epoch: int, place: str = "", *, limit: int | None = None
+    ) -> None:
         """`limit`, in milliseconds: a pooler stands between, so each transaction says for itself how long it may be."""
         self._connection = connection
         self._statements = Statements(connection, prepares=limit is None)
         self._begin = b"BEGIN" if limit is None else f"BEGIN; {_limits(limit, 'LOCAL')}".encode()
         self._writing = False
         self.epoch = epoch
+        self.place = place
 
     @property
     def broken(self) -> bool:
@@ -408,6 +411,22 @@ def _timeline(connection: psycopg.Connection[Row]) -> int:
     ):
         return 1
     return int(row["wal"][:8], 16) if row else 1
+
+
+def _place(connection: psycopg.Connection[Row]) -> str:
+    """The cluster by its identifier, which initdb draws, and the database in it; a standby has those of its primary."""
+    try:
+        row = connection.execute(
+            """SELECT (SELECT system_identifier FROM pg_control_system()) AS server,
+                      (SELECT oid FROM pg_database WHERE datname = current_database()) AS database"""
+        ).fetchone()
+    except (
+        psycopg.errors.UndefinedFunction,
+        psycopg.errors.InsufficientPrivilege,
+        psycopg.errors.FeatureNotSupported,
+    ):
+        return ""
+    return f"database {row['database']} of server {row['server']}" if row else ""
 
 
 def _first_line(error: Exception) -> str:

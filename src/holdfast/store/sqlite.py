@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import sqlite3
 import struct
@@ -25,6 +26,7 @@ from holdfast.ports import Clock
 from holdfast.store.tx import Row, to_micros
 
 FROM_BACKUP: Final = "Restore it from a backup"
+MACHINE_ID: Final = Path("/etc/machine-id")
 OLDEST: Final = (3, 35, 0)  # RETURNING
 APPLICATION_ID: Final = 0x486F6C64  # "Hold": what file(1) shows
 OUR_TABLES: Final = frozenset({"schema_lock", "schema_migrations"})  # in every database of ours, of whatever version
@@ -129,7 +131,7 @@ class SqliteEngine:
     def connect(self, *, write: bool, deadline: float) -> SqliteSession:
         try:
             connection = open_connection(str(self.path), self._clock, write=write, deadline=deadline)
-            return SqliteSession(connection, clock=lambda: to_micros(self._clock.now()))
+            return SqliteSession(connection, clock=lambda: to_micros(self._clock.now()), place=_place(self.path))
         except sqlite3.OperationalError as error:
             raise StoreUnavailable(f"{self.path} cannot be opened: {error}") from error
         except sqlite3.DatabaseError as error:
@@ -147,10 +149,17 @@ class SqliteSession:
 
     combines = False
 
-    def __init__(self, connection: sqlite3.Connection, epoch: int = 1, clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        epoch: int = 1,
+        clock: Callable[[], int] | None = None,
+        place: str = "",
+    ) -> None:
         self._connection = connection
         self._clock = clock  # what `now_us()` asks, too; without it that is asked
         self.epoch = epoch  # a file does not fail over; the simulator's database does
+        self.place = place
         self.broken = False
 
     def begin(self, *, write: bool) -> None:
@@ -316,6 +325,15 @@ def _create(path: Path, clock: Clock) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _place(path: Path) -> str:
+    """Which file this is, on which machine. A copy has another number, or is on another machine."""
+    try:
+        machine = MACHINE_ID.read_bytes().strip()
+    except OSError:
+        machine = b""  # in a container
+    return f"file {path.stat().st_ino} on machine {hashlib.sha256(machine).hexdigest()[:8]}"
 
 
 def _marked(path: Path) -> bool:

@@ -41,6 +41,7 @@ class Session(Protocol):
 
     combines: bool  # several changes may be one statement: WITH takes INSERT, UPDATE and DELETE
     epoch: int  # grows when the database may have lost commits (a failover); fences start above it
+    place: str  # which server and database, or which file, this is; empty if that cannot be told
 
     def begin(self, *, write: bool) -> None: ...
     def now_us(self) -> int: ...
@@ -75,14 +76,15 @@ class Tx:
     """The open transaction. Journal entries, alerts, jobs and wake-ups collect here until just before COMMIT."""
 
     __slots__ = (
-        "_now", "_session", "alerts", "audits", "epoch", "events", "facts", "origin", "owed_jobs", "sealed", "wakes",
-        "wrote",
+        "_now", "_session", "alerts", "audits", "epoch", "events", "facts", "origin", "owed_jobs", "place", "sealed",
+        "wakes", "wrote",
     )  # fmt: skip
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._now: datetime | None = None
         self.epoch = session.epoch
+        self.place = session.place
         self.audits: list[tuple[str, str, str, str]] = []  # actor, action, subject, details
         self.events: list[tuple[str, str, str, str]] = []  # name, subject, job id, details
         self.origin: Mapping[str, str] = {}  # where the request came from, for the audit log

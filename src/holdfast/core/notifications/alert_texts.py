@@ -541,6 +541,68 @@ def _failover(details: Details, about: About) -> Alert:
     )
 
 
+def _recovering(details: Details, about: About) -> Alert:
+    return Alert(
+        severity=Severity.CRITICAL,
+        title="The database may have lost commits",
+        text=f"{_sentence(details['why'])} Up to {details['missing_s']} s may be missing. Our CAs wait until replicas "
+        "have put back what they know.",
+        mode="plain",
+        next="holdfast restore show",
+    )
+
+
+def _recovered(details: Details, about: About) -> Alert:
+    return Alert(
+        severity=Severity.WARNING,
+        title="Lost commits were found again",
+        text=f"Up to {details['missing_s']} s were missing. Found again: {_found_again(details)}.",
+        mode="plain",
+        next="holdfast restore show",
+    )
+
+
+def _quarantined(details: Details, about: About) -> Alert:
+    return Alert(
+        severity=Severity.CRITICAL,
+        title="This installation is in quarantine",
+        text=f"{_sentence(details['why'])} Nothing is issued, renewed, deployed or revoked until a person releases it.",
+        mode="plain",
+        next="holdfast restore show",
+    )
+
+
+def _released(details: Details, about: About) -> Alert:
+    return Alert(
+        severity=Severity.INFO,
+        title="This installation was released from quarantine",
+        text=f"By {details['by']}. Found again: {_found_again(details)}.",
+        mode="plain",
+        next="holdfast status",
+    )
+
+
+def _replayed_late(details: Details, about: About) -> Alert:
+    return Alert(
+        severity=Severity.WARNING,
+        title=f"Replica {details['replica']} knew more",
+        text=f"It came back after commits were lost. Found again: {_found_again(details)}.",
+        mode="plain",
+        next="holdfast restore show",
+    )
+
+
+def _found_again(details: Details) -> str:
+    return (
+        f"{details['certificates']} certificates, {details['revocations']} revocations, "
+        f"{details['serials']} serials of which nothing else is known"
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
 def _replica_lost(details: Details, about: About) -> Alert:
     return Alert(
         severity=Severity.WARNING,
@@ -670,6 +732,11 @@ TOLD: Final[Mapping[str, AlertRule]] = {
     "selfcheck.failed": _chain_broken,
     "selfcheck.passed": _chain_whole,
     "store.failover": _failover,
+    "installation.recovering": _recovering,
+    "installation.recovered": _recovered,
+    "installation.quarantine": _quarantined,
+    "installation.released": _released,
+    "witness.replayed": _replayed_late,
     "replica.lost": _replica_lost,
     "replica.back": _replica_back,
     "channel.down": _channel_down,

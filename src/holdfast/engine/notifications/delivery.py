@@ -102,7 +102,7 @@ def kind(services: DeliveryServices) -> JobKind:
         finally:
             await drain.close()
 
-    return JobKind(name=NOTIFY, handler=handler, slots=16, timeout=timedelta(minutes=5))
+    return JobKind(name=NOTIFY, handler=handler, slots=16, timeout=timedelta(minutes=5), in_quarantine=True)
 
 
 @dataclass(slots=True, kw_only=True)

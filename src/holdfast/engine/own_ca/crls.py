@@ -25,7 +25,7 @@ from holdfast.pki.in_thread import aside
 from holdfast.ports import Random
 from holdfast.store import journal
 from holdfast.store.database import Store
-from holdfast.store.own_ca import cas, certificates, crls
+from holdfast.store.own_ca import cas, certificates, crls, lost
 from holdfast.store.tx import Tx, from_micros, instant
 from holdfast.store.work import jobs
 from holdfast.telemetry import Telemetry
@@ -72,17 +72,18 @@ def kind(db: Store, authorities: Authorities, telemetry: Telemetry) -> JobKind:
 
 def _facts(tx: Tx, ca: str, shard: int) -> _Facts:
     last, now = crls.get(tx, ca, shard), tx.now()
+    newest = max(lost.floor(tx, ca, shard), 0 if last is None else last.number)
     rows = [
         row
         for row in certificates.revoked(tx, ca, shard)
         if not crl.may_be_left_out(from_micros(row["not_after"]), instant(row["listed_at"]), now)
     ]
     return _Facts(
-        number=crl.next_number(None if last is None else last.number, now),
+        number=crl.next_number(newest or None, now),
         now=now,
         entries=tuple(
             Revoked(int(row["serial"], 16), from_micros(row["revoked_at"]), RevocationReason.of(row["reason"] or 0))
-            for row in rows
+            for row in [*rows, *lost.revoked_serials(tx, ca)]
         ),
         to_note=tuple(row["id"] for row in rows if row["listed_at"] is None or from_micros(row["not_after"]) < now),
         places=_places(tx, ca, shard, last),

@@ -71,6 +71,7 @@ class AcmeContext:
     changes: Changes
     delivered: Wants
     handover: Handover
+    closed: Callable[[], str] = lambda: ""  # why no request is taken now; empty if all are
 
 
 class _OriginStore:

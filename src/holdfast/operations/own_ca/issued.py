@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from holdfast.core.own_ca.ca import IssuedCertificate
 from holdfast.core.revocation_reason import RevocationReason
+from holdfast.core.witness import RevokedSerial
 from holdfast.operations.access import Action
 from holdfast.operations.context import Context
 from holdfast.operations.inputs import (
@@ -34,8 +35,8 @@ from holdfast.operations.own_ca.clients import AlreadySo, NotFound
 from holdfast.operations.own_ca.manage import CaRefused, serial_of
 from holdfast.operations.scopes import INSTALLATION
 from holdfast.store import journal
-from holdfast.store.own_ca import certificates
-from holdfast.store.tx import Tx
+from holdfast.store.own_ca import certificates, lost
+from holdfast.store.tx import Row, Tx
 
 
 class ListIssued(Paged):
@@ -53,7 +54,7 @@ class IssuedCertificateView(BaseModel):
     serial: str
     names: list[str]
     account: str
-    expires_at: datetime
+    expires_at: datetime | None = Field(description="null: only its serial number is known.")
     delivery: str
     revoked_at: datetime | None
 
@@ -100,6 +101,8 @@ def list_issued(tx: Tx, ctx: Context, asked: ListIssued) -> Page[IssuedCertifica
 def revoke(tx: Tx, ctx: Context, asked: RevokeIssued) -> RevokedCertificate:
     """Revoke a certificate that a CA of ours has issued. It is on the CRL within a minute."""
     reason = reason_of(asked.reason)
+    if (row := lost.serial_known(tx, asked.ca, serial_of(asked.serial))) is not None:
+        return _revoked_by_number(tx, ctx, asked, row)
     found = _revocable_certificate(tx, asked.ca, asked.serial, reason)
     also = _also_revoked(tx, found, reason)
     standing = revocation.RevocationRight.KEY
@@ -107,6 +110,20 @@ def revoke(tx: Tx, ctx: Context, asked: RevokeIssued) -> RevokedCertificate:
         raise _revoked_already(found)
     after = certificates.get(tx, found.id) or found
     return RevokedCertificate(**dict(_certificate(after)), reason=asked.reason, also=also)
+
+
+def _revoked_by_number(tx: Tx, ctx: Context, asked: RevokeIssued, row: Row) -> RevokedCertificate:
+    """Nothing else is known of it since commits were lost; it is on every CRL of its CA."""
+    reason, now, serial = reason_of(asked.reason), tx.now(), str(row["serial"])
+    if not lost.revoke_serial(tx, asked.ca, serial, reason.number, now):
+        raise AlreadySo(f"Certificate {serial} is revoked already.")
+    tx.facts.append(RevokedSerial(ca=asked.ca, serial=serial, reason=reason.number, at=now, actor=ctx.actor))
+    for shard in range(making.found(tx, asked.ca).options.shards):
+        revocation.hurry(tx, asked.ca, shard, ctx.ids.new("job"))
+    journal.audit(tx, "certificate_revoked", serial, actor=ctx.actor, ca=asked.ca, serial=serial,
+                  reason=reason.name.lower())  # fmt: skip
+    return RevokedCertificate(certificate="", serial=serial, names=[], account="", expires_at=None, delivery="",
+                              revoked_at=now, reason=asked.reason, also=[])  # fmt: skip
 
 
 def _revocable_certificate(tx: Tx, ca: str, serial: str, reason: RevocationReason) -> IssuedCertificate:

@@ -11,9 +11,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from holdfast.core.own_ca.ca import CaRow, Crl, RootCrl
+from holdfast.errors import StoreUnavailable
 from holdfast.operations.own_ca.root_crls import mark_of
 from holdfast.store.database import Store
-from holdfast.store.own_ca import cas, crls
+from holdfast.store.own_ca import cas, crls, lost
 from holdfast.store.tx import Tx
 
 CRL_FRESH_FOR: Final = 300  # seconds; a revocation is to be seen soon, though the list would be good for days
@@ -41,6 +42,8 @@ def _list(tx: Tx, ca: str, name: str) -> Published | None:
     found: Crl | RootCrl | None = None
     if match:
         found = crls.get(tx, ca, int(match[1]))
+        if found is not None and found.number < lost.floor(tx, ca, int(match[1])):
+            raise StoreUnavailable("a later CRL than the one that is here was published before; the next is awaited")
     elif name == "root.crl" and (row := cas.get(tx, ca)) is not None:
         found = crls.get_root_crl(tx, mark_of(row.root))
     if found is None:

@@ -81,7 +81,7 @@ def all_root_crls(tx: Tx) -> list[RootCrl]:
     return [ROOT_TABLE.read(row) for row in tx.rows(f"SELECT {ROOT_TABLE.columns} FROM root_crls ORDER BY root")]
 
 
-def put_root_crl(tx: Tx, crl: RootCrl) -> bool:
+def put_root_crl(tx: Tx, crl: RootCrl, *, told: bool = True) -> bool:
     """Replace the list of a root by a later one; False if there is one of this number already, or a later one."""
     changed = tx.run(
         f"""{ROOT_TABLE.insert}
@@ -90,6 +90,6 @@ def put_root_crl(tx: Tx, crl: RootCrl) -> bool:
              WHERE root_crls.number < excluded.number""",
         **ROOT_TABLE.values(crl),
     )
-    if changed == 1:
+    if changed == 1 and told:
         tx.facts.append(PublishedRootCrl(crl=crl))
     return changed == 1
