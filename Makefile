@@ -7,7 +7,7 @@ DATA   ?= data
 # The suite starts hundreds of processes: byte code that is kept saves each of them compiling the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check sim sim-year kill cluster attack pending bench bench-acme bench-cores bench-witness bench-renew bench-notifications bench-api bench-web bench-faces bench-deploy contract interop shape docs release packages lock clean
+.PHONY: run test check sim sim-year kill cluster attack pending bench bench-acme bench-cores bench-witness bench-renew bench-notifications bench-api bench-web bench-faces bench-deploy contract interop shape docs release packages image lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -132,6 +132,10 @@ release: $(VENV)/.dev
 # Installs the Debian package into a bare Debian, uses it there, and purges it; needs root and debootstrap.
 packages: release
 	$(BIN)/python -m scripts.try_package
+
+# The image, if a base for it can be had here; else the reason why not.
+image:
+	$(PYTHON) scripts/try_image.py
 
 UVC = uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11
 lock:

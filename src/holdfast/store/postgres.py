@@ -193,6 +193,7 @@ _NOT_SUPPORTED: Final = "0A000"
 # What is said of a prepared statement that stayed behind in another session, or that another client prepared.
 _OTHER_SESSION: Final = frozenset({"26000", "42P05"})
 SESSIONS_TRIED: Final = 3  # to find out whether a pooler hands ours on
+STANDBY: Final = "it is a standby, or read-only. Name the primary in store.url, best all servers that may become one"
 MOST_FOR_ONE_HOST: Final = 5.0  # seconds, of several hosts
 POOLED: Final = (
     'Let PgBouncer pool by session (pool_mode = session), or set store.pooler to "transaction". '
@@ -224,6 +225,7 @@ class PostgresEngine:
         self._own_pids: set[int] = set()
         self._listener: _Listener | None = None
         self._sessions_kept = False  # once it was looked at
+        self.through_pooler = False  # likewise
 
     def connect(self, *, write: bool, deadline: float) -> PostgresSession:
         connection = self.open(deadline=deadline)
@@ -258,6 +260,8 @@ class PostgresEngine:
             if not self._pooled:
                 connection.execute(_limits(limit, "SESSION").encode())
         except psycopg.Error as error:
+            if "read-only" in str(error):  # of several hosts, the last one that answered
+                raise StoreUnavailable(f"PostgreSQL at {self.where} takes no writes: {STANDBY}") from error
             raise StoreUnavailable(f"PostgreSQL at {self.where} cannot be reached: {_first_line(error)}") from error
         return connection
 
@@ -265,9 +269,11 @@ class PostgresEngine:
         """Refuse a pooler that pools by transaction though no setting says so: statements that one client prepared
         would be gone, or another client's. Between a client and its server stands a pooler if the process that the
         client was told of is not the one that answers."""
-        if self._pooled or self._sessions_kept or _pid(connection) == connection.info.backend_pid:
+        if self._sessions_kept or (mine := _pid(connection)) == connection.info.backend_pid:
             return
-        mine = _pid(connection)
+        self.through_pooler = True
+        if self._pooled:
+            return
         with contextlib.ExitStack() as others:
             for _ in range(SESSIONS_TRIED):
                 other = others.enter_context(self.open(deadline=deadline))

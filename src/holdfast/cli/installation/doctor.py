@@ -81,6 +81,7 @@ async def _here(chosen: Settings, name: str) -> Found:
     async with _opened(chosen) as db:
         if db is not None:
             found += [await diagnosis.store(db), await diagnosis.clock(db, SystemClock())]
+            found += await diagnosis.postgres(db, writers=chosen.store.connections, lease_ttl=chosen.engine.lease_ttl)
     found += [await _dns(chosen, name), *await _tls_alpn(chosen)]
     return [("this machine", each) for each in found]
 

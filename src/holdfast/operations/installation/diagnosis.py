@@ -11,15 +11,17 @@ from typing import Any, Final
 from cryptography import x509
 
 from holdfast import plugins
+from holdfast.core import postgres_server
 from holdfast.core.finding import Finding, bad, note, ok
 from holdfast.core.kind import Trait
 from holdfast.core.own_ca import ca
 from holdfast.errors import StoreError, StoreRefused, StoreUnavailable, TryLater
 from holdfast.operations import kinds
-from holdfast.operations.installation import observe
+from holdfast.operations.installation import observe, upgrading
 from holdfast.plugins import PluginsClash
 from holdfast.ports import Clock, Files, Net, NetProblem, Request, Tls, Transport
-from holdfast.store.database import Store
+from holdfast.store import server_facts
+from holdfast.store.database import Database, Store
 from holdfast.store.sqlite import FROM_BACKUP, damaged_page
 
 PAGES_WITHIN: Final = 20.0  # seconds
@@ -42,6 +44,17 @@ async def store(db: Store) -> Finding:
     if problem:
         return bad("store", problem, "Start the database, check store.url, then: holdfast serve (it migrates)")
     return ok("store", "it answers, and its schema is this version's")
+
+
+async def postgres(db: Database, *, writers: int, lease_ttl: timedelta) -> list[Finding]:
+    """How the server is set up; nothing while it cannot be asked, which the finding about the store says."""
+    try:
+        async with asyncio.timeout(observe.PROBE_DEADLINE):
+            server = await server_facts.of(db)
+            alive = await db.read(lambda tx: len(upgrading.as_it_is(tx, lease_ttl).replicas))
+    except (StoreError, TimeoutError):
+        return []
+    return [] if server is None else postgres_server.findings(server, replicas=alive, writers=writers)
 
 
 def sqlite_pages(path: Path, own: Clock) -> Finding:
