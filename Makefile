@@ -74,8 +74,9 @@ bench-web: $(VENV)/.bench
 bench-notifications: $(VENV)/.dev
 	$(BIN)/python -m bench.notifications
 
-# What watching ten thousand endpoints costs.
+# A thousand certificates on twenty real nginx, and what watching ten thousand endpoints costs.
 bench-deploy: $(VENV)/.dev
+	$(BIN)/python -m bench.deploy
 	$(BIN)/python -m bench.watch
 
 # Everything that the API's own document lets one ask, and much that it does not.

@@ -1,10 +1,11 @@
 """`make kill`: kill at every passage of every named point on both stores, measure takeovers, print the figures.
 
 Five parts: the engine with jobs of all kinds, the CA with clients whose orders are in flight, certificates that are
-obtained from every kind of CA, notifications on their way to a channel, and deployments to a real nginx.
+obtained from every kind of CA, notifications on their way to a channel, and deployments to real daemons.
 """
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from tests.kill import ca_part, deployment_part, issuance_part, notification_par
 from tests.kill.harness import Harness, Tally
 from tests.support.ca_server import Ca, CaServer
 from tests.support.child import Strike
+from tests.support.daemons import DAEMONS
 from tests.support.grounds import Ground, ground
 from tests.support.postgres import Cluster
 
@@ -35,6 +37,9 @@ def main() -> int:
     parser.add_argument(
         "--part", choices=["engine", "ca", "issuance", "notifications", "deployments", "all"], default="all"
     )
+    parser.add_argument("--daemon", action="append", choices=list(DAEMONS), help="of deployments: this one; repeated")
+    parser.add_argument("--store", choices=deployment_part.ENGINES, help="of deployments: on this one alone")
+    parser.add_argument("--swaps", type=int, default=deployment_part.SWAPS, help="of deployments: so many in one life")
     parser.add_argument("--every", action="store_true", help="of the other parts, every passage: it takes long")
     args = parser.parse_args()
     if args.part in ("engine", "all"):
@@ -53,7 +58,16 @@ def main() -> int:
             notification_part.part(Path(folder), cluster, figure, most=most)
     if args.part in ("deployments", "all"):
         with tempfile.TemporaryDirectory(prefix="hfkill-") as folder, _cluster() as cluster:
-            deployment_part.part(Path(folder), cluster, figure, most=2 if args.quick else deployment_part.MOST)
+            os.chmod(folder, 0o755)  # daemons that drop their privileges must be able to pass it
+            deployment_part.part(
+                Path(folder),
+                cluster,
+                figure,
+                most=2 if args.quick else deployment_part.MOST,
+                daemons=args.daemon or list(DAEMONS),
+                swaps=0 if args.quick else args.swaps,
+                engines=[args.store] if args.store else deployment_part.ENGINES,
+            )
     return 0
 
 

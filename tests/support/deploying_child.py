@@ -1,9 +1,10 @@
-"""A replica that renews a certificate, deploys it to a real nginx, and dies where it is told to.
+"""A replica that renews a certificate, deploys it to a real daemon, and dies where it is told to.
 
     python -m tests.support.deploying_child STORE FOLDER RULES POINT NTH
 
 STORE is a file or a PostgreSQL address, RULES a file as `deployment.local_file`. POINT "none" lets it live: it ends
-when its newest deployment is served. Run again on the same store it goes on from wherever it was killed.
+when its newest deployment is served. Run again on the same store it goes on from wherever it was killed. POINT "swaps"
+renews NTH times, each time once the version before is served.
 """
 
 import asyncio
@@ -58,31 +59,38 @@ def _lost(tx: Tx) -> None:
     sweeps.take_back_expired(tx, timedelta(seconds=30))
     tx.run("UPDATE jobs SET due_at = now_us(), crashes = 0 WHERE state = 'ready'")
     tx.run("UPDATE deployments SET next_at = now_us() WHERE next_at IS NOT NULL")
+    _allowed(tx)
+
+
+def _allowed(tx: Tx) -> None:
     tx.run("DELETE FROM budgets")  # a person may ask for so many renewals in an hour, and harnesses ask for more
 
 
 async def main(store: str, folder: Path, rules: str, point: str, nth: int) -> None:
-    strike: Points = Strike(point, nth) if point != "none" else no_points
+    strike: Points = no_points if point in ("none", "swaps") else Strike(point, nth)
     yard = await a_yard(store, folder, rules, strike)
     await yard.house.db.write(_lost)
     before = (await yard.house.view(NAME)).certificate
     rows = await yard.house.read(deployments.of, before.id)
     wanted = rows[0].number  # of a life after a death
-    if point != "none":
-        wanted += 1
-        await yard.house.renew(NAME)
+
+    async def served() -> bool:
+        newest = (await yard.house.read(deployments.of, before.id))[0]
+        return newest.number >= wanted and newest.state is DeploymentState.SERVED
+
     async with yard.house.working(kinds=yard.kinds, points=strike):
-
-        async def served() -> bool:
-            newest = (await yard.house.read(deployments.of, before.id))[0]
-            return newest.number >= wanted and newest.state is DeploymentState.SERVED
-
+        for _ in range({"none": 0, "swaps": nth}.get(point, 1)):
+            wanted += 1
+            await yard.house.db.write(_allowed)
+            await yard.house.renew(NAME)
+            await eventually(served)
+            wanted = (await yard.house.read(deployments.of, before.id))[0].number
         await eventually(served)
     await yard.house.db.close()
 
 
 if __name__ == "__main__":
     die_with_parent()
-    signal.alarm(110)
+    signal.alarm(110 if sys.argv[4] != "swaps" else 3500)
     asyncio.run(main(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]).read_text(), sys.argv[4], int(sys.argv[5])))
     os._exit(0)
