@@ -142,7 +142,6 @@ async def _renewed(fleet: Fleet) -> datetime:
     """All are asked for; when that began."""
     began = datetime.now(UTC)
     for name in fleet.names:
-        await fleet.yard.house.db.write(lambda tx: tx.run("DELETE FROM budgets"))  # of what one person may ask for
         await fleet.yard.house.renew(name)
     return began
 

@@ -170,6 +170,7 @@ class Metrics:
         )
         self._of_lifecycle()
         self._of_notifications()
+        self._of_deployments()
 
     def _of_notifications(self) -> None:
         self.notifications = self._gauge("notifications", "Notifications by channel and state.", "channel", "state")
@@ -186,6 +187,12 @@ class Metrics:
             "notification_deliveries_total", "Sends by this replica.", "channel", "outcome"
         )
 
+    def _of_deployments(self) -> None:
+        self.deployments = self._gauge("deployments", "Deployments by state; superseded ones are left out.", "state")
+        self.target_circuit_open = self._gauge(
+            "target_circuit_open", "1 while a target is left alone after failures.", "target"
+        )
+        self.target_paused = self._gauge("target_paused", "1 while a person holds deployments to a target.", "target")
         self.deployment_steps = self._counter(
             "deployment_steps_total", "Steps of deployments by this replica, by the state they led to.", "state"
         )

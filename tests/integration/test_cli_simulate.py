@@ -39,7 +39,7 @@ async def test_the_year_to_come_and_what_would_not_fit(db: Database, tmp_path: P
         await a_fleet(typed)
         usual = await typed.ok("simulate", tty=True)
         header, *rows = dateless(usual.out).splitlines()
-        assert header == "MONTH  CA  ORDERS  BUSIEST DAY  BUDGET  FITS"
+        assert header == "MONTH  CA  ORDERS  DEPLOYMENTS  BUSIEST DAY  BUDGET  FITS"
         assert all(re.fullmatch(r"<month>  ca  \d+  <month> \(\d+\)  \d+ %  yes", row) for row in rows)
         assert re.search(r"^3 certificates, \d+ orders: everything fits\.$", usual.err, re.MULTILINE)
         tight = await typed(
@@ -64,7 +64,10 @@ async def test_programs_get_the_whole_outlook(db: Database, tmp_path: Path) -> N
         assert {"month", "issuer", "orders", "names", "used_percent", "problem"} <= found["months"][0].keys()
         assert len((await typed.ok("simulate", "--months", "2", "-o", "name")).out.splitlines()) == 2
         wide = await typed.ok("simulate", "-o", "wide")
-        assert wide.plain.splitlines()[0] == "MONTH  CA  ORDERS  NAMES  BUSIEST DAY  BUSIEST HOUR  BUDGET  FITS"
+        assert (
+            wide.plain.splitlines()[0]
+            == "MONTH  CA  ORDERS  NAMES  DEPLOYMENTS  BUSIEST DAY  BUSIEST HOUR  BUDGET  FITS"
+        )
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 import stat
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client import generate_latest
 from tests.support.deploying_house import Yard, a_look
 from tests.support.engine import eventually
 from tests.support.lifecycle import a_house
@@ -17,8 +19,11 @@ from holdfast.core.status import Phase
 from holdfast.deployers.kind import LocalRules, Program
 from holdfast.operations.deployment import deployments as manage
 from holdfast.operations.deployment import targets as manage_targets
+from holdfast.operations.installation.observe import Inventory
 from holdfast.store import statistics
 from holdfast.store.database import Database
+from holdfast.store.tx import Tx, from_micros
+from holdfast.world import SystemClock
 
 pytestmark = [pytest.mark.anyio, needs_nginx]
 NAME = "www.example.com"
@@ -220,6 +225,8 @@ async def test_a_certificate_is_well_when_it_is_served_and_not_when_it_is_held(y
     assert view.status.safe_until == old.safe_until
     assert "web-1: held" in [each.saw for each in view.explain().checks]
     assert await _counted(here) == {("waiting", "DEPLOY_HELD"): 1}
+    soon = await here.house.db.read(_ending_first)
+    assert soon == old.expires_at, "a list of what ends soon has it, too"
     await here.do(manage_targets.resume, name="web-1")
     async with here.house.working(kinds=here.kinds):
         await here.reaches(NAME, SERVED)
@@ -229,6 +236,31 @@ async def test_a_certificate_is_well_when_it_is_served_and_not_when_it_is_held(y
     assert old.expires_at is not None
     assert well.expires_at >= old.expires_at
     assert await _counted(here) == {("ok", "NOT_DUE"): 1}
+
+
+async def test_what_is_served_has_expired_though_a_newer_version_is_held(yard: tuple[Yard, Nginx]) -> None:
+    here, nginx = yard
+    await _first(here, nginx)
+    await here.do(manage_targets.pause, name="web-1")
+    served = (await here.house.view(NAME)).current
+    assert served is not None
+    await here.house.renew(NAME)
+    async with here.house.working(kinds=here.kinds):
+        await here.reaches(NAME, DeploymentState.HELD)
+    await here.house.db.write(
+        lambda tx: tx.run("UPDATE certificate_versions SET not_after = now_us() - 1 WHERE id = :id", id=served.id)
+    )
+    status = (await here.house.view(NAME)).status
+    assert (status.phase, status.reason_code) == (Phase.EXPIRED, Reason.DEPLOY_HELD)
+    assert await _counted(here) == {("expired", "DEPLOY_HELD"): 1}
+    looking = Inventory(
+        db=here.house.db, metrics=here.house.watch.telemetry.metrics, clock=SystemClock(), every=timedelta(0), series=10
+    )
+    await looking.refresh()
+    shown = generate_latest(looking.metrics.registry).decode()
+    assert 'holdfast_certificates_ending{days="0"} 1.0' in shown
+    assert 'holdfast_deployments{state="held"} 1.0' in shown
+    assert 'holdfast_target_paused{target="web-1"} 1.0' in shown
 
 
 async def test_a_failing_deployment_shows_in_the_status_and_in_the_counts(yard: tuple[Yard, Nginx]) -> None:
@@ -245,6 +277,11 @@ async def test_a_failing_deployment_shows_in_the_status_and_in_the_counts(yard: 
     told = [each.name for each in await here.house.timeline(NAME)]
     assert "deployment.rolling_back" in told
     assert "deployment.failed" in told
+
+
+def _ending_first(tx: Tx) -> datetime | None:
+    row = tx.row("SELECT ends_at FROM certificates ORDER BY ends_at LIMIT 1")
+    return None if row is None else from_micros(row["ends_at"])
 
 
 async def _counted(yard: Yard) -> dict[tuple[str, str], int]:

@@ -38,6 +38,11 @@ def test_months_of_another_year_are_not_taken_for_this_ones() -> None:
     assert [f"{each.starts:%Y-%m}" for each in late if each.orders] == ["2028-01", "2028-03"]
 
 
+def test_each_renewal_is_deployed_to_each_target_of_its_certificate() -> None:
+    march = outlook(kept(targets=3), kept(1))[0]
+    assert (march.orders, march.deployments) == (2, 3)
+
+
 def test_where_no_limit_is_known_nothing_is_used_up() -> None:
     assert {each.used_percent for each in outlook(kept())} == {None}
 

@@ -33,6 +33,7 @@ class PlannedCertificate:
     fraction: float | None = None
     before: timedelta | None = None  # its end, instead of a fraction
     windows: tuple[MaintenanceWindow, ...] = ()
+    targets: int = 0  # that each renewal is deployed to
     assumed: bool = False  # there is none such: only its domain is like that of others, its names are its own
     number: int = 1  # of those that are renewed in the same hours, and differ in their names alone
 
@@ -98,6 +99,7 @@ class Month:
     starts: datetime
     orders: int
     names: int  # that are proved
+    deployments: int  # to targets; they use nothing of what the CA allows
     busiest_day: datetime | None
     busiest_day_orders: int
     busiest_hour_orders: int
@@ -115,6 +117,7 @@ class _Counts:
 
     hours: Counter[int] = field(default_factory=Counter)
     names: Counter[int] = field(default_factory=Counter)  # that are proved, by hour
+    deployments: Counter[int] = field(default_factory=Counter)  # by hour
     domains: Counter[tuple[int, str]] = field(default_factory=Counter)  # by week
     sets: Counter[tuple[int, str]] = field(default_factory=Counter)  # of names, by week: what comes again in it
 
@@ -154,7 +157,7 @@ def folded(
 
 def _likeness(kept: PlannedCertificate, limits: CaLimits | None) -> object:
     hour, rule = _hour(kept.next_at), (kept.life // _MINUTE, kept.fraction, kept.before, kept.windows)
-    return kept.issuer, _domains(kept, limits), len(kept.identifiers), hour, rule, kept.assumed
+    return kept.issuer, _domains(kept, limits), len(kept.identifiers), kept.targets, hour, rule, kept.assumed
 
 
 def _domains(kept: PlannedCertificate, limits: CaLimits | None) -> frozenset[str]:
@@ -298,6 +301,8 @@ def _count(counts: _Counts, kept: PlannedCertificate, times: Sequence[datetime],
         hour = _hour(at)
         counts.hours[hour] += kept.number
         counts.names[hour] += kept.number * len(kept.identifiers)
+        if kept.targets:
+            counts.deployments[hour] += kept.number * kept.targets
         for domain in domains:
             counts.domains[_week(hour), domain] += kept.number
 
@@ -315,6 +320,7 @@ class _MonthOfOne:
 
     hours: Counter[int] = field(default_factory=Counter)
     names: int = 0
+    deployments: int = 0
     spans: list[ForecastProblem] = field(default_factory=list)  # what is needed, and what is allowed
 
 
@@ -325,6 +331,7 @@ def _months(name: str, counts: _Counts, limits: CaLimits | None, starts: Sequenc
         month = found[bisect_right(begins, hour) - 1]
         month.hours[hour] = number
         month.names += counts.names[hour]
+        month.deployments += counts.deployments[hour]
     for span in _spans(counts, limits):
         place = bisect_right(starts, span.starts) - 1
         if 0 <= place < len(found):  # a week that began last month was looked at then
@@ -343,6 +350,7 @@ def _month(name: str, begins: datetime, found: _MonthOfOne) -> Month:
         starts=begins,
         orders=found.hours.total(),
         names=found.names,
+        deployments=found.deployments,
         busiest_day=None if day is None else _EPOCH + day * 24 * HOUR,
         busiest_day_orders=0 if day is None else days[day],
         busiest_hour_orders=max(found.hours.values(), default=0),

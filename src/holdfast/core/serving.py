@@ -46,8 +46,18 @@ class Serving:
 NOT_DEPLOYED: Final = Serving()
 
 
-def counted(found: Status, serving: Serving, *, under_way: bool) -> Status:
+def counted(found: Status, serving: Serving, now: datetime, *, under_way: bool) -> Status:
     """The status block with what is served. `under_way`: an issuance is, and there is more to say of that."""
+    told = _told(found, serving, under_way=under_way)
+    if told.phase is Phase.ARCHIVED or told.expires_at is None or told.expires_at > now:
+        return told
+    ended = replace(told, phase=Phase.EXPIRED, since=told.expires_at)  # though a newer version is held
+    if under_way or found.phase in (Phase.PAUSED, Phase.FAILING) or told.reason_code is not found.reason_code:
+        return ended  # there is more to say than that
+    return replace(ended, reason_code=Reason.EXPIRED, reason=reasons.MEANINGS[Reason.EXPIRED].sentence)
+
+
+def _told(found: Status, serving: Serving, *, under_way: bool) -> Status:
     ends = [each.not_after for each in serving.older]
     safe = [renewal.good_until(each) for each in serving.older]
     found = replace(

@@ -79,6 +79,7 @@ class Plan:
     lifetime: timedelta | None
     rule: RenewalPolicy
     windows: tuple[MaintenanceWindow, ...]
+    targets: tuple[str, ...]
     next_action_at: datetime | None
     life: timedelta | None  # of the version in use
 

@@ -53,6 +53,12 @@ def _by_end(tx: Tx, wanted: InventoryFilter, after: PagePosition, limit: int) ->
     return found
 
 
+def end_of(tx: Tx, certificate: str) -> int:
+    """Where one stands among those that end, for the page after it."""
+    row = tx.row("SELECT ends_at FROM certificates WHERE id = :id", id=certificate)
+    return NEVER if row is None or row["ends_at"] is None else int(row["ends_at"])
+
+
 def _page(
     tx: Tx, source: str, by: str, clauses: list[str], values: dict[str, object], after: PagePosition | None, limit: int
 ) -> list[Certificate]:  # fmt: skip

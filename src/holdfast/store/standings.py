@@ -62,9 +62,10 @@ def _each(odd: str) -> str:
              WHEN c.state = 'archived' THEN 'ARCHIVED'
              WHEN c.state = 'paused' THEN 'PAUSED'
              WHEN c.last_failure_at IS NOT NULL AND c.reason <> '' THEN c.reason
-             WHEN c.ends_at <= :now THEN 'EXPIRED'
+             WHEN held.not_after <= :now THEN 'EXPIRED'
              WHEN deploying.certificate IS NOT NULL AND revoked.id IS NULL AND c.next_cause <> 'REVOKED'
                THEN COALESCE(deploying.failed_for, deploying.waits_for, 'DEPLOYING')
+             WHEN c.ends_at <= :now THEN 'EXPIRED'
              WHEN c.next_action_at <= :now OR c.next_cause IN ('WINDOW', 'BACKOFF', {_HELD}) THEN c.next_cause
              ELSE 'NOT_DUE'
            END AS reason,

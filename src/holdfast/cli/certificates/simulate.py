@@ -121,6 +121,7 @@ COLUMNS = [
     Column("CA", lambda row: row["issuer"]),
     Column("ORDERS", lambda row: str(row["orders"])),
     Column("NAMES", lambda row: str(row["names"]), wide=True),
+    Column("DEPLOYMENTS", lambda row: str(row["deployments"])),
     Column("BUSIEST DAY", _busiest),
     Column("BUSIEST HOUR", lambda row: str(row["busiest_hour_orders"]), wide=True),
     Column("BUDGET", lambda row: "-" if row["used_percent"] is None else f"{row['used_percent']} %"),

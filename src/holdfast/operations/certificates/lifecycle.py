@@ -166,8 +166,7 @@ def _end(tx: Tx, found: Sequence[Row], sort: Sort) -> tuple[object, ...]:
     last = found[-1]
     if sort == "name":
         return (last.name, last.id)
-    held = versions.get(tx, last.current_version)
-    return (inventory.NEVER if held is None else inventory.micros(held.not_after), last.id)
+    return (inventory.end_of(tx, last.id), last.id)
 
 
 @operation(

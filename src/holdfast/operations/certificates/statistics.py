@@ -253,6 +253,7 @@ class MonthToCome(BaseModel):
     starts: datetime
     orders: int
     names: int
+    deployments: int = Field(description="To targets; they use nothing of what the issuer allows.")
     busiest_day: datetime | None
     busiest_day_orders: int
     busiest_hour_orders: int
@@ -391,6 +392,7 @@ def _future(tx: Tx, plan: certificates.Plan) -> PlannedCertificate:
         fraction=plan.rule.fraction,
         before=plan.rule.before,
         windows=plan.windows,
+        targets=len(plan.targets),
     )
 
 

@@ -56,7 +56,7 @@ class View:
     def status(self) -> Status:
         found = block.status(self.certificate, self.current, self.issuance, self.job, self.now)
         if self.serving.standing:
-            found = serving.counted(found, self.serving, under_way=self.issuance is not None)
+            found = serving.counted(found, self.serving, self.now, under_way=self.issuance is not None)
         return replace(found, owed=self.owed) if self.owed else found
 
     @property

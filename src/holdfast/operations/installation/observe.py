@@ -14,6 +14,7 @@ from holdfast.core import renewal
 from holdfast.core.issuers import budget, ca_limits
 from holdfast.core.issuers.issuer import IssuerRow, IssuerState
 from holdfast.core.own_ca.ca import SigningCertificateExpiry
+from holdfast.core.target import TargetRow, TargetState
 from holdfast.core.work.cluster import Lease, Replica
 from holdfast.errors import StoreError
 from holdfast.operations.certificates.views import View, views_of
@@ -23,6 +24,7 @@ from holdfast.operations.own_ca import authorities
 from holdfast.ports import Clock
 from holdfast.store import endpoints, issuers, migrate, statistics
 from holdfast.store.database import Database, Store
+from holdfast.store.deployments import deployments, targets
 from holdfast.store.own_ca import crls
 from holdfast.store.statistics import EndedIssuance
 from holdfast.store.tx import Tx
@@ -55,6 +57,8 @@ class InventorySeen:
     ends: Mapping[int, int]
     under_way: Mapping[tuple[str, str], int]
     endpoints: Mapping[str, int]
+    deployments: Mapping[str, int]
+    targets: Sequence[TargetRow]
     approvals: int
     issuers: Sequence[IssuerRow]
     own: Sequence[SigningCertificateExpiry]
@@ -124,6 +128,8 @@ def look(tx: Tx, *, series: int, last_event: int | None) -> InventorySeen:
         ends=statistics.all_ends(tx, now),
         under_way=statistics.under_way(tx),
         endpoints=endpoints.counts(tx),
+        deployments=deployments.counts(tx),
+        targets=targets.all_targets(tx),
         approvals=statistics.approvals_pending(tx),
         issuers=rows,
         own=authorities.expiries(tx),
@@ -160,8 +166,8 @@ def _watch(view: View) -> WatchedCertificate:
     found, held = view.certificate, view.current
     plan = renewal.decide(replace(found, failing=None), held, view.now)
     ca = found.wanted.issuers[0] if held is None else held.issuer
-    ends = None if held is None else held.not_after
-    return WatchedCertificate(found.name, ca, found.wanted.owner, ends, plan.at, view.status.next_attempt_at)
+    said = view.status
+    return WatchedCertificate(found.name, ca, found.wanted.owner, said.expires_at, plan.at, said.next_attempt_at)
 
 
 # ── Showing ──
@@ -171,6 +177,11 @@ def show(seen: InventorySeen, metrics: Metrics) -> None:
     _set(metrics.certificates, ("phase", "reason"), seen.phases)
     _set(metrics.certificates_ending, ("days",), {(str(days),): number for days, number in seen.ends.items()})
     _set(metrics.endpoints, ("reason",), {(reason or "UNSEEN",): number for reason, number in seen.endpoints.items()})
+    _set(metrics.deployments, ("state",), {(state,): number for state, number in seen.deployments.items()})
+    away = {(row.name,): int(row.breaker.open_at(seen.now)) for row in seen.targets}
+    _set(metrics.target_circuit_open, ("target",), away)
+    paused = {(row.name,): int(row.state is TargetState.PAUSED) for row in seen.targets}
+    _set(metrics.target_paused, ("target",), paused)
     _set(metrics.issuances, ("ca", "state"), seen.under_way)
     _set(metrics.ca_budget, ("ca", "limit"), seen.budgets)
     _set(metrics.ca_circuit_open, ("ca",), {(row.name,): int(row.breaker.open_at(seen.now)) for row in seen.issuers})

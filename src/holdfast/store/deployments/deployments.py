@@ -172,6 +172,12 @@ def page(
     return [TABLE.read(row) for row in rows]
 
 
+def counts(tx: Tx) -> dict[str, int]:
+    """How many there are, by state; superseded ones are left out."""
+    rows = tx.rows("SELECT state, COUNT(*) AS n FROM deployments WHERE state <> 'superseded' GROUP BY state")
+    return {row["state"]: int(row["n"]) for row in rows}
+
+
 # ── What is due, by reload domain ──
 
 _DOMAIN: Final = "COALESCE(NULLIF(targets.domain, ''), targets.name)"
