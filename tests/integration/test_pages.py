@@ -14,12 +14,12 @@ from holdfast.store.database import Database
 pytestmark = pytest.mark.anyio
 PAGES = [
     "/", "/certificates", "/certificates?q=state:retrying", "/certificates/request", "/approvals", "/targets",
-    "/notifications",
+    "/agents", "/notifications",
     "/notifications?tab=all", "/jobs", "/issuers", "/issuers/new", "/cas", "/cluster", "/forecast", "/audit",
     "/settings",
     "/settings/values", "/settings/channels", "/settings/tokens", "/settings/sessions", "/reasons", "/nothing-here",
 ]  # fmt: skip
-OF_ONE = ["", "/explain", "/versions", "/served", "/raw"]
+OF_ONE = ["", "/explain", "/versions", "/served", "/raw", "/edit"]
 ONE = "/certificates/api.shop.example"
 
 

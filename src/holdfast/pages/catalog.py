@@ -6,11 +6,13 @@ from typing import Final
 
 from holdfast.pages import (
     access_settings,
+    agents,
     approvals,
     audit,
     certificate,
     certificates,
     cluster,
+    editing,
     forecast,
     issuers,
     jobs,
@@ -23,6 +25,6 @@ from holdfast.pages import (
 )
 
 MODULES: Final = (
-    overview, certificates, certificate, approvals, notifications, jobs, targets, issuers, own_ca, cluster, forecast,
-    audit, access_settings, settings, palette,
+    overview, certificates, certificate, editing, approvals, notifications, jobs, targets, agents, issuers, own_ca,
+    cluster, forecast, audit, access_settings, settings, palette,
 )  # fmt: skip

@@ -80,6 +80,14 @@ def read(operation: Operation, given: Sequence[tuple[str, str]]) -> dict[str, An
     return found
 
 
+def emptied(operation: Operation, name: str) -> Any:
+    """The value of a field that a person cleared."""
+    info = operation.input_model.model_fields[name]
+    if _is_table(info):
+        return {}
+    return {"lines": [], "flag": False}.get(_kind(info.annotation)[0], "")
+
+
 def _is_table(info: FieldInfo | None) -> bool:
     return info is not None and "dict[" in str(info.annotation)
 

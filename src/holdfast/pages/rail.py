@@ -29,6 +29,7 @@ RAIL: Final[Mapping[str, tuple[Entry, ...]]] = {
     "Inventory": (
         Entry("Certificates", "/certificates", "certificate", Action.SEE, "certificates", "c"),
         Entry("Targets", "/targets", "targets", Action.SEE_TARGETS, "", "t"),
+        Entry("Agents", "/agents", "agents", Action.SEE_AGENTS, "", "e"),
     ),
     "Machinery": (
         Entry("Issuers", "/issuers", "issuers", Action.SEE_ISSUERS, "", "i"),

@@ -49,6 +49,7 @@ async def show(visit: Visit) -> Response:
         can_deploy=visit.may(Action.CHANGE),
         can_check=visit.may(Action.CHANGE_ENDPOINTS),
         SHOWN=STATES,
+        trouble=_RANK,
     )
 
 
