@@ -115,9 +115,8 @@ async def save(visit: Visit, subject: Subject) -> Response:
     was = {name: given.get(f"{_WAS}{name}", "") for name in subject.fields}
     yours = {name: given.get(name, "") for name in subject.fields}
     version = int(given["_version"]) if given.get("_version", "").isdigit() else 0
-    changed: dict[str, Any] = {
-        name: _read(operation, name, text) for name, text in yours.items() if not _same(text, was[name])
-    }
+    differ = [name for name in subject.fields if not _same(yours[name], was[name])]
+    changed: dict[str, Any] = {name: _read(operation, name, yours[name]) for name in differ}
     back = subject.page.format(quote(ref, safe=""))
     if not differ:
         return visit.back(back, "Nothing was changed.")
