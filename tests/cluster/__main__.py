@@ -192,6 +192,8 @@ def audit(seen: list[Line], database: Database, replicas: Replicas, *, rounds: i
     noted(f"cluster_{mode}_certificates", len(issued), "certificates")
     noted(f"cluster_{mode}_revocations", len(revoked), "revocations")
     noted(f"cluster_{mode}_renewals", len([each for each in seen if each["what"] == "renewal"]), "renewals")
+    for what in ("certificates", "revocations"):
+        noted(f"cluster_{mode}_{what}_found_again_by_witnesses", replicas.found_again(what), what)
     figure(f"cluster_{mode}_certificates_lost", len(lost), "certificates", 0, not lost)
     figure(f"cluster_{mode}_revocations_lost", len(undone), "revocations", 0, not undone)
     figure(f"cluster_{mode}_duplicates", twice, "certificates", 0, twice == 0)

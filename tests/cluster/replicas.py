@@ -166,6 +166,11 @@ class Replicas:
             words = ["setpriv", "--pdeathsig", "KILL", "haproxy", "-db", "-f", str(config)]
             self._balancer = subprocess.Popen(words, env={"PATH": PATH}, stdout=log, stderr=log)
 
+    def found_again(self, what: str) -> int:
+        """How many certificates or revocations witnesses gave back to a database that had lost them."""
+        lines = [line for replica in self.all for line in replica.log.read_text(errors="replace").splitlines()]
+        return sum(json.loads(line)[what] for line in lines if '"event": "witness.replayed"' in line)
+
     def close(self) -> None:
         for replica in self.all:
             replica.machine.kill()
