@@ -7,7 +7,7 @@ DATA   ?= data
 # The suite starts hundreds of processes: byte code that is kept saves each of them compiling the product again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test check sim sim-year kill cluster attack pending bench bench-acme bench-cores bench-witness bench-renew bench-notifications bench-api bench-web bench-faces bench-deploy contract interop shape docs release packages image lock clean
+.PHONY: run test check sim sim-year kill cluster attack pending bench bench-acme bench-cores bench-witness bench-renew bench-notifications bench-api bench-web bench-faces bench-deploy contract interop shape docs release packages python-next image lock clean
 
 run: $(VENV)/.run
 	HOLDFAST_STORE_DATA_DIR=$(DATA) $(BIN)/holdfast dev $(if $(DEMO_SECONDS),--stop-after $(DEMO_SECONDS))
@@ -137,6 +137,11 @@ packages: release
 # The image, if a base for it can be had here; else the reason why not.
 image:
 	$(PYTHON) scripts/try_image.py
+
+# The tests with the Python of another Debian release (NEXT=trixie: 3.13, NEXT=sid: a newer one); needs root and debootstrap.
+NEXT ?= trixie
+python-next: $(VENV)/.dev
+	$(BIN)/python -m scripts.python_next $(NEXT) $(TESTS)
 
 UVC = uv pip compile -q --universal --generate-hashes --no-header --python-version 3.11
 lock:

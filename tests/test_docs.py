@@ -78,7 +78,7 @@ def test_every_reason_code_is_explained_with_its_own_sentence() -> None:
     for reason, meaning in MEANINGS.items():
         said = sections[reason.value].strip().split("\n\n")
         assert said[1] == meaning.sentence
-        assert ("Somebody is told at once" in said[2]) is meaning.alert
+        assert ("An alert is sent at once" in said[2]) is meaning.alert
         assert len(said[3]) > 30, "what to do about it"
 
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from holdfast.compose_ca import CaServer, system_resolvers
 from holdfast.config import Settings
-from holdfast.core.own_ca.acme import Identifier, permits
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.solver import Provable
 from holdfast.deployers import local_file
 from holdfast.deployers.kind import LocalRules
 from holdfast.endpoints import probe
@@ -121,10 +122,9 @@ class CertificateKeeper:
 
         named = self._rules(secret_store.files, parts)
 
-        async def unproved(names: Sequence[Identifier]) -> list[Identifier]:
+        async def known_solvers() -> list[Provable]:
             rules = [*await kept.rules(), *named]
-            patterns = [name for each in rules if each.solver.type == "dns-01" for name in each.names]
-            return [each for each in names if each.value.startswith("*.") and not permits(patterns, each)]
+            return [Provable(type=each.solver.type, names=each.names, solver=each.name) for each in rules]
 
         async def by_kept_rules() -> SolverFor:
             return challenges.by_rules(await kept.rules())
@@ -155,7 +155,7 @@ class CertificateKeeper:
             targets=self.deployers,
             solver_fit=kept.check,
             try_solver=kept.test,
-            unproved=unproved,
+            known_solvers=known_solvers,
             default_issuers=(OWN,),
             own_ca=ca.services,
             agents=ca.agents,

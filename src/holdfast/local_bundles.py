@@ -203,7 +203,7 @@ def _trusted(handle: int, name: str) -> None:
 
 @contextlib.contextmanager
 def _locked(folder: int | None) -> Iterator[None]:
-    """BlockingIOError while somebody else changes the folder."""
+    """BlockingIOError while another program changes the folder."""
     if folder is None:
         yield
         return

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ from bench.acme.jws import AccountKey
 from bench.acme.processes import dismiss, hear, python, tell
 from bench.figures import figure
 
-from tests.attack.attack import Attack
+from tests.attack.attack import Attack, Operator
 from tests.attack.everything import ATTACKS
 from tests.attack.watch import Seen, Watch, memory, part
 from tests.support.postgres import free_port
@@ -28,6 +29,8 @@ from tests.support.processes import Served
 
 MEMORY: Final = 64.0  # MiB that an attack may add
 PROBE: Final = 100.0  # ms, of 99 in 100
+BYSTANDER: Final = 10_000.0  # ms, that another team's first certificate may take, the command's own start included
+BYSTANDS: Final = 5
 PHASES: Final = ("before", "during", "after")
 
 
@@ -60,15 +63,30 @@ async def played(attack: Attack, folder: Path, seconds: float, open_files: int) 
         served = stack.enter_context(Served(folder / "data", settings, open_files=open_files))
         served.wait_until_ready()
         server = served.address[1]
-        token = viewer(folder / "data")
+        operator = Operator(folder / "data")
+        token = attack.prepare(operator)
         watch = Watch(served.pid, server, f"https://localhost:{acme}/acme/default/directory", key)
         await watch.look(1.0)  # what is loaded with the first order is no attack's doing
         at_first, seen = memory(served.pid), dict[str, Seen]()
         seen["before"] = await watch.look(seconds)
         with attacking(attack, server, acme, http, token):
+            meanwhile = asyncio.create_task(bystanding(attack, operator))
             seen["during"] = await watch.look(seconds)
+            waits = await meanwhile
         seen["after"] = await watch.look(seconds)
     told(attack.name, seen, at_first)
+    if waits:
+        figure(f"attack.{attack.name}.bystander_most", max(waits), "ms", BYSTANDER, max(waits) <= BYSTANDER)
+
+
+async def bystanding(attack: Attack, operator: Operator) -> list[float]:
+    """How long what another team does took, each time, in milliseconds."""
+    waits = []
+    for number in range(BYSTANDS if attack.bystander else 0):
+        began = time.monotonic()
+        await asyncio.to_thread(attack.bystander, operator, number)  # type: ignore[arg-type]
+        waits.append(1000 * (time.monotonic() - began))
+    return waits
 
 
 @contextmanager
@@ -81,24 +99,6 @@ def answering(dns: int, http: int, key: AccountKey) -> Iterator[None]:
         yield
     finally:
         dismiss(process)
-
-
-def viewer(data: Path) -> str:
-    """The token of a viewer."""
-    command = [
-        str(Path(sys.executable).parent / "holdfast"),
-        "token",
-        "create",
-        "attacker",
-        "--role",
-        "viewer",
-        "-o",
-        "json",
-    ]
-    made = subprocess.run(
-        command, env={**os.environ, "HOLDFAST_STORE_DATA_DIR": str(data)}, capture_output=True, text=True, check=True
-    )
-    return str(json.loads(made.stdout)["token"])
 
 
 @contextmanager

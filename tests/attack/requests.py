@@ -1,4 +1,4 @@
-"""H2, H3, M1, M7: what can be asked for with a viewer's token, or by ACME clients without any proof."""
+"""H2, H3, M1, M2, M7: what can be asked for with a token of little right, or by ACME clients without any proof."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from typing import Final
 
 import httpx2
 
-from tests.attack.attack import Attack, Target
+from tests.attack.attack import Attack, Operator, Target
 from tests.support.acme_client import AcmeClient
 
 ATTACKER: Final = "127.0.0.2"
@@ -78,9 +78,37 @@ async def slow_validations(target: Target) -> None:
         await asyncio.Event().wait()
 
 
-ATTACKS: Final = tuple(
+def a_tight_issuer(operator: Operator) -> str:
+    """An issuer that allows 20 orders in 10 minutes, a certificate of team-a from it, and a token of team-a."""
+    operator.type("issuer", "add", "local", "tight", "--set", "ca=default", "--set", 'limits={"orders": [20, 600]}')
+    operator.type("issue", "a.internal", "--issuer", "tight", "--owner", "team-a", "--wait")
+    return operator.token("agent", "--owner", "team-a")
+
+
+async def cancelled_renewals(target: Target) -> None:
+    """The agent of one team renews and cancels without end."""
+    headers = {"Authorization": f"Bearer {target.token}"}
+    at = f"http://127.0.0.1:{target.server}/api/v1/certificates/a.internal"
+    async with _line() as http:
+        while True:
+            for verb in ("renew", "cancel"):
+                with suppress(httpx2.HTTPError):
+                    await http.post(f"{at}/{verb}", json={}, headers=headers)
+
+
+def another_team(operator: Operator, number: int) -> None:
+    operator.type(
+        "issue", f"b{number}.internal", "--issuer", "tight", "--owner", "team-b", "--wait", "--timeout", "60s"
+    )
+
+
+_BY_VIEWERS: Final = tuple(
     Attack(run.__name__, finding, partial(run))
     for finding, run in (
         ("H2", forecasts), ("H3", unproved_names), ("M1", slow_validations), ("M7", unknown_parameters),
     )
 )  # fmt: skip
+ATTACKS: Final = (
+    *_BY_VIEWERS,
+    Attack("cancelled_renewals", "M2", cancelled_renewals, prepare=a_tight_issuer, bystander=another_team),
+)

@@ -21,6 +21,7 @@ from holdfast.store import backdating, journal
 from holdfast.store.database import Database
 from holdfast.store.postgres import PostgresEngine
 from holdfast.store.tx import Tx
+from holdfast.world import FileSink
 
 pytestmark = pytest.mark.anyio
 OLD = timedelta(days=120)
@@ -170,6 +171,34 @@ async def test_rows_of_a_broken_chain_are_evidence_and_stay(db: Database, tmp_pa
         refused = await ask("POST", "/audit/archive", await body(db, 8))
         assert (refused.status_code, refused.json()["code"]) == (409, "audit-chain-broken")
         assert (await ask("POST", "/audit/archive", await body(db, 2))).status_code == 200
+
+
+class Away:
+    """A sink that cannot be reached."""
+
+    name = "syslog:tcp://away"
+
+    async def write(self, lines: object) -> None:
+        raise OSError("away")
+
+
+async def test_no_row_is_archived_that_a_sink_has_not_got(db: Database, tmp_path: Path) -> None:
+    await aged(db, 6)
+    file = FileSink(tmp_path / "audit.jsonl")
+    await audit.hand_on(db, file)
+    await aged(db, 4)
+    async with a_desk(db, tmp_path) as desk:
+        ask = await desk.as_()
+        refused = await ask("POST", "/audit/archive", await body(db, 10))
+        assert (refused.status_code, refused.json()["code"]) == (409, "audit-sink-behind")
+        assert f"file:{tmp_path}/audit.jsonl has entries up to 6 only" in refused.json()["detail"]
+        await audit.hand_on(db, file)
+        with pytest.raises(OSError, match="away"):
+            await audit.hand_on(db, Away())  # it never got a row, and is known all the same
+        refused = await ask("POST", "/audit/archive", await body(db, 10))
+        assert (refused.status_code, Away.name in refused.json()["hint"]) == (409, True)
+        done = await ask("POST", "/audit/archive", await body(db, 10) | {"forget_sinks": [Away.name]})
+        assert (done.status_code, done.json()["entries"]) == (200, 10)
 
 
 async def test_an_archive_never_goes_back(db: Database, tmp_path: Path) -> None:

@@ -118,3 +118,26 @@ async def test_renewals_of_one_certificate_by_one_token_are_limited(db: Database
         assert (refused.status_code, refused.json()["code"]) == (429, "too-many-renewals")
         assert int(refused.headers["retry-after"]) >= 1
         assert (await admin("POST", "/certificates/a.example.com/renew")).status_code == 202
+
+
+async def test_renewals_that_are_not_due_leave_half_of_the_orders_to_other_teams(db: Database, tmp_path: Path) -> None:
+    """By a confined token, however many certificates it has; an operator of everything may still renew any."""
+    async with a_desk(db, tmp_path) as desk:
+        house, names = desk.house, [f"a{n}.example.com" for n in range(3)]
+        for name in names:
+            await house.ask(name, owner="mine")
+            await house.worked(name)
+        await house.change_issuer("ca", {"limits": {"orders": [8, 600]}}, actor="local:op")
+        agent, admin = await desk.as_(Role.AGENT, owners=("mine",)), await desk.as_()
+        answers = []
+        for turn in range(8):
+            name = names[turn % 3]
+            answers.append(await agent("POST", f"/certificates/{name}/renew"))
+            await house.worked(name)
+        refused = [each.json()["code"] for each in answers if each.status_code == 429]
+        assert ([each.status_code for each in answers[:4]], set(refused)) == ([202] * 4, {"orders-kept-for-others"})
+        assert int(answers[-1].headers["retry-after"]) > 1
+        await house.ask("b.example.com", owner="theirs")
+        view = await house.worked("b.example.com")
+        assert view.current is not None
+        assert (await admin("POST", f"/certificates/{names[0]}/renew")).status_code == 202

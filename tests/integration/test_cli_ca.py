@@ -158,7 +158,7 @@ def test_every_change_is_in_the_audit_with_whoever_made_it(ground: Ground, serve
         (("set", "default", "--crl-lifetime", "soon"), 2, "'soon' is no span of time"),
         (("revoke", "ab", "--ca", "default"), 2, "Missing option '--reason'"),
         (("revoke", "ab", "--ca", "default", "--reason", "superseded"), 6, "There is no certificate ab"),
-        (("orders", "--ca", "nosuch"), 6, "There is no CA 'nosuch'."),
+        (("orders", "nosuch"), 6, "There is no CA 'nosuch'."),
         (("orders", "--account", "nosuch"), 6, "There is no account nosuch."),
         (("revoke-account", "acct_listener_default", "--yes"), 1, "is this installation's own"),
         (("unpause-name", "acct_x", "a.example"), 6, "There is no pause of a.example"),

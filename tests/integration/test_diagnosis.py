@@ -169,7 +169,7 @@ def test_an_issuer_of_ours_that_ends_before_what_it_signs_is_found(days: int, ro
     now = datetime(2030, 1, 1, tzinfo=UTC)
     row = {"name": "corp", "not_after": (now + timedelta(days=days)).isoformat(), "needs_s": 90 * 86400.0}
     [found] = diagnosis.own_cas({"at": now.isoformat(), "own_cas": [{**row, "root_here": root_here}]})
-    assert is_bad(found, "its issuer ends on") is bool(fix)
+    assert is_bad(found, "its signing certificate expires on") is bool(fix)
     assert fix in found.fix
     assert diagnosis.own_cas(None) == diagnosis.own_cas({"at": now.isoformat()}) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import httpx2
 import pytest
 from tests.support.acme_desk import open_office
 from tests.support.keys import settings_in
+from tests.support.processes import Served
 
 from holdfast.cli.client import NotOurSocket, local
 from holdfast.config import SOCKET_NAME, Acme
@@ -45,6 +47,15 @@ def test_the_process_leaves_no_core_dump_and_its_memory_is_its_own() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "True (0, 0) 0"
+
+
+def test_a_server_forbids_core_dumps_and_warns_that_only_this_machine_can_fetch_its_crls(tmp_path: Path) -> None:
+    with Served(tmp_path / "data", {"ACME_BASE_URL": "https://ca.corp.example"}) as server:
+        server.wait_until_ready()
+        limits = Path(f"/proc/{server.pid}/limits").read_text()
+        assert re.search(r"Max core file size +0 +0 ", limits)
+        warned = server.wait_for_event("acme.published_here_only")
+        assert "acme.publish_url" in warned["fix"]
 
 
 # ── The local socket ──

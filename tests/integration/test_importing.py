@@ -442,3 +442,21 @@ def test_the_command_adopts_into_a_running_server(tmp_path: Path) -> None:
             (NAME, None, {"team": "web"}),
         ]
         assert server.stop() == 0
+
+
+def test_an_import_that_cannot_be_renewed_is_seen_before_it_fails(tmp_path: Path) -> None:
+    data, name = tmp_path / "data", "by-dns.example.com"
+    layouts.certbot(tmp_path / "le", name, CA.issue(name), authenticator="dns-cloudflare")
+    with Served(data, {}) as server:
+        server.wait_until_ready()
+        assert _holdfast(data, "import", "certbot", tmp_path / "le").returncode == 0
+        row = json.loads(_holdfast(data, "get", name, "-o", "json").stdout)
+        assert (row["challenge"], row["status"]["phase"]) == ("dns-01", "ok")
+        words = f"no solver can prove {name} by dns-01"
+        for command in (("status", "--check"), ("status", name, "--check")):
+            looked = _holdfast(data, *command)
+            assert (looked.returncode, words in looked.stdout) == (10, True), looked.stdout
+        assert words in _holdfast(data, "doctor").stdout
+        assert f"no solver here can prove {name}" in _holdfast(data, "explain", name).stdout
+        assert _holdfast(data, "change", name, "--challenge", "any").returncode == 0  # by http-01 from now on
+        assert _holdfast(data, "status", "--check").returncode == 0

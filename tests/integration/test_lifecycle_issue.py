@@ -149,7 +149,7 @@ async def test_proofs_are_published_told_and_taken_away(db: Database, tmp_path: 
 
 async def test_a_proof_that_nobody_can_publish_is_told_with_its_name(db: Database, tmp_path: Path) -> None:
     house = await a_house(db, tmp_path, proofs=True)
-    services = replace(house.tools, solver_for=lambda proof: None)
+    services = replace(house.tools, solver_for=lambda offers, only=None: None)
     async with house.working(kinds=issuance_duties.kinds(services), only=True):
         await house.ask(NAME)
         view = await house.settled(NAME)

@@ -446,6 +446,7 @@ CLOSED: Final[Mapping[tuple[str, str], Iterable[object]]] = {
     ("issuers", "state"): IssuerState,
     ("issuer_accounts", "state"): IssuerAccountState,
     ("certificates", "key_kind"): KeyKind,
+    ("certificates", "challenge"): certificate.CHALLENGES,
     ("certificates", "state"): certificate.CertificateState,
     ("certificate_versions", "state"): certificate.VersionState,
     ("certificate_versions", "revoke_reason"): {each.number for each in RevocationReason},

@@ -191,13 +191,24 @@ def test_lists_come_as_csv_with_exact_times(site: Site) -> None:
 
 def test_events_and_audit_entries_name_certificates(site: Site) -> None:
     site.ok("issue", "named.internal", "--wait")
-    assert "certificate.activated" in next(
-        line for line in site.ok("events").splitlines()[::-1] if "named.internal" in line
-    )
+    assert re.search(r"certificate\.activated +named\.internal", site.ok("events"))
     assert "named.internal" in site.ok("audit", "ls", "--limit", "20")
 
 
 # ── The API for people ──
+
+
+def test_jobs_are_about_names_and_have_no_last_attempt_where_there_is_none(site: Site) -> None:
+    jobs = {row["kind"]: row for row in site.data("jobs", "ls")}
+    assert jobs["ca.root_crl"]["about"] in {row["ca"] for row in site.data("ca", "ls")}
+    table = site.ok("jobs", "ls", "--columns", "KIND,ABOUT,ATTEMPT")
+    assert re.search(r"^ca\.root_crl +default +0 *$", table, re.MULTILINE), table
+
+
+def test_lists_of_a_ca_are_asked_for_alike(site: Site) -> None:
+    for words in (("accounts",), ("orders",), ("certificates",), ("eab", "ls")):
+        assert site.data("ca", *words, "default") is not None
+        assert "There is no CA 'nosuch'." in site.type("ca", *words, "nosuch").stderr
 
 
 def test_docs_answers_with_a_reference_that_asks_nobody_else(site: Site) -> None:

@@ -376,7 +376,7 @@ async def test_a_proof_without_a_solver_is_not_forgotten(lite: Database, tmp_pat
     async with house.working():
         await not_seen_yet(house, NAME)
     await _cancelled(house)
-    others = replace(house.tools, solver_for=lambda offers: None)
+    others = replace(house.tools, solver_for=lambda offers, only=None: None)
     assert await claimed(house, challenges.kind(others), left=lambda: 300.0)
     [job] = await lite.read(lambda tx: tx.rows("SELECT state, last_error FROM jobs WHERE kind = 'clean'"))
     assert job["state"] == "dead"

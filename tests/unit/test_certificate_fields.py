@@ -34,6 +34,8 @@ OTHER: dict[str, Any] = {  # another value for each attribute
     "approval_required": True,
     "targets": ("web-1",),
     "csr": "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
+    "challenge": "dns-01",
+    "solver": "cf",
 }
 each_field = pytest.mark.parametrize("field", FIELDS, ids=[each.key for each in FIELDS])
 

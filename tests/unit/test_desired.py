@@ -87,6 +87,8 @@ certificates:
   approval_required: true
   targets: [web-1, web-2]
   csr: "-----BEGIN CERTIFICATE REQUEST-----\\nAAAA\\n-----END CERTIFICATE REQUEST-----"
+  challenge: dns-01
+  solver: cf
   paused: true
 """
 
@@ -110,6 +112,8 @@ def test_every_key_is_read() -> None:
         approval_required=True,
         targets=("web-1", "web-2"),
         csr="-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----",
+        challenge="dns-01",
+        solver="cf",
     )
     [entry] = _tree(FULL)["certificates"]
     assert set(entry) == set(KEYS)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.test_renewal import DAY, HOUR, MINUTE, T0, a_certificate, a_version, failing, lives, situations
 
+from holdfast.cli.certificates import display
 from holdfast.core.certificate import Ari, Certificate, CertificateState, Version, VersionState, failed
-from holdfast.core.issuance import Issuance, IssuanceState
+from holdfast.core.issuance import ORDER_NUMBERS, Issuance, IssuanceState
 from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.reasons import MEANINGS, Reason
 from holdfast.core.renewal import decide, safe_until
@@ -290,3 +291,33 @@ def test_a_name_that_is_paused_at_the_ca_is_the_operator_s_and_its_link_is_shown
     assert link in told.verdict
     assert "npause the name at the CA" in told.would_change_it
     assert "holdfast renew www" in told.would_change_it
+
+
+@pytest.mark.parametrize(
+    ("reason", "acts", "words"),
+    [
+        ("ACCOUNT_REFUSED", "operator", "An operator of Holdfast corrects the cause above"),
+        ("CA_QUOTA_USED_UP", "operator", "An operator of Holdfast corrects the cause above"),
+        ("CA_REFUSED", "you", "You correct the cause above"),
+    ],
+)
+def test_an_explanation_has_the_words_of_the_ca_and_says_who_acts(reason: str, acts: str, words: str) -> None:
+    last, said = T0 + 61 * DAY, "The CA says: api key 4711 is not known."
+    certificate = a_certificate(failing=replace(failing(1, last), reason=reason, error=said))
+    found = status(certificate, a_version(), None, None, last + MINUTE)
+    assert (found.reason_code, found.acts_next, found.last_error) == (reason, acts, said)
+    told = explain(certificate, a_version(), None, None, last + MINUTE)
+    assert said in told.verdict
+    assert told.would_change_it.startswith(words)
+
+
+def test_the_number_of_an_order_at_its_ca_is_shown() -> None:
+    ordered = an_issuance(ref={ORDER_NUMBERS[0]: 4711})
+    assert ordered.order_number == "4711"
+    told = explain(a_certificate(), a_version(), ordered, None, T0 + 61 * DAY)
+    assert ", order 4711" in told.checks[-1].saw
+    attempt = {"state": "ordered", "issuer": "digicert", "order_number": ordered.order_number}
+    assert (
+        display._phase({"status": {"phase": "renewing", "attempt": 0}, "operation": attempt})
+        == "renewing, ordered, order 4711 at digicert"
+    )

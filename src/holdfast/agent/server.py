@@ -32,7 +32,7 @@ class WrongPin(UserError):
 
     def __init__(self, url: str) -> None:
         super().__init__(f"The server at {url} does not show the root that the token names.")
-        self.hint = "Somebody may sit in between, or the token is of another installation: make a new token."
+        self.hint = "An attacker may sit in between, or the token is of another installation: make a new token."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

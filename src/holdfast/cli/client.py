@@ -324,7 +324,7 @@ async def local_socket(chosen: Settings) -> AsyncIterator[tuple[httpx2.AsyncHTTP
 def _folder(path: Path) -> Iterator[str]:
     """An address of a socket has 108 bytes at most: go by the handle of its folder.
 
-    What is sent there is a token, or a wish: neither is for whoever else put a socket in the way.
+    What is sent there is a token, or a wish: neither is for another user who put a socket in the way.
     """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -352,7 +352,7 @@ def user_name() -> str:
 
 
 class EmptyToken(Usage):
-    """An empty variable is what a failed `$(holdfast token create …)` leaves; acting as somebody else would hide it."""
+    """An empty variable is what a failed `$(holdfast token create …)` leaves; acting as another would hide it."""
 
     code = "empty-token"
     hint = f"Set {TOKEN_VARIABLE} to a token, or to act without one: unset {TOKEN_VARIABLE}"

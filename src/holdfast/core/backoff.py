@@ -123,7 +123,7 @@ def next_poll(
 
 # ── Passing failures within one attempt: 30 s, 1, 2, 4 min, then the attempt failed ───────────────────────
 
-# The order stays, so trying again soon costs nobody anything.
+# The order stays, so trying again soon costs nothing.
 PASSING: Final = Ladder(first=30 * _SECOND, factor=2, cap=10 * _MINUTE, jitter=0.2)
 PASSING_TRIES: Final = 5
 

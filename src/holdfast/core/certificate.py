@@ -16,6 +16,8 @@ from holdfast.core.windows import MaintenanceWindow
 from holdfast.errors import IllegalMove
 
 MAX_NAMES: Final = 100
+ANY_CHALLENGE: Final = "any"  # the first solver that fits decides
+CHALLENGES: Final = (ANY_CHALLENGE, "http-01", "dns-01", "tls-alpn-01")
 
 
 class CertificateState(StrEnum):
@@ -98,6 +100,8 @@ class CertificateSpec:
     approval_required: bool = False
     targets: tuple[str, ...] = ()  # where it is deployed, by their names here
     csr: str | None = None  # PEM: it is issued for the key of this CSR, which is never here
+    challenge: str = ANY_CHALLENGE  # how its names are proved to a CA that asks
+    solver: str | None = None  # the one that publishes its challenge responses, by its name here
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.identifiers) <= MAX_NAMES:
@@ -260,7 +264,7 @@ FIELDS: Final = (
         help="When it is renewed, where the CA does not say.",
         options=(
             FieldOption("--renew-after", "Renew after this share of its lifetime, such as 0.67.", "SHARE"),
-            FieldOption("--renew-before", "Or so long before it expires, such as 30d.", "SPAN"),
+            FieldOption("--renew-before", "Renew this long before it expires, such as 30d.", "SPAN"),
             FieldOption("--ari/--no-ari", "Let the CA say when to renew (RFC 9773)."),
         ),
     ),
@@ -320,6 +324,21 @@ FIELDS: Final = (
         defaults=False,
         pattern=r"-----BEGIN (NEW )?CERTIFICATE REQUEST-----[\w+/=\s]+-----END (NEW )?CERTIFICATE REQUEST-----\s*",
         problem="A CSR is PEM that begins with -----BEGIN CERTIFICATE REQUEST-----.",
+    ),
+    Field(
+        key="challenge",
+        kind=FieldKind.CHOICE,
+        help="The challenge by which its names are proved to a CA that asks for one.",
+        options=(FieldOption("--challenge", "Prove its names by this challenge (default: any that a solver fits)."),),
+        members=CHALLENGES,
+    ),
+    Field(
+        key="solver",
+        kind=FieldKind.TEXT,
+        help="The solver that publishes its challenge responses, by its name here.",
+        options=(FieldOption("--solver", "Let only this solver prove its names; '': the first that fits."),),
+        pattern=_WORD,
+        problem="A solver, by its name here.",
     ),
 )
 DEFAULTS: Final[Mapping[str, Any]] = {

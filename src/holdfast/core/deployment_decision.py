@@ -113,7 +113,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFailed:
-    """`refused`: it will be refused until somebody changes something; else it may work later."""
+    """`refused`: it will be refused until a person changes something; else it may work later."""
 
     at: DeployCall
     reason: Reason
@@ -317,7 +317,7 @@ def _again(
     *,
     asked: timedelta | None = None,
 ) -> TryAgain:
-    """One that failed beside others is tried alone at once, so that it holds up nobody but itself."""
+    """One that failed beside others is tried alone at once, so that it holds up no other."""
     refused = reason in REFUSALS or event == "rolled back"
     wait = deployment_wait(facts.deployment.failures + 1, refused=refused, left=facts.left)
     if not facts.alone and facts.deployment.failures == 0:

@@ -18,7 +18,7 @@ MAX_SAMPLES: Final = 50
 MAX_ADDRESSES: Final = 32
 MOST_NAMES: Final = 10  # of a certificate, that are kept as evidence
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._:-]{1,253}")
-EXPIRING_FOR: Final = timedelta(days=14)  # before its end, a served certificate that nobody replaced is worth an alert
+EXPIRING_FOR: Final = timedelta(days=14)  # before its end, a served certificate that was not replaced is worth an alert
 
 
 # ── Where to look ──
@@ -134,7 +134,7 @@ class SightingProblem(StrEnum):
     """Why no certificate was seen."""
 
     UNREACHABLE = "unreachable"  # no address, no route, no answer in time
-    REFUSED = "refused"  # nobody listens there, or the connection was broken off
+    REFUSED = "refused"  # nothing listens there, or the connection was broken off
     TLS = "tls problem"  # the handshake failed: the key may not fit the certificate
     PROTOCOL = "no upgrade"  # the server offers no STARTTLS, or speaks another protocol
     DENIED = "not permitted"  # our own rule about addresses, before anything was sent

@@ -20,7 +20,7 @@ _TELL_AFTER: Final = {Reason.ENDPOINT_UNREACHABLE: 3, Reason.ENDPOINT_TLS_FAILED
 TROUBLES: Final[Mapping[str, int]] = {  # reasons that people are told of, and after how many looks in a row
     each.value: _TELL_AFTER.get(each, 1) for each in Reason if each.startswith("ENDPOINT_") and MEANINGS[each].alert
 }
-URGENT_FOR: Final = timedelta(days=3)  # before its end, people are told again of a certificate that nobody replaced
+URGENT_FOR: Final = timedelta(days=3)  # before its end, people are told again of a certificate that was not replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

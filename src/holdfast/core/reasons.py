@@ -186,7 +186,7 @@ MEANINGS: Final = {
     Reason.WAVE_WAITS: Meaning("The deployment waits until the earlier wave of its rollout is served.", "holdfast"),
     Reason.WAVE_STOPPED: Meaning("An earlier wave of the rollout failed, so this target is left alone.", "you"),
     Reason.TARGET_UNREACHABLE: Meaning("The target cannot be reached now; the deployment is retried.", "holdfast"),
-    Reason.TARGET_BUSY: Meaning("Somebody else changes the target now; the deployment is retried.", "holdfast"),
+    Reason.TARGET_BUSY: Meaning("Another program changes the target now; the deployment is retried.", "holdfast"),
     Reason.DEPLOY_NOT_SERVED: Meaning("It is in place, and is not served everywhere.", "you", alert=True),
     Reason.DEPLOY_FAILED: Meaning("The deployment failed; the target serves what it served before.", "you", alert=True),
     Reason.ROLLBACK_FAILED: Meaning("The target could not be rolled back, and may serve neither.", "you", alert=True),
@@ -195,14 +195,14 @@ MEANINGS: Final = {
     Reason.RELOAD_FAILED: Meaning("The daemon could not be reloaded.", "you", alert=True),
     Reason.TARGET_REFUSED: Meaning("The target refused the deployment.", "you", alert=True),
     Reason.TARGET_UNKNOWN: Meaning("The target, or its kind, is not known here.", "you", alert=True),
-    Reason.TARGET_TAKEN: Meaning("The place on the target belongs to somebody else.", "you", alert=True),
+    Reason.TARGET_TAKEN: Meaning("The place on the target belongs to another program or person.", "you", alert=True),
     Reason.TARGET_HAS_NEWER: Meaning("The target holds a newer deployment than this one.", "nobody"),
     Reason.HOST_KEY_CHANGED: Meaning("The target shows another host key than the pinned one.", "you", alert=True),
     Reason.PROGRAM_UNKNOWN: Meaning("The host does not allow a program that the target names.", "you", alert=True),
 }  # fmt: skip
 
 
-# Reasons that pass while one waits, though somebody else must do something: DNS spreads, another person decides.
+# Reasons that pass while one waits, though others must do something: DNS spreads, another person decides.
 _PASSING: Final = frozenset(
     {Reason.DNS_TXT_NOT_VISIBLE, Reason.PROOF_NOT_VISIBLE, Reason.SOLVER_FAILED, Reason.CANCELLED}
 )

@@ -50,8 +50,8 @@ async def fill(db: Store, secrets: SecretStore) -> bool:
 
 
 def _certificate(key: ec.EllipticCurvePrivateKey, now: datetime) -> str:
-    """One for all of them: what the demo shows of a chain is a certificate that nobody trusts."""
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Holdfast demo, trusted by nobody")])
+    """One for all of them: what the demo shows of a chain is a certificate that no client trusts."""
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Holdfast demo, not trusted")])
     built = (
         x509.CertificateBuilder()
         .subject_name(name)

@@ -4,8 +4,8 @@ A deployer neither sleeps, retries, logs nor touches the store: the engine owns 
 can be repeated, and by another replica: all that it needs is in the bundle and in the settings of the target. Calls
 raise TryLater or Refused with a reason of `core/reasons.py`:
 
-    TryLater   TARGET_UNREACHABLE, TARGET_BUSY (somebody else changes the target); `after` if the target named a time
-    Refused    TARGET_REFUSED, TARGET_TAKEN (the place is somebody else's), TARGET_HAS_NEWER (`bundle.number` is lower
+    TryLater   TARGET_UNREACHABLE, TARGET_BUSY (another program changes the target); `after` if the target named a time
+    Refused    TARGET_REFUSED, TARGET_TAKEN (the place is another's), TARGET_HAS_NEWER (`bundle.number` is lower
                than what is in place: never overwrite that), BUNDLE_UNFIT, HOST_KEY_CHANGED, CONFIG_TEST_FAILED,
                RELOAD_FAILED, PROGRAM_UNKNOWN
 

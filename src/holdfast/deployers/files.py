@@ -128,7 +128,7 @@ class FilesDeployer:
         except Unreadable as why:
             raise refused(f"Target {self.parts.target}: {why}.", Reason.TARGET_TAKEN) from None
         except BlockingIOError:
-            held = f"Target {self.parts.target}: somebody else changes {self.settings.folder} now."
+            held = f"Target {self.parts.target}: another program changes {self.settings.folder} now."
             raise later(held, Reason.TARGET_BUSY) from None
         except KeyError as error:
             raise refused(f"Target {self.parts.target}: {error.args[0]}.") from None

@@ -1,7 +1,7 @@
 """HAProxy: one combined file for each certificate, and, by its runtime API, the same in memory without a reload.
 
 The runtime API has one transaction for the whole process: `set ssl cert` begins it, and until `commit` or `abort` no
-other certificate can be changed. One that we left open is aborted; one of somebody else is waited for.
+other certificate can be changed. One that we left open is aborted; one of another program is waited for.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class HaproxyDeployer:
         if transaction is not None and Path(transaction).parent == Path(name).parent:
             await self._ask(f"abort ssl cert {transaction}")  # ours: whoever began it is gone, or we would not be here
         elif transaction is not None:
-            why = f"HAProxy has an open transaction about {transaction:.200}, which somebody else began"
+            why = f"HAProxy has an open transaction about {transaction:.200}, which another program began"
             ends = f"It ends by `abort ssl cert {transaction:.200}` on its socket."
             raise later(f"Target {self.parts.target}: {why}. {ends}", Reason.TARGET_BUSY)
         if name not in names:

@@ -1,6 +1,6 @@
 """Kubernetes: a TLS Secret by server-side apply. Key and certificate are one object, so they change together.
 
-The apply names the resourceVersion that was read: whoever changed the Secret meanwhile is noticed. It is never forced,
+The apply names the resourceVersion that was read: a change of the Secret meanwhile is noticed. It is never forced,
 unless the target says `take_over`.
 """
 
@@ -134,7 +134,7 @@ class KubernetesDeployer:
         said = [table(each) for each in causes] if isinstance(causes, list) else []
         taken = [each for each in said if each.get("reason") == "FieldManagerConflict"]
         if not taken:
-            return self._remote().passing(response, Reason.TARGET_BUSY)  # somebody changed it since it was read
+            return self._remote().passing(response, Reason.TARGET_BUSY)  # it was changed since it was read
         names = {found[1] for each in taken if (found := _MANAGED_BY.search(str(each.get("message"))))}
         who = ", ".join(sorted(names)) or "somebody else"
         why = f"fields of {what} are managed by {who}. Set take_over to true to take them over"

@@ -15,7 +15,7 @@
     [token_files]                         # with the only address that each token may be sent to
     "/var/run/secrets/kubernetes.io/serviceaccount/token" = "https://kubernetes.default.svc"
 
-Whoever may change a target over the API chooses among these, and can add nothing to them.
+A person who may change a target over the API chooses among these, and can add nothing to them.
 """
 
 from __future__ import annotations

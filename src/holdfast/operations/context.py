@@ -21,15 +21,15 @@ from holdfast.operations.reckoning import Reckoning
 from holdfast.operations.remotes import (
     ChannelOpener,
     Fit,
+    KnownSolvers,
     Probe,
     SolverFit,
     TargetOpener,
     TrySolver,
-    Unproved,
     any_fit,
     any_solver_fit,
     no_solver,
-    none_unproved,
+    solvers_not_known,
 )
 from holdfast.store.tx import Tx
 
@@ -81,7 +81,7 @@ class Services:
     looking: Counter[str] = field(default_factory=Counter)  # looks under way that each asker waits for
     solver_fit: SolverFit = any_solver_fit  # whether a solver can be made of what it is given
     try_solver: TrySolver = no_solver
-    unproved: Unproved = none_unproved
+    known_solvers: KnownSolvers = solvers_not_known
     streams: Counter[str] = field(default_factory=Counter)  # of events, that each token follows in this process
 
 

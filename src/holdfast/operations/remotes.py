@@ -18,7 +18,7 @@ from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.notifications.channel import ChannelRow
 from holdfast.core.notifications.notification import Message, Missed
 from holdfast.core.own_ca.acme import Identifier
-from holdfast.core.solver import SolverRow
+from holdfast.core.solver import Provable, SolverRow
 from holdfast.core.target import TargetRow
 from holdfast.errors import Refused, TryLater, UserError
 from holdfast.keyring import SecretOwner
@@ -44,13 +44,12 @@ SolverFit = Callable[[str, Mapping[str, Any], Credentials], None]
 TrySolver = Callable[[SolverRow, Identifier], Awaitable[str]]  # publishes a response for this name, and removes it
 
 
-# Of wildcards, those that no solver here could prove by DNS.
-Unproved = Callable[[Sequence[Identifier]], Awaitable[list[Identifier]]]
+# What the solvers of the store and of this process can prove; None where that is not known.
+KnownSolvers = Callable[[], Awaitable[Sequence[Provable] | None]]
 
 
-async def none_unproved(names: Sequence[Identifier]) -> list[Identifier]:
-    """Of a process that publishes nothing, and so does not know."""
-    return []
+async def solvers_not_known() -> None:
+    """Of a process that publishes nothing."""
 
 
 def any_solver_fit(kind: str, settings: Mapping[str, Any], credentials: Credentials) -> None:

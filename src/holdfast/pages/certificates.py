@@ -187,7 +187,7 @@ def _steps(made: Any) -> list[str]:
     status = made.status
     names, first = words.counted(len(made.names), "name"), made.issuers[0]
     waits = status.reason_code == "AWAITING_APPROVAL"
-    steps = [f"{made.name} with {names} is kept from now on, for {made.owner or 'nobody in particular'}."]
+    steps = [f"{made.name} with {names} is kept from now on, for {made.owner or 'no owner'}."]
     if waits:
         steps.append("A second person must approve it first.")
     steps.append(f"{first} is asked at once." if not waits else f"Then {first} is asked.")

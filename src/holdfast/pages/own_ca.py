@@ -13,7 +13,7 @@ from holdfast.operations.operation import named
 from holdfast.pages import forms
 from holdfast.pages.visit import Mistaken, Visit
 
-LATE: Final = timedelta(minutes=15)  # a certificate that nobody fetched
+LATE: Final = timedelta(minutes=15)  # a certificate without a download on record
 _LISTS: Final = {  # tab: (operation, its title)
     "orders": ("orders.list", "Orders"),
     "certificates": ("issued.list", "Certificates"),

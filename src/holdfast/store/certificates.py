@@ -134,25 +134,22 @@ def archived(tx: Tx, name: str) -> list[Certificate]:
     return [TABLE.read(row) for row in rows]
 
 
-def with_wildcards(tx: Tx, limit: int) -> list[Certificate]:
-    """Active ones with a name such as *.example.com, by name."""
+def hard_to_prove(tx: Tx, limit: int) -> list[Certificate]:
+    """Active ones with a name such as *.example.com, or with a challenge or a solver of their own, by name."""
     rows = tx.rows(
-        f"""SELECT {TABLE.columns} FROM certificates WHERE state = 'active' AND identifiers LIKE '%"*.%'
+        f"""SELECT {TABLE.columns} FROM certificates
+             WHERE state = 'active' AND (identifiers LIKE '%"*.%' OR challenge <> 'any' OR solver IS NOT NULL)
              ORDER BY name LIMIT :limit""",
         limit=limit,
     )
     return [TABLE.read(row) for row in rows]
 
 
-def names_of(tx: Tx, ids: Iterable[str]) -> dict[str, str]:
-    """The names of those that are certificates, by id."""
-    wanted = sorted({each for each in ids if each.startswith("certificate_")})
-    if not wanted:
-        return {}
-    text, values = value_list([(each,) for each in wanted])
-    return {
-        row["id"]: row["name"] for row in tx.rows(f"SELECT id, name FROM certificates WHERE id IN ({text})", **values)
-    }
+def with_solver(tx: Tx, solver: str) -> str | None:
+    """The name of a certificate that asks for this solver and is not archived; None if there is none."""
+    sql = "SELECT name FROM certificates WHERE solver = :solver AND state <> 'archived' ORDER BY name LIMIT 1"
+    row = tx.row(sql, solver=solver)
+    return None if row is None else str(row["name"])
 
 
 def by_prefix(tx: Tx, prefix: str, limit: int = 2) -> list[Certificate]:

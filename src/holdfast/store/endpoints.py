@@ -131,7 +131,7 @@ def targets(tx: Tx) -> set[str]:
 
 
 def without_job(tx: Tx, kind: str) -> list[str]:
-    """Endpoints that nobody will look at any more; at most a page."""
+    """Endpoints that are not looked at any more; at most a page."""
     rows = tx.rows(
         """SELECT id FROM endpoints
             WHERE NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.kind = :kind AND jobs.subject = endpoints.id)

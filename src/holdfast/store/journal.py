@@ -7,7 +7,7 @@ in order, a reader that resumes after an id misses nothing, and the lock can nev
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -242,6 +242,29 @@ def forget_events(tx: Tx, before: datetime, limit: int = 5000) -> int:
         limit=limit,
         **({} if first is None else {"first": first["id"]}),
     )
+
+
+AUDIT_SINKS: Final = "audit "  # how the names of consumers of audit rows begin
+
+
+def sink_behind(tx: Tx, seq: int, *, but: Collection[str] = ()) -> tuple[str, int] | None:
+    """A sink that has not got all rows up to this number, with the number of the last that it has; None: all have."""
+    rows = tx.rows(
+        """SELECT consumer, event_id FROM event_cursors WHERE consumer LIKE :sinks AND event_id < :seq
+            ORDER BY event_id, consumer""",
+        sinks=f"{AUDIT_SINKS}%",
+        seq=seq,
+    )
+    found = ((row["consumer"].removeprefix(AUDIT_SINKS), row["event_id"]) for row in rows)
+    return next((each for each in found if each[0] not in but), None)
+
+
+def is_known(tx: Tx, consumer: str) -> bool:
+    return tx.row("SELECT event_id FROM event_cursors WHERE consumer = :consumer", consumer=consumer) is not None
+
+
+def forget_sink(tx: Tx, name: str) -> None:
+    tx.run("DELETE FROM event_cursors WHERE consumer = :consumer", consumer=f"{AUDIT_SINKS}{name}")
 
 
 def audit_outbox(tx: Tx, consumer: str, limit: int = 500) -> list[journal.AuditRow]:

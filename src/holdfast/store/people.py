@@ -21,7 +21,7 @@ PAGE: Final = 500
 
 
 def insert(tx: Tx, person: Person) -> bool:
-    """False if somebody has this name, or is this subject of the provider, already."""
+    """False if a person has this name, or is this subject of the provider, already."""
     return tx.run(f"{PEOPLE.insert} ON CONFLICT DO NOTHING", **PEOPLE.values(person)) == 1
 
 

@@ -256,6 +256,7 @@ def _offer(found: FoundCertificate) -> dict[str, object]:
         "reuse_key": found.reuse_key,
         "preferred_chain": found.preferred_chain,
         "profile": found.profile,
+        "challenge": "dns-01" if found.proved_by.startswith("dns-01") else "any",
         "paused": found.paused,
         "renew_before_s": None if found.renew_before is None else found.renew_before.total_seconds(),
     }

@@ -80,8 +80,10 @@ def status(
             left = (
                 client.maybe(f"/issuers/{row['issuers'][0]}/budget") if chosen().output in ("table", "wide") else None
             )
-            emit_one(row, text=lambda each: shown.block(each, now, left or ()))
-            bad = needs_a_person(row)
+            gaps = [each for each in client.maybe("/solvers/gaps") or () if each["certificate"] == row["name"]]
+            told = "".join(f"\nsolver  {_gap(each)}" for each in gaps)
+            emit_one(row, text=lambda each: shown.block(each, now, left or ()) + told)
+            bad = bool(gaps) or needs_a_person(row)
         else:
             summary = client.get("/stats/summary")
             found = _look_at_all(client, now)
@@ -149,8 +151,7 @@ def _facts(found: Row) -> Iterator[tuple[str, str]]:
         if found[name]:
             yield name.replace("_", " "), f"{len(found[name])} {words}: {command}"
     for row in found["gaps"] or ():
-        names = ", ".join(row["names"])
-        yield "renewal", f"{row['certificate']} cannot be renewed: no solver proves {names} by DNS: holdfast solver add"
+        yield "renewal", f"{row['certificate']}: {_gap(row)}"
     if found["drained"]:
         resume = f"holdfast cluster resume {found['drained'][0]['name']}"
         yield "replicas", f"all {len(found['drained'])} were drained, and nothing is renewed: {resume}"
@@ -160,6 +161,11 @@ def _facts(found: Row) -> Iterator[tuple[str, str]]:
         paused = row["state"] != "active"
         remedy = f"holdfast issuer resume {row['name']}" if paused else f"holdfast issuer test {row['name']}"
         yield f"CA {row['name']}", f"{row['state'] if paused else row['breaker_error'] or 'it is down'}: {remedy}"
+
+
+def _gap(row: Row) -> str:
+    by = "" if row["challenge"] == "any" else f" by {row['challenge']}"
+    return f"its next renewal will fail: no solver can prove {', '.join(row['names'])}{by}: holdfast solver add --help"
 
 
 # ── Why ──

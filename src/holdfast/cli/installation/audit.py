@@ -66,6 +66,10 @@ def archive(
     keep_days: Annotated[
         int, typer.Option("--keep-days", min=30, max=3650, help="Refuse to archive entries younger than this.")
     ] = 90,
+    forget_sink: Annotated[
+        list[str] | None,
+        typer.Option("--forget-sink", metavar="SINK", help="An audit sink that exists no more; may be repeated."),
+    ] = None,
 ) -> None:
     """Archive old audit entries: write them to a file, verify it, then let the server delete them.
 
@@ -80,7 +84,7 @@ def archive(
         if not lines:
             say(f"No audit entry before {before} is left to archive.")
             return
-        _archive(client, after, lines, to, keep_days)
+        _archive(client, after, lines, to, {"keep_days": keep_days, "forget_sinks": forget_sink or []})
 
 
 def _to_archive(client: Client, before: datetime) -> tuple[Anchor, list[str]]:
@@ -102,7 +106,7 @@ def _to_archive(client: Client, before: datetime) -> tuple[Anchor, list[str]]:
     return after, lines
 
 
-def _archive(client: Client, after: Anchor, lines: list[str], to: Path, keep_days: int) -> None:
+def _archive(client: Client, after: Anchor, lines: list[str], to: Path, wishes: dict[str, Any]) -> None:
     from holdfast.cli.client import Told
     from holdfast.cli.terminal import asked_for
     from holdfast.core.journal import anchor_line, parsed_entry
@@ -122,7 +126,7 @@ def _archive(client: Client, after: Anchor, lines: list[str], to: Path, keep_day
         raise UserError(f"The chain of {to} is broken: {found.problem}. Nothing was archived.")
     say(f"{to} has the audit entries {after.seq + 1} to {last.seq}, and its chain holds.")
     try:
-        client.post("/audit/archive", {"seq": found.verified, "hash": found.last_hash, "keep_days": keep_days})
+        client.post("/audit/archive", {"seq": found.verified, "hash": found.last_hash, **wishes})
     except Told as why:
         if why.status < 500:  # it was refused: the server keeps all of them
             LocalFiles().remove_within(to.parent, to.name)

@@ -29,15 +29,23 @@ def jobs(rows: Sequence[Row]) -> None:
     columns = [
         Column("ID", lambda row: str(row["id"])),
         Column("KIND", lambda row: str(row["kind"])),
-        Column("ABOUT", lambda row: str(row["subject"])),
+        Column("ABOUT", lambda row: str(row["about"])),
         Column("STATE", lambda row: str(row["state"])),
-        Column("ATTEMPT", lambda row: f"{row['attempt']}/{row['max_attempts']}"),
+        Column("ATTEMPT", lambda row: _attempts(row)),
         Column("DUE", lambda row: when(row["due_at"], now)),
         Column("REASON", lambda row: str(row["reason_code"] or "-")),
         Column("ERROR", lambda row: str(row["last_error"] or "-"), wide=True),
         Column("HOLDER", lambda row: str(row["holder"] or "-"), wide=True),
     ]
     emit(rows, columns, name="id", empty="There are no such jobs.")
+
+
+ENDLESS: Final = 1000  # attempts, from which on there is no last one to speak of
+
+
+def _attempts(row: Row) -> str:
+    most = row["max_attempts"]
+    return str(row["attempt"]) if most >= ENDLESS else f"{row['attempt']}/{most}"
 
 
 def job(row: Row) -> None:
@@ -50,9 +58,9 @@ def _job(row: Row, now: datetime) -> str:
     facts = [
         ("id", str(row["id"])),
         ("kind", str(row["kind"])),
-        ("about", str(row["subject"])),
+        ("about", str(row["about"])),
         ("state", str(row["state"])),
-        ("attempt", f"{row['attempt']}/{row['max_attempts']}"),
+        ("attempt", _attempts(row)),
         ("due", when(row["due_at"], now) if waits else ""),
         ("began", "" if row["last_attempt_at"] is None else when(row["last_attempt_at"], now)),
         ("ended", "" if row["finished_at"] is None else when(row["finished_at"], now)),
@@ -106,7 +114,7 @@ def people(rows: list[Row]) -> None:
         Column("ONLY", _scope),
         Column("ADDED", lambda row: f"{when(row['created_at'], now)} by {row['created_by']}", wide=True),
     ]
-    emit(rows, columns, name="name", empty="Nobody can log in yet. Add somebody: holdfast people add NAME --role admin")
+    emit(rows, columns, name="name", empty="No person can log in yet. Add one: holdfast people add NAME --role admin")
 
 
 def _ways(row: Row) -> str:

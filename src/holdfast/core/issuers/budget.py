@@ -147,7 +147,7 @@ def give_back(budget: Budget, amount: timedelta, held_for: timedelta) -> Budget:
 
 
 def turn_returned(budget: Budget, now: datetime, at: datetime, *, urgent: bool, count: int = 1) -> Budget:
-    """Nobody will take the turn at this time: the line is shorter, and whoever comes next waits less."""
+    """The turn at this time is not taken: the line is shorter, and the next job waits less."""
     for waiting in (False, True):
         line = _LINES[urgent, waiting]
         last: datetime | None = getattr(budget, line)
@@ -169,6 +169,12 @@ def remaining(budget: Budget, now: datetime, *, urgent: bool) -> int:
     limit = budget.limit
     owed = max(budget.tat - now, timedelta(0))
     return max(0, (limit.every * limit.depth(urgent=urgent) - owed) // limit.every)
+
+
+def half_free_at(budget: Budget, now: datetime) -> datetime | None:
+    """When half of the burst is free again; None if it is now."""
+    at = budget.tat - budget.limit.every * (budget.limit.burst // 2)
+    return at if at > now else None
 
 
 def _forgiven(budget: Budget, now: datetime) -> Budget:

@@ -240,7 +240,7 @@ def _deploy_served(details: Details, about: About) -> Alert:
 
 
 def _rollback_failed(details: Details, about: About) -> Alert:
-    """The target may serve neither the new certificate nor the old one: somebody must look now."""
+    """The target may serve neither the new certificate nor the old one: a person must look now."""
     target = str(details.get("target") or "")
     return replace(
         _deploy_failed(details, about),

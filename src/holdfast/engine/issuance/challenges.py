@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Literal, Protocol
 
+from holdfast.core.certificate import ANY_CHALLENGE, CertificateSpec
 from holdfast.core.issuance import Issuance, IssuanceEvent
 from holdfast.core.issuance_steps import Facts, NotVisible, OurFault, RemoteAnswer, ResponsesReported, Unfinished
 from holdfast.core.own_ca.acme import Identifier, permits
@@ -40,19 +41,19 @@ class SolverRule:
 
     names: tuple[str, ...]
     solver: Solver
+    name: str = ""  # of one in the store; certificates may ask for it
 
-    def fits(self, response: ChallengeResponse) -> bool:
-        return self.solver.type == response.type and permits(self.names, response.identifier)
+    def fits(self, response: ChallengeResponse, only: str | None) -> bool:
+        chosen = only in (None, self.name)
+        return chosen and self.solver.type == response.type and permits(self.names, response.identifier)
 
 
 def by_rules(rules: Sequence[SolverRule]) -> SolverFor:
     """The first rule that fits one of the offers decides: the order is the operator's, and not the CA's."""
 
-    def solver_for(offers: Sequence[ChallengeResponse]) -> ChosenResponse | None:
-        return next(
-            (ChosenResponse(response, rule.solver) for rule in rules for response in offers if rule.fits(response)),
-            None,
-        )
+    def solver_for(offers: Sequence[ChallengeResponse], only: str | None = None) -> ChosenResponse | None:
+        fitting = ((rule, each) for rule in rules for each in offers if rule.fits(each, only))
+        return next((ChosenResponse(response, rule.solver) for rule, response in fitting), None)
 
     return solver_for
 
@@ -62,7 +63,7 @@ async def solver_for_now(services: IssuanceServices) -> SolverFor:
     if services.kept_solvers is None:
         return services.solver_for
     kept, settings = await services.kept_solvers(), services.solver_for
-    return lambda offers: kept(offers) or settings(offers)
+    return lambda offers, only=None: kept(offers, only) or settings(offers, only)
 
 
 def in_store(context: CertificateContext) -> tuple[Put, Delete]:
@@ -82,11 +83,16 @@ def in_store(context: CertificateContext) -> tuple[Put, Delete]:
     return put, delete
 
 
-def choose(choices: Sequence[Sequence[ChallengeResponse]], solver_for: SolverFor) -> list[ChosenResponse] | str:
+def choose(
+    choices: Sequence[Sequence[ChallengeResponse]],
+    solver_for: SolverFor,
+    challenge: str = ANY_CHALLENGE,
+    only: str | None = None,
+) -> list[ChosenResponse] | str:
     """For each name the one of the CA's offers that is published here; or the name that has none."""
     chosen = []
     for offers in choices:
-        found = solver_for(offers)
+        found = solver_for([each for each in offers if challenge in (ANY_CHALLENGE, each.type)], only)
         if found is None:
             return offers[0].identifier.value if offers else "a name"
         chosen.append(found)
@@ -154,7 +160,7 @@ def solvers_of(
     proofs: Iterable[Mapping[str, Any]], solver_for: SolverFor
 ) -> tuple[list[ChosenResponse], list[ChallengeResponse]]:
     """The solvers that remove these responses; and responses without one, since the operator's rules changed."""
-    known = [(response := from_json(each), solver_for([response])) for each in proofs]
+    known = [(response := from_json(each), solver_for([response], each.get("solver"))) for each in proofs]
     return [found for _, found in known if found is not None], [response for response, found in known if found is None]
 
 
@@ -242,15 +248,16 @@ class Prover:
     commit: Commit
 
     async def prove(self, facts: Facts, needs: NeedsProof) -> tuple[Facts, RemoteAnswer]:
-        chosen = choose(needs.choices, await solver_for_now(self.services))
+        spec = facts.certificate.wanted
+        chosen = choose(needs.choices, await solver_for_now(self.services), spec.challenge, spec.solver)
         if isinstance(chosen, str):
-            why = f"None of the proofs that the CA accepts for {chosen} can be published here."
-            return facts, OurFault(reason=Reason.NO_SOLVER, why=why)
+            return facts, OurFault(reason=Reason.NO_SOLVER, why=_none_fits(chosen, spec))
         known = facts.issuance.proofs
         todo = [each for each in chosen if not has("answered", each.response, known)]
         if not todo:  # telling the CA again would be no news
             return facts, ResponsesReported(tuple(known))
-        new = [to_json(each.response) for each in todo if not is_known(each.response, known)]
+        by = {"solver": spec.solver} if spec.solver else {}
+        new = [to_json(each.response) | by for each in todo if not is_known(each.response, known)]
         if new:  # beside those that were told before: all of them are to be taken away again
             told = {"proofs": [f"{each.response.type} for {each.response.identifier.value}" for each in todo]}
             begun: dict[str, Any] = {"proofs": (*known, *new), "polls": 0, "polled_since": facts.now}
@@ -313,6 +320,15 @@ class Prover:
                 return answer
             told.append(each.response)
         return ResponsesReported(marked("answered", told, kept))
+
+
+def _none_fits(name: str, spec: CertificateSpec) -> str:
+    """Why no challenge response was published, with what the certificate itself asks for."""
+    if spec.solver is None and spec.challenge == ANY_CHALLENGE:
+        return f"None of the proofs that the CA accepts for {name} can be published here."
+    wanted = "" if spec.challenge == ANY_CHALLENGE else f" by {spec.challenge}"
+    wanted += "" if spec.solver is None else f" with solver {spec.solver}"
+    return f"{name} cannot be proved{wanted}, as the certificate asks: no solver fits, or the CA does not offer it."
 
 
 def _not_visible(missing: Sequence[ChosenResponse], kept: KeptResponses) -> NotVisible:

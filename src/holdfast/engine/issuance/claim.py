@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Protocol
 
 from holdfast.core.certificate import Version
 from holdfast.core.issuance import LOOKUP_FOR, Issuance, IssuanceState
@@ -34,9 +35,10 @@ class ChosenResponse:
     solver: Solver
 
 
-SolverFor = Callable[
-    [Sequence[ChallengeResponse]], ChosenResponse | None
-]  # which of a name's proofs, and by whom, as configured
+class SolverFor(Protocol):
+    """Which of a name's challenge responses is published, and by which solver; `only`: by none but this one."""
+
+    def __call__(self, offers: Sequence[ChallengeResponse], only: str | None = None) -> ChosenResponse | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

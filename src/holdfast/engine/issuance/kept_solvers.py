@@ -32,7 +32,7 @@ class KeptSolvers:
         found = []
         for row in [each for each in rows if each.state is SolverState.ACTIVE]:
             try:
-                found.append(SolverRule(names=row.names, solver=await self._solver(row)))
+                found.append(SolverRule(name=row.name, names=row.names, solver=await self._solver(row)))
             except Refused as why:
                 self._log.error("solver.not_made", solver=row.name, error=str(why))
         return found

@@ -9,12 +9,13 @@ from typing import Final
 from holdfast.core.certificate import MAX_NAMES, CertificateSpec
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.key_kind import KeyKind
-from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.own_ca.acme import Identifier, permits
+from holdfast.core.solver import challenge_never_fits
 from holdfast.errors import UserError
 from holdfast.operations import kinds
 from holdfast.operations.certificates.own_ca_checks import check_own_ca
 from holdfast.pki import csr, names
-from holdfast.store import issuers
+from holdfast.store import issuers, solvers
 from holdfast.store.deployments import targets
 from holdfast.store.tx import Tx
 
@@ -79,6 +80,21 @@ def check(tx: Tx, spec: CertificateSpec) -> None:
             )
     few_enough(spec, [known[name] for name in spec.issuers])
     _check_targets(tx, spec)
+    _check_solver(tx, spec)
+
+
+def _check_solver(tx: Tx, spec: CertificateSpec) -> None:
+    """A challenge that can never prove a name, and a solver that is not for it, are refused before they are used."""
+    if never := challenge_never_fits(spec):
+        raise SpecificationRefused(never, "Ask for another challenge: --challenge dns-01, or any")
+    if spec.solver is None:
+        return
+    row = solvers.get(tx, spec.solver)
+    if row is None:
+        raise SpecificationRefused(f"There is no solver {spec.solver!r:.80}.", "See what there is: holdfast solver ls")
+    if other := next((each.value for each in spec.identifiers if not permits(row.names, each)), None):
+        hint = f"It is for {', '.join(row.names[:5])}. Name another solver, or add one: holdfast solver add"
+        raise SpecificationRefused(f"Solver {row.name} is not for {other}.", hint)
 
 
 def _check_targets(tx: Tx, spec: CertificateSpec) -> None:

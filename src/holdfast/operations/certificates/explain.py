@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 
@@ -9,7 +10,10 @@ from pydantic import BaseModel, Field
 
 from holdfast.core import renewal, status
 from holdfast.core.issuance import Issuance
+from holdfast.core.kind import Trait
+from holdfast.core.solver import Provable, unproved
 from holdfast.errors import UserError
+from holdfast.operations import kinds
 from holdfast.operations.access import Action
 from holdfast.operations.certificates.policies import violated_by
 from holdfast.operations.certificates.refs import found_by
@@ -18,7 +22,7 @@ from holdfast.operations.context import Context
 from holdfast.operations.inputs import Instant
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import certificate
-from holdfast.store import issuances, versions
+from holdfast.store import issuances, issuers, versions
 from holdfast.store.tx import Tx
 
 
@@ -61,13 +65,35 @@ class ExplanationView(BaseModel):
     scope=certificate(),
     example="holdfast explain www.example.com",
 )
-def explain(tx: Tx, ctx: Context, asked: ExplanationRequest) -> ExplanationView:
+async def explain(ctx: Context, asked: ExplanationRequest) -> ExplanationView:
     """Explain why a certificate is, or is not, renewed: each rule in order, what it saw, and which one decides.
 
     `at` asks about another time: one to come, or one gone by, as far as its facts are kept.
     """
-    view = view_of(tx, found_by(tx, asked.ref))
-    return _shown(_with_policy(tx, view, _explained(tx, view, asked.at)))
+    known = await ctx.services.known_solvers()
+
+    def read(tx: Tx) -> ExplanationView:
+        view = view_of(tx, found_by(tx, asked.ref))
+        found = _with_policy(tx, view, _explained(tx, view, asked.at))
+        return _shown(found if known is None else _with_solvers(tx, view, found, known))
+
+    return await ctx.read(read)
+
+
+def _with_solvers(
+    tx: Tx, view: View, found: status.StatusExplanation, known: Sequence[Provable]
+) -> status.StatusExplanation:
+    """A renewal that must fail is told before it is tried."""
+    spec = view.certificate.wanted
+    first = issuers.get(tx, spec.issuers[0])
+    if first is None or not kinds.has(first, Trait.HAS_ACCOUNT):
+        return found
+    names = ", ".join(each.value for each in unproved(spec, known))
+    if not names:
+        return found
+    saw = f"no solver here can prove {names}, as {first.name} asks"
+    fix = "the next renewal fails until there is one: holdfast solver add --help"
+    return replace(found, checks=(*found.checks, renewal.RenewalCheck(rule="solver", saw=saw, verdict=fix)))
 
 
 def _with_policy(tx: Tx, view: View, found: status.StatusExplanation) -> status.StatusExplanation:

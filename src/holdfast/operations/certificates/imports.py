@@ -70,6 +70,7 @@ class CertificateImport(Input):
     reuse_key: StrictFlag = False
     preferred_chain: ImportedText | None = None
     profile: ImportedText | None = None
+    challenge: Literal["any", "dns-01"] = Field(default="any", description="dns-01: its names were proved by DNS.")
     paused: StrictFlag = Field(default=False, description="Adopt it, and do not renew it.")
     renew_before_s: float | None = Field(
         default=None, gt=0, le=10**9, description="Renew it so long before it expires."
@@ -313,6 +314,7 @@ def _wanted(asked: CertificatesImport, offer: CertificateImport, issuer: str) ->
             ),
             owner=asked.owner,
             labels=dict(asked.labels),
+            challenge=offer.challenge,
         )
     except ValueError as error:
         raise SpecificationRefused(f"It cannot be kept: {error}.", "Ask for it anew: holdfast issue") from None

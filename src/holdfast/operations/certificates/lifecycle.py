@@ -10,9 +10,9 @@ from typing import Any, Final, Literal, cast
 from pydantic import BaseModel, Field
 
 from holdfast.core import certificate as rules
-from holdfast.core import renewal
+from holdfast.core import reasons, renewal
 from holdfast.core.certificate import Certificate as Row
-from holdfast.core.certificate import CertificateSpec, CertificateState, changers_with
+from holdfast.core.certificate import CertificateSpec, CertificateState, Failing, changers_with
 from holdfast.core.certificate import Version as HeldVersion
 from holdfast.core.inventory import InventoryFilter, Sort, Standing
 from holdfast.core.issuance import Issuance
@@ -57,12 +57,12 @@ from holdfast.operations.inputs import (
 from holdfast.operations.installation import events
 from holdfast.operations.installation.events import EventPage
 from holdfast.operations.issuance import attempts as issuance_attempts
-from holdfast.operations.issuance import order_budgets
+from holdfast.operations.issuance import input_changed, order_budgets
 from holdfast.operations.issuance.attempts import ISSUE, Ids
 from holdfast.operations.operation import operation
 from holdfast.operations.own_ca import revocation
 from holdfast.operations.scopes import VISIBLE, certificate, owner_in_input
-from holdfast.store import certificates, inventory, issuances, issuers, journal, versions
+from holdfast.store import certificates, inventory, issuances, issuers, journal, subjects, versions
 from holdfast.store.acme import limits
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
@@ -242,7 +242,7 @@ class CertificateEvents(CertificateRef):
 def list_events(tx: Tx, ctx: Context, asked: CertificateEvents) -> EventPage:
     """List the events of one certificate, the oldest first."""
     found = journal.events_after(tx, asked.after, subject=found_by(tx, asked.ref).id, limit=asked.limit)
-    names = certificates.names_of(tx, [each.subject for each in found])
+    names = subjects.names_of(tx, [each.subject for each in found])
     return EventPage(items=[events.shown(each, names) for each in found], next=found[-1].id if found else asked.after)
 
 
@@ -264,7 +264,7 @@ def request(tx: Tx, ctx: Context, asked: NewCertificate) -> CertificateView:
     """Ask for a certificate, which is kept renewed from then on. Its first issuance begins at once."""
     spec = wanted_of(asked, ctx.principal, asked.issuers or _default_issuers(tx, ctx))
     if spec.csr is not None and "reuse_key" not in asked.model_fields_set:
-        spec = replace(spec, reuse_key=True)  # or its first renewal would need somebody
+        spec = replace(spec, reuse_key=True)  # or its first renewal would need a person
     made = create(tx, ctx.ids.new("certificate"), spec, ctx.issuance_ids(), actor=ctx.actor, asker=ctx.principal)
     return shown(view_of(tx, made))
 
@@ -401,11 +401,21 @@ def change_wanted(
     journal.audit(tx, "certificate_changed", found.id, actor=actor, **states, **told(spec))
     journal.event(tx, "certificate.changed", found.id, by=actor, what=sorted(changes))
     if spec.fingerprint() == found.fingerprint:
-        after = issuance_attempts.replan(tx, found, tx.now(), wanted=spec)
+        mended = found.failing is not None and _proved_otherwise(found.wanted, spec) and _for_solver(found.failing)
+        begun_anew: dict[str, Any] = {"failing": None} if mended else {}
+        after = issuance_attempts.replan(tx, found, tx.now(), wanted=spec, **begun_anew)
         if spec.targets != found.wanted.targets:
             planning.follow(tx, after, cause="targets changed", actor=actor)
         return after
     return _new_generation(tx, found, spec, ids, actor)
+
+
+def _proved_otherwise(before: CertificateSpec, after: CertificateSpec) -> bool:
+    return (before.challenge, before.solver) != (after.challenge, after.solver)
+
+
+def _for_solver(failing: Failing) -> bool:
+    return reasons.of(failing.reason) in input_changed.OF_SOLVERS
 
 
 def _new_generation(tx: Tx, found: Row, spec: CertificateSpec, ids: Ids, actor: str) -> Row:
@@ -545,6 +555,17 @@ def _count_renewal(tx: Tx, ctx: Context, found: Row, *, begins: bool) -> None:
     full = limits.take(tx, {f"renew/{found.id}/{ctx.principal.id}": RENEWALS}, tx.now())
     if full:
         raise TooManyRenewals(found.name, max(full.values()))
+    _leave_half(tx, ctx, found)
+
+
+def _leave_half(tx: Tx, ctx: Context, found: Row) -> None:
+    """A team's renewals that are not due leave half of an issuer's orders to the other teams."""
+    current = versions.get(tx, found.current_version)
+    early = current is not None and not found.failing and not renewal.decide(found, current, tx.now()).due(tx.now())
+    if current is not None and early and ctx.principal.confined:
+        at = order_budgets.half_free_at(tx, found, current)
+        if at is not None:
+            raise OrdersKeptForOthers(found.wanted.issuers[0], at - tx.now())
 
 
 def _begin_renewal(tx: Tx, ctx: Context, found: Row, now: datetime, delay: timedelta) -> None:
@@ -570,6 +591,15 @@ class TooManyRenewals(UserError):
         super().__init__(f"You asked for {RENEWALS.count} renewals of {name} within an hour.")
         self.after = wait.total_seconds() + 1
         self.hint = f"See why they did not help: holdfast explain {name}"
+
+
+class OrdersKeptForOthers(UserError):
+    status, code = 429, "orders-kept-for-others"
+
+    def __init__(self, issuer: str, wait: timedelta) -> None:
+        super().__init__(f"Half of what {issuer} allows is used up, and this certificate is not due yet.")
+        self.after = wait.total_seconds() + 1
+        self.hint = "The other half is for certificates that are due, and for other teams. Wait until this one is due."
 
 
 class IssuanceCancellation(CertificateRef):

@@ -311,7 +311,7 @@ def get(tx: Tx, ctx: Context, asked: EndpointRef) -> EndpointView:
     done="Watched. Look at it now: holdfast endpoint check {name}",
 )
 def add(tx: Tx, ctx: Context, asked: NewEndpoint) -> EndpointView:
-    """Watch an endpoint: its certificate is checked every 10 minutes, whoever deployed it.
+    """Watch an endpoint: its certificate is checked every 10 minutes, deployed by Holdfast or not.
 
     Without a certificate, whatever is served must be valid, complete and for the name. With one, its current version
     must be seen at every address.

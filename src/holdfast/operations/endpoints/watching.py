@@ -96,7 +96,7 @@ def record(tx: Tx, row: WatchedEndpoint, verdict: Verdict) -> WatchedEndpoint | 
 def _deploy_again(tx: Tx, row: WatchedEndpoint, last: LastLook) -> None:
     """A target that shows an earlier version, though it showed the current one, was restored or never reloaded.
 
-    What somebody else put there is only told of: the name may lead to another machine by now, and a deployment that
+    What another put there is only reported: the name may lead to another machine by now, and a deployment that
     is not seen would be rolled back.
     """
     found = None if row.certificate is None else certificates.get(tx, row.certificate)

@@ -26,7 +26,7 @@ from holdfast.store.notifications import notifications
 from holdfast.store.tx import Tx
 
 MOST: Final = 100  # certificates that are shown one by one
-SOON: Final = timedelta(days=30)  # a paused certificate that expires within this needs somebody
+SOON: Final = timedelta(days=30)  # a paused certificate that expires within this needs a person
 _PEOPLE: Final = frozenset({"you", "operator", "approver"})
 _FAR: Final = timedelta(days=3650)
 What = Literal["certificate", "approvals", "dead-letters", "issuer", "paused", "endpoint"]
@@ -186,9 +186,9 @@ def _since(status: Status) -> str:
 
 
 def _actor(acts: str, owner: str) -> str:
-    """Whoever must act, by name where it is the owner."""
+    """Who must act, by name where it is the owner."""
     return {"you": f"Owner {owner}" if owner else "Its owner", "operator": "An operator", "approver": "An approver",
-            "ca": "The CA", "holdfast": "Holdfast"}.get(acts, "Nobody")  # fmt: skip
+            "ca": "The CA", "holdfast": "Holdfast"}.get(acts, "No person")  # fmt: skip
 
 
 def _paused(tx: Tx, who: Principal, now: datetime) -> Iterator[AttentionItem]:

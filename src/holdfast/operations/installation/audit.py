@@ -19,7 +19,7 @@ from holdfast.operations.inputs import Input, Instant, Nothing, Option, Page, Pa
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.scopes import INSTALLATION
 from holdfast.ports import AuditLine, Sink
-from holdfast.store import certificates, inventory, journal
+from holdfast.store import inventory, journal, subjects
 from holdfast.store.database import Store
 from holdfast.store.tx import Tx, from_micros
 
@@ -49,7 +49,9 @@ async def hand_on(db: Store, sink: Sink) -> int:
 
     A process that dies in between gives the last page twice: at least once, and in order.
     """
-    consumer, total = f"audit {sink.name}", 0
+    consumer, total = f"{journal.AUDIT_SINKS}{sink.name}", 0
+    if not await db.read(lambda tx: journal.is_known(tx, consumer)):
+        await db.write(lambda tx: journal.advance(tx, consumer, 0))  # from now on no row that it lacks is archived
     while page := await db.read(lambda tx: journal.audit_outbox(tx, consumer, limit=_PAGE)):
         await sink.write([_line(each) for each in page])
         await db.write(lambda tx, to=page[-1].seq: journal.advance(tx, consumer, to))  # type: ignore[misc]
@@ -182,7 +184,7 @@ def search(tx: Tx, ctx: Context, asked: AuditSearch) -> Page[AuditEntry]:
     """List audit entries: every change and who made it, the newest first."""
     before = place(asked.cursor, int)
     rows = inventory.audit_page(tx, _filter(asked), before=None if before is None else before[0], limit=asked.limit)
-    names = certificates.names_of(tx, [each.subject for each in rows])
+    names = subjects.names_of(tx, [each.subject for each in rows])
     items = [shown(each).model_copy(update={"about": names.get(each.subject, each.subject)}) for each in rows]
     return page_of(items, asked.limit, lambda row: (row.seq,), rows)
 
@@ -245,6 +247,14 @@ class EntryTooYoung(UserError):
         super().__init__(f"Entry {seq} of the audit log, or one before it, is younger than {days} days.")
 
 
+class SinkBehind(UserError):
+    status, code = 409, "audit-sink-behind"
+
+    def __init__(self, sink: str, has: int, seq: int) -> None:
+        super().__init__(f"The audit sink {sink} has entries up to {has} only, not up to {seq}. Nothing was archived.")
+        self.hint = f"See that it gets them: holdfast cluster. If there is no such sink any more: --forget-sink {sink}"
+
+
 class ChainBroken(UserError):
     status, code = 409, "audit-chain-broken"
     hint = "Nothing was archived: the rows are evidence. See it: holdfast audit verify"
@@ -257,6 +267,9 @@ class ArchiveAudit(Input):
     seq: int = Field(ge=1, lt=2**63, description="The number of the last entry that you have a verified copy of.")
     hash: str = Field(pattern="^[0-9a-f]{64}$", description="The hash of that entry in your copy.")
     keep_days: int = Field(default=90, ge=30, le=3650, description="Refuse to archive entries younger than this.")
+    forget_sinks: list[Annotated[str, Field(max_length=1000)]] = Field(
+        default=[], max_length=100, description="Audit sinks that exist no more: they are not waited for."
+    )
 
 
 class AuditArchived(BaseModel):
@@ -290,6 +303,8 @@ async def archive(ctx: Context, asked: ArchiveAudit) -> Transaction[AuditArchive
         raise ChainBroken(found.problem)
 
     def anchored(tx: Tx) -> AuditArchived:
+        for sink in asked.forget_sinks:
+            journal.forget_sink(tx, sink)
         done = _refuse_strange(tx, asked)
         return AuditArchived(**asdict(upto), entries=0 if done else journal.archive(tx, upto, actor=ctx.actor))
 
@@ -305,4 +320,7 @@ def _refuse_strange(tx: Tx, asked: ArchiveAudit) -> bool:
         raise NotThatEntry(asked.seq)
     if journal.is_younger(tx, asked.seq, tx.now() - timedelta(days=asked.keep_days)):
         raise EntryTooYoung(asked.seq, asked.keep_days)
+    behind = journal.sink_behind(tx, asked.seq, but=asked.forget_sinks)
+    if behind is not None:
+        raise SinkBehind(*behind, asked.seq)
     return False

@@ -111,7 +111,9 @@ class LeaseHeld(BaseModel):
 
 class OwnCaSeen(BaseModel):
     name: str
-    not_after: datetime = Field(description="When its issuer ends; what it signs never lives longer.")
+    not_after: datetime = Field(
+        description="When its signing certificate expires; nothing that it signs expires later."
+    )
     needs_s: float = Field(description="With less than this left, what it signs is cut to that end.")
     root_here: bool = Field(description="The key of its root is kept here, so that its issuer can be renewed here.")
 

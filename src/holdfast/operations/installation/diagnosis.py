@@ -12,6 +12,7 @@ from cryptography import x509
 
 from holdfast import plugins
 from holdfast.core import postgres_server
+from holdfast.core.certificate import ANY_CHALLENGE
 from holdfast.core.finding import Finding, bad, note, ok
 from holdfast.core.kind import Trait
 from holdfast.core.own_ca import ca
@@ -59,7 +60,7 @@ async def postgres(db: Database, *, writers: int, lease_ttl: timedelta) -> list[
 
 def sqlite_pages(path: Path, own: Clock) -> Finding:
     """Reads the whole file, beside the server that uses it, for a while at most: pages that are damaged show nowhere
-    until somebody asks for what lies on them."""
+    until a request asks for what lies on them."""
     end = own.monotonic() + PAGES_WITHIN
     try:
         problem = damaged_page(path, own, give_up=lambda: own.monotonic() > end)
@@ -211,7 +212,7 @@ def own_cas(cluster: Mapping[str, Any] | None) -> list[Finding]:
 
 def _own_ca(row: Mapping[str, Any], at: str) -> Finding:
     left = datetime.fromisoformat(row["not_after"]) - datetime.fromisoformat(at)
-    check, saw = f"own CA {row['name']}", f"its issuer ends on {row['not_after'][:10]}"
+    check, saw = f"own CA {row['name']}", f"its signing certificate expires on {row['not_after'][:10]}"
     if left.total_seconds() >= row["needs_s"]:
         return ok(check, saw)
     fix = f"Give it a later end: {ca.expiry_remedy(row['name'], root_here=row['root_here'])}"
@@ -231,7 +232,7 @@ def channels(rows: Sequence[Mapping[str, object]] | None, dead: int | None) -> l
         return []
     if not rows:
         fix = "Add one, then test it: holdfast notify --help"
-        return [note("channels", "there is none: no person would hear of a failure", fix)]
+        return [note("channels", "there is none: no person is told of a failure", fix)]
     found = [_channel(row) for row in rows]
     if dead:
         saw = f"{dead} message{' was' if dead == 1 else 's were'} given up"
@@ -254,12 +255,16 @@ def _channel(row: Mapping[str, object]) -> Finding:
     return ok(check, "it delivered its last message")
 
 
+def by_challenge(challenge: str) -> str:
+    return "" if challenge == ANY_CHALLENGE else f" by {challenge}"
+
+
 def solver_gaps(rows: Sequence[Mapping[str, Any]] | None) -> list[Finding]:
     """Certificates that are well, and whose renewal must fail."""
     return [
         bad(
             f"renewal of {row['certificate']}",
-            f"no solver proves {', '.join(row['names'])} by DNS, which {row['issuer']} asks for",
+            f"no solver can prove {', '.join(row['names'])}{by_challenge(row['challenge'])}, as {row['issuer']} asks",
             "Add one for it: holdfast solver add --help",
         )
         for row in rows or ()
@@ -300,7 +305,7 @@ async def own_lists(
 
 
 async def _lists_of(transport: Transport, place: str, ca: str, now: datetime, *, chosen: bool) -> Finding:
-    check, base = f"lists of own CA {ca}", f"{place}/pki/{ca}"
+    check, base = f"CRLs of CA {ca}", f"{place}/pki/{ca}"
     try:
         for shard in range(MOST):  # how many there are, only the first that is missing tells
             seen = await _look(transport, f"{base}/{shard}.crl", now)

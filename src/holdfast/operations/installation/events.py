@@ -22,7 +22,7 @@ from holdfast.operations.issuance.issuances import watching
 from holdfast.operations.operation import Face, operation
 from holdfast.operations.people import sessions
 from holdfast.operations.scopes import VISIBLE
-from holdfast.store import certificates, inventory, journal
+from holdfast.store import inventory, journal, subjects
 from holdfast.store.tx import Tx
 
 STREAMS: Final = 20  # of one token at once: each reads the store several times a second
@@ -122,7 +122,7 @@ def _page(tx: Tx, ctx: Context, *, after: int | None, subject: str | None, limit
     else:
         found = journal.events_after(tx, after, subject=about, limit=limit)
     seen = refs.visible(tx, principal, found, [each.subject for each in found])
-    names = certificates.names_of(tx, [each.subject for each in seen])
+    names = subjects.names_of(tx, [each.subject for each in seen])
     return [shown(each, names) for each in seen], found[-1].id if found else after or 0
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from types import MappingProxyType
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field
 
@@ -14,8 +16,9 @@ from holdfast.operations.access import Action
 from holdfast.operations.context import Context
 from holdfast.operations.inputs import Input, NoteText, Option, Page, Paged, from_row, paged
 from holdfast.operations.operation import operation
+from holdfast.operations.own_ca import root_crls
 from holdfast.operations.scopes import INSTALLATION
-from holdfast.store import inventory, journal
+from holdfast.store import inventory, journal, subjects
 from holdfast.store.tx import Tx
 from holdfast.store.work import jobs
 from holdfast.store.work.budgets import WAITING
@@ -75,6 +78,7 @@ class JobView(BaseModel):
     id: str
     kind: str
     subject: str
+    about: str = Field(default="", description="The name of the certificate or CA, or else the subject.")
     state: str
     priority: int
     due_at: datetime
@@ -90,10 +94,14 @@ class JobView(BaseModel):
     finished_at: datetime | None = Field(description="When it was done or cancelled.")
 
 
-def shown(row: JobRow) -> JobView:
+NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def shown(row: JobRow, names: Mapping[str, str] = NO_NAMES) -> JobView:
     return from_row(
         JobView,
         row,
+        about=names.get(row.subject, row.subject),
         priority=int(row.priority),
         attempt=row.attempts,
         reason_code=row.reason,
@@ -109,10 +117,14 @@ def shown(row: JobRow) -> JobView:
 def list_jobs(tx: Tx, ctx: Context, asked: JobList) -> Page[JobView]:
     """List the jobs that are not finished, in the order in which they were made."""
 
-    def read(after: str, limit: int) -> list[JobRow]:
-        return inventory.job_page(tx, kind=asked.kind, state=asked.state, after=after, limit=limit)
+    names: dict[str, str] = {}
 
-    return paged(asked, read, lambda row: row.id, shown)
+    def read(after: str, limit: int) -> list[JobRow]:
+        rows = inventory.job_page(tx, kind=asked.kind, state=asked.state, after=after, limit=limit)
+        names.update(names_of(tx, rows))
+        return rows
+
+    return paged(asked, read, lambda row: row.id, lambda row: shown(row, names))
 
 
 @operation("jobs.get", "GET /jobs/{job}", command="jobs show", action=Action.SEE_JOBS, scope=INSTALLATION)
@@ -121,7 +133,14 @@ def get(tx: Tx, ctx: Context, asked: JobRef) -> JobView:
     found = jobs.found(tx, asked.job) or jobs.ended(tx, asked.job)
     if found is None:
         raise NoSuchJob(asked.job)
-    return shown(found)
+    return shown(found, names_of(tx, [found]))
+
+
+def names_of(tx: Tx, rows: Sequence[JobRow]) -> dict[str, str]:
+    """What people call the subjects of these jobs. The subject of a root's CRL is a hash: it is called by its CA."""
+    roots = {row.subject: root_crls.under(tx, row.subject) for row in rows if row.kind == root_crls.ROOT_CRL}
+    named = subjects.names_of(tx, [row.subject for row in rows])
+    return named | {root: under[0].id for root, under in roots.items() if under}
 
 
 # ── Acting ──

@@ -134,7 +134,7 @@ def get(tx: Tx, ctx: Context, asked: ApprovalRef) -> ApprovalView:
 def approve(tx: Tx, ctx: Context, asked: ApprovalDecision) -> None:
     """Approve an issuance, which then goes on.
 
-    The requester may not approve it, nor may anybody who changed the certificate since it was last approved.
+    The requester may not approve it, nor may a person who changed the certificate since it was last approved.
     """
     found, issuance = _open(tx, asked.approval)
     certificate = certificates.get(tx, found.certificate, lock=True)

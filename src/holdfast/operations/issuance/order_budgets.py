@@ -7,7 +7,7 @@ from datetime import datetime
 
 from holdfast.core.certificate import Certificate, Version
 from holdfast.core.issuance import Issuance
-from holdfast.core.issuers import ca_limits
+from holdfast.core.issuers import budget, ca_limits
 from holdfast.core.issuers.budget import Limit
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.operations import kinds
@@ -40,6 +40,18 @@ def for_order(
     many = kinds.requests_of(chosen, len(issuance.identifiers)).order
     asked = ca_limits.request_key(chosen.name)
     return tuple(each for key in keys for each in [key] * (many if key == asked else 1))
+
+
+def half_free_at(tx: Tx, found: Certificate, current: Version) -> datetime | None:
+    """When half of what the first issuer allows is free for an order of this certificate; None if it is now."""
+    chosen = issuers.get(tx, found.wanted.issuers[0])
+    if chosen is None:
+        return None
+    limits, same = kinds.limits_of(chosen), _same_names(current, found, chosen)
+    names = found.wanted.identifiers
+    keys = ca_limits.budgets_of_order(limits, chosen.name, names, renewal=same, in_ari_window=False)
+    held = budgets.load(tx, [key for key in keys if key != ca_limits.request_key(chosen.name)])
+    return max((at for each in held if (at := budget.half_free_at(each, tx.now()))), default=None)
 
 
 def _same_names(current: Version | None, found: Certificate, chosen: IssuerRow) -> bool:

@@ -36,7 +36,11 @@ from holdfast.store.own_ca import certificates
 from holdfast.store.tx import Tx
 
 Id = Annotated[Short, Field(max_length=200)]
-CaFilter = Annotated[str | None, Field(max_length=100, description="Only those of this CA.")]
+CaFilter = Annotated[
+    str | None,
+    Field(max_length=100, description="Only those of this CA; of all, if left out."),
+    Option(argument=True, metavar="[CA]"),
+]
 
 
 class NotFound(UserError):
@@ -113,7 +117,7 @@ def _account(found: acme.Account) -> AcmeAccount:
     action=Action.SEE_CAS,
     scope=INSTALLATION,
     offline=True,
-    example="holdfast ca accounts --ca internal",
+    example="holdfast ca accounts internal",
 )
 def list_accounts(tx: Tx, ctx: Context, asked: ListAccounts) -> Page[AcmeAccount]:
     """List the ACME accounts of our CAs, the oldest first."""
@@ -169,7 +173,7 @@ def _revocable(tx: Tx, account: str) -> acme.Account:
     action=Action.SEE_CAS,
     scope=INSTALLATION,
     offline=True,
-    example="holdfast ca orders --ca internal",
+    example="holdfast ca orders internal",
 )
 def list_orders(tx: Tx, ctx: Context, asked: ListOrders) -> Page[AcmeOrder]:
     """List the ACME orders at our CAs, the oldest first."""

@@ -136,7 +136,7 @@ async def create_eab_key(ctx: Context, asked: NewEabKey) -> Transaction[EabKeyCr
     action=Action.SEE_CAS,
     scope=INSTALLATION,
     offline=True,
-    example="holdfast ca eab ls --ca internal",
+    example="holdfast ca eab ls internal",
 )
 def list_eab_keys(tx: Tx, ctx: Context, asked: ListEabKeys) -> Page[EabKeyView]:
     """List the keys for external account binding, without their MAC keys."""

@@ -420,7 +420,7 @@ async def reset_person(ctx: Context, asked: PersonRef) -> Link:
     not_on=SHOWS_A_LINK,
 )
 async def recover(ctx: Context, asked: PersonRef) -> Link:
-    """Make a link that logs a person in once; an admin is added where nobody has that name.
+    """Make a link that logs a person in once; if there is no person of that name, an admin is added.
 
     It works on the server's machine only: it is the way in where no admin can log in any more, and for the first one.
     The link is shown this once, so an Idempotency-Key is not kept here.

@@ -21,7 +21,7 @@ LONGEST_NAME: Final = 80
 
 
 class LoginFailed(UserError):
-    """It does not say what was wrong: whether a name exists is nobody's business."""
+    """It does not say what was wrong: whether a name exists is no stranger's business."""
 
     status, code = 401, "login-failed"
     hint = "Try again. An admin can make you a new set-up link: holdfast people reset NAME"
@@ -71,7 +71,7 @@ def _judged(
 
 
 def failed(tx: Tx, name: str, step: str, origin: Mapping[str, str]) -> None:
-    """The name as it was typed is kept only if somebody has it: it may be a password in the wrong field."""
+    """The name as it was typed is kept only if a person has it: it may be a password in the wrong field."""
     person = people.by_name(tx, name)
     with journal.coming_from(tx, origin):
         subject = "nobody" if person is None else person.id

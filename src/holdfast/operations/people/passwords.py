@@ -14,7 +14,7 @@ from holdfast.secret import Secret
 AT_ONCE: Final = 2
 MEMORY: Final = 46 * 1024  # KiB; with two passes more than twice the least that OWASP recommends
 _HASHER: Final = PasswordHasher(time_cost=2, memory_cost=MEMORY, parallelism=1)
-# Of a password that nobody knows: who gives an unknown name waits as long as others.
+# Of a password that no person knows: who gives an unknown name waits as long as others.
 _NOBODY: Final = _HASHER.hash("", salt=bytes(16))
 
 

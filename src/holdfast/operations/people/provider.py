@@ -170,8 +170,8 @@ class Provider:
         missing = {self.settings.groups_claim, self.settings.name_claim} - set(said)
         if missing and known.userinfo and "access_token" in tokens:
             more = await self._userinfo(known, str(tokens["access_token"]))
-            if more.get("sub") != claims["sub"]:  # §5.3.2: it may be about somebody else
-                raise ProviderRefused("The provider's userinfo is about somebody else.")
+            if more.get("sub") != claims["sub"]:  # §5.3.2: it may be about another person
+                raise ProviderRefused("The provider's userinfo is about another person.")
             said |= {name: more[name] for name in missing if name in more}
         if self.settings.groups_claim in (said.get("_claim_names") or {}):
             raise ProviderRefused(
@@ -274,7 +274,7 @@ def _check_claims(claims: Mapping[str, Any], chosen: ProviderSettings, clock: Cl
         raise TokenWrong("it is from the future")
     subject = claims.get("sub")
     if subject is not None and not (isinstance(subject, str) and 0 < len(subject) <= 255):
-        raise TokenWrong("it names nobody")
+        raise TokenWrong("it names no person")
 
 
 def _nonce(browser: Secret[str], state: str) -> str:

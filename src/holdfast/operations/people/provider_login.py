@@ -95,7 +95,7 @@ def _person(tx: Tx, provider: Provider, who: Identity, person_id: str) -> Person
 
 
 def _new(tx: Tx, issuer: str, who: Identity, rights: Granted, person_id: str) -> Person:
-    """By the provider's id of the person, never by a name or an address: those can be given to somebody else."""
+    """By the provider's id of the person, never by a name or an address: those can be given to another person."""
     if not _NAME.fullmatch(who.name):
         raise ProviderRefused("Your name at the provider cannot be used here (oidc.name_claim).")
     try:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
 from holdfast import plugins
-from holdfast.core.certificate import Certificate
+from holdfast.core.certificate import ANY_CHALLENGE, Certificate
 from holdfast.core.kind import Trait
 from holdfast.core.own_ca.acme import Identifier, permits
-from holdfast.core.solver import SolverRow, SolverState
+from holdfast.core.solver import SolverRow, SolverState, unproved
+from holdfast.errors import UserError
 from holdfast.operations import kinds, remotes
 from holdfast.operations.access import Action, Owned
 from holdfast.operations.certificates import refs
@@ -60,6 +62,14 @@ class SolverChanged(RemoteChanged):
 
 class SolverRefused(RemoteRefused):
     code, noun, command = "solver-refused", "solver", "holdfast solver"
+
+
+class SolverInUse(UserError):
+    status, code = 409, "solver-in-use"
+
+    def __init__(self, name: str, certificate: str) -> None:
+        super().__init__(f"Certificate {certificate} asks for solver {name}.")
+        self.hint = f"Let it be proved otherwise first: holdfast change {quote(certificate)} --solver ''"
 
 
 class SolverRef(RemoteRef):
@@ -142,7 +152,8 @@ MOST_GAPS: Final = 500
 class Gap(BaseModel):
     certificate: str
     issuer: str
-    names: list[str] = Field(description="Names that only dns-01 can prove, and that no solver here is for.")
+    challenge: str = Field(description="The challenge that it asks for; a wildcard is proved by dns-01 only.")
+    names: list[str] = Field(description="Names that no solver here can prove.")
 
 
 @operation(
@@ -154,21 +165,23 @@ class Gap(BaseModel):
     example="holdfast solver gaps",
 )
 async def gaps(ctx: Context, asked: Nothing) -> list[Gap]:
-    """List certificates whose next renewal would fail: they have wildcards that no solver can prove."""
-    found = await ctx.read(_validated)
-    missing = set(await ctx.services.unproved([each for row in found for each in row.wanted.identifiers]))
+    """List certificates whose next renewal would fail: no solver can prove their names by the challenge they need."""
+    known = await ctx.services.known_solvers()
+    found = [] if known is None else await ctx.read(_validated)
     seen = [row for row in found if refs.sees(ctx.principal, Owned.of(row))]
-    return [
-        Gap(certificate=row.name, issuer=row.wanted.issuers[0], names=names)
-        for row in seen
-        if (names := [each.value for each in row.wanted.identifiers if each in missing])
-    ]
+    return [_gap(row, names) for row in seen if (names := unproved(row.wanted, known or ()))]
+
+
+def _gap(row: Certificate, names: Sequence[Identifier]) -> Gap:
+    asked = row.wanted.challenge
+    by = "dns-01" if asked == ANY_CHALLENGE and any(each.wildcard for each in names) else asked
+    return Gap(certificate=row.name, issuer=row.wanted.issuers[0], challenge=by, names=[each.value for each in names])
 
 
 def _validated(tx: Tx) -> list[Certificate]:
-    """Those with wildcards whose first issuer asks for challenges."""
+    """Of those that not every solver can prove, the ones whose first issuer asks for challenges."""
     asking = {row.name for row in issuers.all_issuers(tx) if kinds.has(row, Trait.HAS_ACCOUNT)}
-    return [row for row in certificates.with_wildcards(tx, MOST_GAPS) if row.wanted.issuers[0] in asking]
+    return [row for row in certificates.hard_to_prove(tx, MOST_GAPS) if row.wanted.issuers[0] in asking]
 
 
 get: Final = declare_get(FAMILY, "Show one solver, without its credentials.")
@@ -218,7 +231,7 @@ def _check(ctx: Context, kind: str, settings: Mapping[str, Any], credentials: Cr
 
 
 def _check_kind(kind: str, settings: Mapping[str, Any]) -> None:
-    """Over the API nobody runs programs or writes files of the server's machine: that takes its operator's file."""
+    """No request over the API runs programs or writes files of the server's machine: that takes its operator's file."""
     known = plugins.kinds(plugins.SOLVERS)
     SOLVERS.check_kind(kind, known)
     if Trait.RUNS_HERE in known[kind].traits or settings.get("provider") == "localzone":
@@ -264,6 +277,8 @@ pause, resume = declare_switches(
 def delete(tx: Tx, ctx: Context, asked: SolverRef) -> SolverView:
     """Delete a solver for good, with its credentials. What it published and has not removed yet stays."""
     row = SOLVERS.found(tx, asked.name, lock=True)
+    if named_by := certificates.with_solver(tx, row.name):
+        raise SolverInUse(row.name, named_by)
     solvers.delete(tx, row.name)
     SOLVERS.deleted(tx, row, ctx.actor, kind=row.kind)
     return shown(tx, row)
@@ -277,7 +292,7 @@ async def _tested(ctx: Context, name: str) -> str:
 
 
 def _probe_name(row: SolverRow) -> Identifier:
-    """A name that nobody uses, below the first that the solver is for."""
+    """A name that is not in use, below the first that the solver is for."""
     first = next((each for each in row.names if each != "*"), None)
     if first is None:
         hint = "Add one for the names that you have: holdfast solver add NAME --for corp.example"
