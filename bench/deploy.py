@@ -20,6 +20,7 @@ from typing import Final
 
 from tests.support.deploying_child import a_yard
 from tests.support.deploying_house import Yard
+from tests.support.lifecycle import TruthfulCa
 from tests.support.nginx import NGINX, Nginx, an_nginx
 
 from bench.figures import figure, noted, skipped
@@ -30,6 +31,7 @@ from holdfast.store.tx import Tx
 DAEMONS: Final = 20
 EACH: Final = 50
 PATIENCE: Final = 1800.0  # seconds
+CA: Final = "generous"  # it allows as much as it is asked for
 Counted = Callable[[], int]
 
 
@@ -125,10 +127,11 @@ def _failures(tx: Tx, since: datetime) -> int:
 
 async def _prepared(fleet: Fleet) -> None:
     began = datetime.now(UTC)
+    await fleet.yard.house.add(CA, TruthfulCa(), limits={"requests": None, "orders": None})
     for number, each in enumerate(fleet.daemons):
         await fleet.yard.add(f"web-{number}", settings={"folder": str(each.live), "reload": "nothing"})
         for name in names_at(number):
-            await fleet.yard.house.ask(name, targets=(f"web-{number}",))
+            await fleet.yard.house.ask(name, issuers=(CA,), targets=(f"web-{number}",))
     await fleet.until(_in_place(began), len(fleet.names))
     for number, each in enumerate(fleet.daemons):
         each.configure(*names_at(number))

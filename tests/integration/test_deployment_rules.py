@@ -9,9 +9,12 @@ from pydantic import ValidationError
 from tests.support.deploying_house import Yard, a_look
 from tests.support.engine import eventually
 from tests.support.lifecycle import a_house
+from tests.support.notifications import a_newsroom
 
 from holdfast.core.deployment import Deployment, DeploymentState
+from holdfast.core.notifications.notification import Routing, Severity
 from holdfast.core.reasons import Reason
+from holdfast.core.status import Phase
 from holdfast.deployers.kind import LocalRules, Program
 from holdfast.engine import sweep
 from holdfast.engine.deployment import drain
@@ -110,6 +113,30 @@ async def test_a_certificate_that_fails_the_shared_test_holds_up_no_other(yard: 
     row = (await yard.all("bad.example.com"))[0]
     assert row.reason == Reason.CONFIG_TEST_FAILED
     assert row.failures >= 1
+
+
+async def test_a_failed_rollback_is_critical_told_at_once_and_told_again_when_it_is_well(
+    yard: Yard, tmp_path: Path
+) -> None:
+    await _add(yard, tmp_path, "web-1")
+    room = a_newsroom(yard.house.db, vault=yard.house.certificate_context.secret_store)
+    await room.add("ops", routing=Routing(severities=frozenset(Severity)))
+    await yard.house.ask(NAME, targets=("web-1",))
+    async with yard.house.working(kinds=yard.kinds):
+        await yard.reaches(NAME, INSTALLED)
+        (tmp_path / "broken").touch()
+        await yard.house.renew(NAME)
+        row = await yard.reaches(NAME, DeploymentState.ROLLBACK_FAILED)
+        assert (row.reason, row.failures) == (Reason.ROLLBACK_FAILED, 1)
+        [told] = [each for each in await room.all() if each.event == "deployment.rollback_failed"]
+        assert (told.severity, told.title) == (Severity.CRITICAL, f"{NAME} could not be rolled back on web-1")
+        assert told.digest_at is None, "a digest never holds it up"
+        status = (await yard.house.view(NAME)).status
+        assert (status.phase, status.reason_code) == (Phase.FAILING, Reason.ROLLBACK_FAILED)
+        (tmp_path / "broken").unlink()
+        await yard.hurry()
+        await yard.reaches(NAME, INSTALLED)
+    assert "deployment.served" in [each.event for each in await room.all()]
 
 
 async def test_a_freeze_holds_all_deployments_until_it_ends(yard: Yard, tmp_path: Path) -> None:

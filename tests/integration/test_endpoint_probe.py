@@ -264,7 +264,8 @@ async def test_a_key_that_does_not_fit_its_certificate_is_a_tls_problem(issuing:
     wrong = next(each for each in iter(issuing.pair, None) if len(_der(each)) == len(_der(right)))
     async with TcpServer(_mixed(right, wrong)) as server:
         [seen] = await look(server.port)
-    assert (seen.problem, seen.leaf) == (SightingProblem.TLS, "")
+        trusted = await asyncio.to_thread(served.openssl_trusts, server.port, issuing.roots)
+    assert (seen.problem, seen.leaf, trusted) == (SightingProblem.TLS, "", False)
 
 
 def _der(pair: Pair) -> bytes:

@@ -62,7 +62,8 @@ class Waiting:
 
     def look(self, stage: LifeStage) -> None:
         now = stage.loop.time()
-        self.since = {each: self.since.get(each, now) for each in stage.truth.look(lambda tx: unserved(tx, stage))}
+        found = [each for each in stage.truth.look(lambda tx: unserved(tx, stage)) if "version None" not in each]
+        self.since = {each: self.since.get(each, now) for each in found}  # what was never issued is not theirs
         late = [each for each, since in self.since.items() if now - since > SERVED_WITHIN]
         if late:
             raise Violation(f"I12: {late[0]} is not served, though nothing has stood in its way for a while")

@@ -51,6 +51,7 @@ from holdfast.telemetry import Telemetry
 
 CALL_FOR: Final = 180.0  # seconds that one call to a target may take
 RUN_FOR: Final = 120.0  # seconds after which others have their turn
+LOOKS_AT_ONCE: Final = 8  # certificates of one daemon: it may take few connections at a time
 WAITING: Final = "WAITING"
 _ORDER: Final[Sequence[DeployCall]] = ("write", "restore", "test", "reload", "look")
 
@@ -179,7 +180,14 @@ class Drain:
             case "reload":
                 return await self._once(call, group, _reloaded_by, _reload)
             case "look":
-                seen = await asyncio.gather(*(self._heard(call, partial(self._look, each)) for each in group))
+                some = asyncio.Semaphore(LOOKS_AT_ONCE)
+
+                async def looked(each: Deploying) -> DeployAnswer:
+                    async with some:
+                        answer: DeployAnswer = await self._heard(call, partial(self._look, each))
+                        return answer
+
+                seen = await asyncio.gather(*map(looked, group))
                 return list(zip(group, seen, strict=True))
 
     async def _once(
