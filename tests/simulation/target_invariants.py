@@ -40,8 +40,11 @@ def served_means_served(tx: Tx, stage: LifeStage) -> None:
             raise Violation(f"I10: {row['name']} is served by {row['target']} here, which never showed it everywhere")
 
 
-def unserved(tx: Tx, stage: LifeStage) -> list[str]:
-    """Where a machine of a target does not serve the version in use, or the product does not know that it does."""
+def unserved(tx: Tx, stage: LifeStage, *, planned: bool = True) -> list[str]:
+    """Where a machine of a target does not serve the version in use, or the product does not know that it does.
+
+    Without `planned`, only where the product believes that nothing failed: what was refused is tried again in hours.
+    """
     found: list[str] = []
     for each in certificates.page(tx, state=CertificateState.ACTIVE):
         version = versions.get(tx, each.current_version)
@@ -49,6 +52,9 @@ def unserved(tx: Tx, stage: LifeStage) -> list[str]:
         for target in each.wanted.targets:
             there = deployments.in_place(tx, each.id, target)
             known = there is not None and there.certificate_version == each.current_version
+            coming = deployments.wanted(tx, each.id, target)
+            if not planned and (version is None or (coming is not None and coming.failures and coming.next_at)):
+                continue
             if not known or not stage.daemons[target].shows_everywhere(each.name, leaf):
                 found.append(f"{each.name}, version {each.current_version}, on {target}")
     return found
@@ -62,8 +68,8 @@ class Waiting:
 
     def look(self, stage: LifeStage) -> None:
         now = stage.loop.time()
-        found = [each for each in stage.truth.look(lambda tx: unserved(tx, stage)) if "version None" not in each]
-        self.since = {each: self.since.get(each, now) for each in found}  # what was never issued is not theirs
+        found = stage.truth.look(lambda tx: unserved(tx, stage, planned=False))
+        self.since = {each: self.since.get(each, now) for each in found}
         late = [each for each, since in self.since.items() if now - since > SERVED_WITHIN]
         if late:
             raise Violation(f"I12: {late[0]} is not served, though nothing has stood in its way for a while")
