@@ -135,6 +135,7 @@ class CertificateKeeper:
             solver_for=challenges.by_rules(named),
             kept_solvers=by_kept_rules,
             telemetry=telemetry,
+            agents=ca.agent_work,
             poll_windows=self._settings.poll_windows,
         )
         self._notifications = delivery.DeliveryServices(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
@@ -132,6 +133,61 @@ def test_an_agent_that_is_killed_at_any_moment_of_a_deployment_ends_with_it_serv
         host.start()
         _reaches(fleet, "served")
     assert fleet.agent("edge")["state"] == "active"
+
+
+def test_a_key_that_stays_on_the_host_is_made_there_and_served_and_the_server_never_has_it(
+    fleet: Fleet, nginx: Nginx
+) -> None:
+    host, kept = fleet.hosts[0], "kept.example.com"
+    fleet.ok("issue", kept, "--target", "web", "--key-location", "agent", "--wait")
+    until(lambda: _deployment(fleet, kept)["state"] != "none", "a deployment", every=0.2)
+    nginx.configure(NAME, kept)
+    fleet.ok("deploy", kept)
+    _reaches(fleet, "served", name=kept)
+    first = (nginx.live / kept / "current" / "privkey.pem").read_bytes()
+    fleet.ok("renew", kept, "--wait")
+    until(lambda: (nginx.live / kept / "current" / "privkey.pem").read_bytes() != first, "a new key", every=0.1)
+    _reaches(fleet, "served", name=kept)
+    second = (nginx.live / kept / "current" / "privkey.pem").read_bytes()
+    refused = fleet.type("fetch", kept, "--to", str(fleet.folder / "out"), "--key")
+    assert refused.returncode != 0
+    for key in (first, second):
+        body = key.split(b"-----")[2].replace(b"\n", b"")[40:80]
+        kept_here = [*fleet.folder.glob("holdfast.sqlite*"), *fleet.folder.glob("std*")]
+        assert len(kept_here) > 1
+        assert [each for each in kept_here if body in each.read_bytes()] == []
+    assert host.said("done")
+
+
+def test_a_certificate_whose_key_stays_waits_for_its_agent_and_says_so(fleet: Fleet, nginx: Nginx) -> None:
+    host = fleet.hosts[0]
+    fleet.ok("target", "add", "agent", "web-2", "--set", "agent=edge", "--set", "target=web")
+    host.stop()
+    _forget_when_it_was_heard(fleet)
+    fleet.ok("issue", "late.example.com", "--target", "web-2", "--key-location", "agent")
+
+    def says() -> bool:
+        return "AGENT_CSR_AWAITED" in fleet.ok("status", "late.example.com", "-o", "json")
+
+    until(says, "it waits for the CSR", every=0.2)
+    host.start()
+    until(lambda: _deployment(fleet, "late.example.com")["state"] != "none", "it was issued", every=0.2, seconds=90)
+
+
+def test_keys_at_two_agents_or_with_a_csr_are_refused_when_they_are_asked_for(fleet: Fleet) -> None:
+    fleet.enrolled("other")
+    fleet.ok("target", "add", "agent", "there", "--set", "agent=other")
+    two = fleet.type("issue", "two.example.com", "--target", "web", "--target", "there", "--key-location", "agent")
+    assert "not all at one agent" in two.stderr
+    none = fleet.type("issue", "none.example.com", "--key-location", "agent")
+    assert "not all at one agent" in none.stderr
+
+
+def _forget_when_it_was_heard(fleet: Fleet) -> None:
+    """As after an hour offline, on a server that has restarted since."""
+    fleet.restart()
+    with sqlite3.connect(fleet.folder / "holdfast.sqlite", timeout=30) as line:
+        line.execute("UPDATE agents SET last_seen_at = 1")
 
 
 def _has_done(host: AgentHost, calls: int) -> None:

@@ -22,6 +22,7 @@ from holdfast.agent.state import AgentFolder
 from holdfast.machine import LocalFiles, SystemRandom
 from holdfast.system_clock import SystemClock
 from tests.support.commands import holdfast
+from tests.support.ports import free_port
 from tests.support.processes import Served, environment
 from tests.support.reaper import PATIENCE, until
 from tests.support.secrets_watch import WATCH
@@ -128,7 +129,14 @@ class Fleet:
 
     server: Served
     folder: Path
+    settings: Mapping[str, str]
     hosts: list[AgentHost] = field(default_factory=list)
+
+    def restart(self) -> None:
+        with self.server:
+            self.server.stop()
+        self.server = Served(self.folder, self.settings)
+        self.server.wait_until_ready()
 
     def type(self, *words: object, stdin: str = "") -> CompletedProcess[str]:
         return holdfast(*words, env=environment(self.folder, {}), stdin=stdin)
@@ -168,14 +176,16 @@ class Fleet:
 
 @contextmanager
 def a_fleet(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Fleet]:
-    with Served(folder, {"AGENTS_POLL": "2s", **(settings or {})}) as server:
-        server.wait_until_ready()
-        fleet = Fleet(server, folder)
-        try:
-            yield fleet
-        finally:
-            for each in fleet.hosts:
-                each.close()
+    """A server at an address that stays, so that it can be restarted."""
+    chosen = {"AGENTS_POLL": "2s", "ACME_LISTEN": f"127.0.0.1:{free_port()}", **(settings or {})}
+    fleet = Fleet(Served(folder, chosen), folder, chosen)
+    try:
+        fleet.server.wait_until_ready()
+        yield fleet
+    finally:
+        for each in fleet.hosts:
+            each.close()
+        fleet.server.__exit__(None, None, None)
 
 
 class CutProxy:

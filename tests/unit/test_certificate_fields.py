@@ -36,6 +36,7 @@ OTHER: dict[str, Any] = {  # another value for each attribute
     "csr": "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
     "challenge": "dns-01",
     "solver": "cf",
+    "key_location": "agent",
 }
 each_field = pytest.mark.parametrize("field", FIELDS, ids=[each.key for each in FIELDS])
 

@@ -25,7 +25,7 @@ async def _run(state: Path, config: Path, pace: Pace) -> int:
     folder = AgentFolder(path=state, files=LocalFiles())
     membership = Membership(folder=folder, transport=AgentTransport(), clock=clock, random=SystemRandom())
     log = AgentLog(clock)
-    worker = Worker(folder=folder, config=config, log=log)
+    worker = Worker(folder=folder, config=config, log=log, clock=clock)
     loop = AgentLoop(membership=membership, log=log, worker=worker, pace=pace)
     running = asyncio.ensure_future(loop.run())
 

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +19,13 @@ from holdfast.core.agents.item import CALLS, BadItem, WorkOrder, failed, read_it
 from holdfast.errors import TryLater
 from holdfast.pki import agent_keys
 from holdfast.pki.refused import PkiRefused
+from holdfast.ports import Clock
 
 SPOOL: Final = "spool.json"
 LONGEST_RUN: Final = 140.0  # seconds for one item
 MARK: Final = "RESULT "
 MOST_ITEMS: Final = 16
+EXPIRES_SOON: Final = timedelta(days=7)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -33,6 +36,7 @@ class Last:
     item: str
     result: dict[str, Any] | None = None
     told: bool = False  # the server has acknowledged it
+    call: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +46,7 @@ class Worker:
     folder: AgentFolder
     config: Path
     log: AgentLog
+    clock: Clock
     last: dict[str, Last] = field(default_factory=dict)
     ready: dict[str, dict[str, Any]] = field(default_factory=dict)  # results that could not be written down
     queue: asyncio.Queue[WorkOrder] = field(default_factory=asyncio.Queue)
@@ -101,7 +106,7 @@ class Worker:
         if item.call not in CALLS:
             self.ready[item.id] = failed("TARGET_REFUSED", f"This agent does not know {item.call!r:.40}.", refused=True)
             return
-        self.last[item.target] = Last(fence=item.fence, item=item.id)
+        self.last[item.target] = Last(fence=item.fence, item=item.id, call=item.call)
         try:
             self._keep()
         except OSError as error:
@@ -158,6 +163,33 @@ class Worker:
             "keys": {name: key.reveal().decode() for name, key in given.items()},
         }  # fmt: skip
         return await self.carry_out(asked)
+
+    async def without_server(self) -> None:
+        """Watch what is served, and repeat reloads that failed: the last settings are in the agent's own file."""
+        for target, last in list(self.last.items()):
+            if last.call == "reload" and last.result is not None and not last.result.get("ok"):
+                again = await self.carry_out({**self._asked, "target": target, "call": "reload", "body": {}})
+                self.log("reloaded_offline" if again.get("ok") else "reload_fails", target=target)
+                if again.get("ok"):
+                    last.result, last.told = again, False
+                    self._keep_quietly()
+        await self.watch()
+
+    async def watch(self) -> list[dict[str, Any]]:
+        """What the endpoints of the agent's file show; what is wrong or about to expire is said aloud."""
+        data = (await self.carry_out({**self._asked, "target": "", "call": "watch", "body": {}})).get("data", {})
+        seen: list[dict[str, Any]] = data.get("seen", []) if isinstance(data, dict) else []
+        for each in seen:
+            at = each.get("not_after")
+            left = None if not at else datetime.fromisoformat(at) - self.clock.now()
+            if each.get("problem") or (left is not None and left < EXPIRES_SOON):
+                why = each.get("why") or each.get("problem") or f"it expires at {at}"
+                self.log("watch", target=each["target"], endpoint=each.get("endpoint", ""), why=why)
+        return seen
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        return {"config": str(self.config), "keys": {}}
 
     async def carry_out(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """In a process of its own; keys go by its stdin, and are in no argument and no file of ours."""

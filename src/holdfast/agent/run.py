@@ -35,6 +35,7 @@ class Pace:
 
     start: float = 30.0  # seconds over which agents begin that start together
     reconnect: float = 120.0  # seconds over which agents come back that lost their server together
+    watch: timedelta = timedelta(minutes=10)  # how often an agent without its server looks at what it serves
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +46,7 @@ class AgentLoop:
     pace: Pace = field(default_factory=Pace)
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     _session: str = ""
+    _watched: datetime | None = None  # when it last looked for itself
     _failures: int = 0
     _met: bool = False  # the server has answered this process
     _renewal_failures: int = 0
@@ -165,6 +167,9 @@ class AgentLoop:
         wait = wait if asked is None else asked
         self._tell(state, error=why, again_s=wait)
         self.log("unanswered", why=why, again_s=round(wait))
+        if self._watched is None or self.membership.clock.now() - self._watched >= self.pace.watch:
+            self._watched = self.membership.clock.now()
+            await self.worker.without_server()
         await self._wait(wait)
 
     async def _wait(self, seconds: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -40,6 +40,8 @@ async def carried_out(asked: Mapping[str, Any]) -> dict[str, Any]:
     """The result of one item, whatever happens."""
     try:
         found = _file(Path(asked["config"]))
+        if asked["call"] == "watch":
+            return well({"seen": [each async for each in _watched(found)]})
         target = found.target(asked["target"])
         return well(await _call(found, target, asked["call"], asked["body"], asked.get("keys", {})))
     except TryLater as why:
@@ -104,6 +106,23 @@ async def _look(target: AgentTarget, raw: Mapping[str, Any]) -> tuple[Sighting, 
     resolvers = tuple(_name_servers()) or ("127.0.0.1",)
     made = probe.make(SystemNet(), SystemRandom(), resolvers=resolvers, networks=NEAR, each=HANDSHAKE_FOR)
     return await made.look(asked)
+
+
+async def _watched(found: AgentFile) -> AsyncIterator[dict[str, Any]]:
+    """What every endpoint of the file shows, and whether every target can be used. No server is asked."""
+    for target in found.targets.values():
+        yield {"target": target.name, "problem": await _unusable(found, target)}
+        for endpoint in target.endpoints:
+            for each in await _look(target, asdict(endpoint)):
+                yield {"target": target.name, "endpoint": endpoint.shown, **_told(each)}
+
+
+async def _unusable(found: AgentFile, target: AgentTarget) -> str:
+    try:
+        await _call(found, target, "probe", {}, {})
+    except (TryLater, Refused) as why:
+        return str(why)
+    return ""
 
 
 def _endpoint(raw: Mapping[str, Any]) -> Endpoint:

@@ -29,6 +29,9 @@ TokenFile = Annotated[
     str, typer.Option("--token-file", metavar="FILE", help=f"File of the token, - for stdin; else ${TOKEN_VARIABLE}.")
 ]
 
+CONFIG: Final = Path("/etc/holdfast/agent.toml")
+Config = Annotated[Path, typer.Option("--config", metavar="FILE", help="What may be done on this host.")]
+
 
 def _state(given: Path | None) -> Path:
     found = given or os.environ.get(STATE_VARIABLE) or os.environ.get("STATE_DIRECTORY") or STATE
@@ -101,9 +104,7 @@ def enrol(
 @app.command("run")
 def run(
     state: State = None,
-    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="What may be done on this host.")] = Path(
-        "/etc/holdfast/agent.toml"
-    ),
+    config: Config = CONFIG,
     start_within: Annotated[float, typer.Option(help="Seconds over which agents begin that start together.")] = 30.0,
     reconnect_within: Annotated[
         float, typer.Option(help="Seconds over which agents come back that lost their server together.")
@@ -142,6 +143,47 @@ def status(state: State = None) -> None:
         print(f"no answer    since {told['at']}: {told['error']}{again}")
     else:
         print("last answer  none yet: run it with holdfast agent run")
+
+
+@app.command("doctor")
+def doctor(state: State = None, config: Config = CONFIG) -> None:
+    """Look for problems of this host's agent: keys, identity, clock, its file, and what its endpoints serve.
+
+    No server is asked. It exits with 10 if there is something to do.
+    """
+    from datetime import timedelta
+
+    from holdfast.agent.items import Worker
+    from holdfast.agent.log import AgentLog
+    from holdfast.agent.state import BINDING, SEALING, lived
+
+    membership = _membership(_state(state))
+    folder, clock = membership.folder, membership.clock
+    found = folder.load()
+    problems: list[str] = []
+    for each in (BINDING, SEALING, folder.identity_file(found.generation).name):
+        if folder.files.read(folder.path / each) is None:
+            problems.append(f"{folder.path / each} is missing.")
+        elif folder.files.mode(folder.path / each) & 0o077:
+            problems.append(f"{folder.path / each} can be read by others: chmod 600.")
+    ends, now = lived(found.chain)[1], clock.now() + timedelta(seconds=found.offset_s)
+    if now >= ends:
+        problems.append(f"The identity expired at {ends:%F %T}Z. It recovers by itself once the server answers.")
+    if abs(found.offset_s) > 300:
+        problems.append(f"CLOCK_SKEW: the server's clock is {found.offset_s:+.0f} s ahead of this host's.")
+    worker = Worker(folder=folder, config=config.absolute(), log=AgentLog(clock), clock=clock)
+    asked = {"config": str(config.absolute()), "target": "", "call": "watch", "body": {}, "keys": {}}
+    result = asyncio.run(worker.carry_out(asked))
+    if not result.get("ok"):
+        problems.append(str(result.get("why")))
+    for each in result.get("data", {}).get("seen", []):
+        if each.get("problem"):
+            place = " ".join(filter(None, (each["target"], each.get("endpoint", ""))))
+            problems.append(f"Target {place}: {each.get('why') or each['problem']}")
+    for problem in problems:
+        print(problem)
+    print(f"{len(problems)} problems." if problems else f"Agent {found.name} has no problems that can be seen here.")
+    raise typer.Exit(10 if problems else 0)
 
 
 @app.command("reset")

@@ -81,6 +81,10 @@ class RenewalPolicy:
         )
 
 
+SERVER_KEY: Final = "server"
+AGENT_KEY: Final = "agent"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateSpec:
     """What its owner asks for. Changing any of the inputs is a new generation."""
@@ -102,6 +106,7 @@ class CertificateSpec:
     csr: str | None = None  # PEM: it is issued for the key of this CSR, which is never here
     challenge: str = ANY_CHALLENGE  # how its names are proved to a CA that asks
     solver: str | None = None  # the one that publishes its challenge responses, by its name here
+    key_location: str = SERVER_KEY  # where its keys are made and stay
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.identifiers) <= MAX_NAMES:
@@ -339,6 +344,14 @@ FIELDS: Final = (
         options=(FieldOption("--solver", "Let only this solver prove its names; '': the first that fits."),),
         pattern=_WORD,
         problem="A solver, by its name here.",
+    ),
+    Field(
+        key="key_location",
+        kind=FieldKind.CHOICE,
+        help="Where its keys are made: server, or agent: on the host of its targets, which they never leave.",
+        options=(FieldOption("--key-location", "Make its keys here (server), or at its targets' agent (agent)."),),
+        new_version=True,
+        members=(SERVER_KEY, AGENT_KEY),
     ),
 )
 DEFAULTS: Final[Mapping[str, Any]] = {

@@ -97,6 +97,8 @@ def _paid_for_certificate(facts: Facts) -> Payment:
     return Payment(own, claim.paid_at) if own else Payment.from_json(claim.payload.get("paid") or {})
 
 
+AGENT_CSR_FOR: Final = timedelta(hours=24)  # how long an attempt waits for the agent that has the key
+AGENT_CSR_EVERY: Final = timedelta(seconds=30)  # if no wake-up comes before
 LIMITED_FOR: Final = timedelta(minutes=15)  # where a CA says "too many" and names no time
 SOONEST, LATEST = timedelta(milliseconds=50), timedelta(days=1)  # of a wait that a CA asks for
 MOMENT: Final = timedelta(minutes=1)
@@ -357,6 +359,8 @@ def _later(facts: Facts, why: RemoteUnavailable) -> IssuanceStep:
     """A rate limit is the budget's; anything else is tried again a few times, then the attempt failed."""
     if why.reason in LIMITS:
         return _limited(facts, why)
+    if why.reason == Reason.AGENT_CSR_AWAITED:
+        return _for_agent(facts, why)
     if why.reason == Reason.UNDER_WAY:  # as a look-up that is more than one claim pays for
         return _wait(facts, why.after or POLL.first, Reason.UNDER_WAY)
     reason = reasons.of(why.reason)  # one that we do not know is ours, and says nothing about the CA
@@ -372,6 +376,16 @@ def _later(facts: Facts, why: RemoteUnavailable) -> IssuanceStep:
     if facts.issuance.ref is not None:
         wait, polled = max(wait, _next_poll(facts, None)[0]), _polled(facts)
     return _wait(facts, wait, reason, also=also, **polled, failures=failures, reason=reason.value, error=why.why)
+
+
+def _for_agent(facts: Facts, why: RemoteUnavailable) -> IssuanceStep:
+    """The key is made on a host that asks us: it is waited for, and no failure is counted until that took too long."""
+    began, current = facts.issuance.started_at, facts.current
+    patience = AGENT_CSR_FOR if current is None else min(AGENT_CSR_FOR, (current.not_after - began) / 8)
+    if facts.now >= began + patience:
+        return GiveUp(FailureClass.TRANSIENT, Reason.AGENT_CSR_LATE, why.why)
+    reason = Reason.AGENT_CSR_AWAITED
+    return _wait(facts, AGENT_CSR_EVERY, reason, reason=reason.value, error=why.why)
 
 
 def _is_away(facts: Facts, reason: Reason) -> bool:

@@ -36,6 +36,7 @@ class Trait(StrEnum):
     KEEPS_INCIDENTS = "keeps-incidents"  # a channel that opens and closes incidents: it is told one by one
     ATOMIC = "atomic"  # a deployer that swaps key and certificate in one go
     KEEPS_PREVIOUS = "keeps-previous"  # a deployer whose targets keep the bundle before the one in place
+    HAS_KEYS = "has-keys"  # a deployer whose targets make keys, and keep them
     RUNS_HERE = "runs-here"  # a deployer or solver of this machine's files or programs: one replica has it, not all
 
 

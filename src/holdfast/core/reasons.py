@@ -67,6 +67,9 @@ class Reason(StrEnum):
     UNKNOWN_ISSUER = "UNKNOWN_ISSUER"
     KEY_MISSING = "KEY_MISSING"
     CSR_NEEDED = "CSR_NEEDED"
+    AGENT_CSR_AWAITED = "AGENT_CSR_AWAITED"
+    AGENT_CSR_LATE = "AGENT_CSR_LATE"
+    AGENT_CSR_WRONG = "AGENT_CSR_WRONG"
     APPROVAL_REJECTED = "APPROVAL_REJECTED"
     APPROVAL_TIMED_OUT = "APPROVAL_TIMED_OUT"
     CANCELLED = "CANCELLED"
@@ -165,6 +168,9 @@ MEANINGS: Final = {
     Reason.WRONG_CERTIFICATE: Meaning("The certificate does not match the request.", "operator", alert=True),
     Reason.UNKNOWN_ISSUER: Meaning("The issuer of this certificate is not configured here.", "operator", alert=True),
     Reason.KEY_MISSING: Meaning("A secret cannot be decrypted: its key is missing here.", "operator", alert=True),
+    Reason.AGENT_CSR_AWAITED: Meaning("The agent that has the key has not sent a CSR yet.", "holdfast"),
+    Reason.AGENT_CSR_LATE: Meaning("The agent that has the key sent no CSR in time.", "you", alert=True),
+    Reason.AGENT_CSR_WRONG: Meaning("The CSR of the agent is not what was asked for.", "you", alert=True),
     Reason.CSR_NEEDED: Meaning("The certificate needs a CSR with a new key.", "you", alert=True),
     Reason.APPROVAL_REJECTED: Meaning("The approver rejected this issuance.", "approver", alert=True),
     Reason.APPROVAL_TIMED_OUT: Meaning("The approval expired before an approver decided.", "approver", alert=True),

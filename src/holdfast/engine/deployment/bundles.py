@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime
 
+from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from holdfast.core.certificate import Certificate, Version
 from holdfast.core.deployment import Deployment
@@ -24,15 +26,18 @@ def made(
     now: datetime,
     *,
     roots: bytes = b"",
+    key_there: bool = False,  # the target has the key; the host compares it with the certificate
 ) -> Bundle:
     """Refused, reason BUNDLE_UNFIT: key, chain or dates do not fit."""
+    there = key_there and not key
     try:
         certificates = chain.parse_bundle(version.chain_pem.encode())
-        private = keys.from_pem(key)
+        private = None if there else keys.from_pem(key)
+        public = keys.from_spki(_spki(certificates[0])) if private is None else private.public_key()
     except PkiRefused as why:
         raise refused(f"{found.name}: {why}", Reason.BUNDLE_UNFIT) from None
     dns, ips = chain.subject_names(certificates[0]) if certificates else ([], [])
-    problem = chain.problem_with(certificates, key=private.public_key(), names=dns, ips=ips, now=now)
+    problem = chain.problem_with(certificates, key=public, names=dns, ips=ips, now=now)
     if problem is not None:
         raise refused(f"{found.name}: {problem}", Reason.BUNDLE_UNFIT)
     leaf, above = chain.certificates_pem(certificates[:1]), chain.certificates_pem(certificates[1:])
@@ -41,7 +46,7 @@ def made(
         names=(*dns, *ips),
         leaf=leaf,
         chain=above,
-        key=keys.to_pem(private),
+        key=Secret(b"") if private is None else keys.to_pem(private),
         roots=roots,
         number=deployment.number,
         content_id=hashlib.sha256(leaf + above + roots).hexdigest()[:16],
@@ -50,6 +55,10 @@ def made(
         not_before=version.not_before,
         not_after=version.not_after,
     )
+
+
+def _spki(leaf: x509.Certificate) -> bytes:
+    return leaf.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
 def leaf_digest(version: Version) -> str:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 from holdfast.core import reasons
 from holdfast.core.certificate import Version
-from holdfast.core.deployment import DeploymentState
+from holdfast.core.deployment import Deployment, DeploymentState
 from holdfast.core.deployment_decision import (
     CallDone,
     CallFailed,
@@ -29,6 +29,7 @@ from holdfast.core.deployment_decision import (
     Sight,
     decide,
 )
+from holdfast.core.kind import Trait
 from holdfast.core.reasons import Reason
 from holdfast.core.target import TargetRow
 from holdfast.core.work.job import Again, Done, Outcome, Spec
@@ -38,6 +39,7 @@ from holdfast.engine.deployment.claim import Found, Rest
 from holdfast.engine.deployment.looking import LookAt
 from holdfast.engine.kind import JobKind, Work
 from holdfast.errors import KeyMissing, KeyUnusable, LeaseLost, Refused, TryLater, TxConflict
+from holdfast.operations import kinds as kinds_of
 from holdfast.operations.deployment import planning
 from holdfast.operations.installation.secret_store import SecretStore, certificate_key
 from holdfast.ports import Clock
@@ -278,18 +280,22 @@ class Drain:
         if each.bundle is None:
             key = await self._key(each, each.facts.version)
             row, now = each.facts.deployment, each.facts.now
-            roots = await self.services.db.read(cas.trusted_roots)
-            each.bundle = bundles.made(each.found.certificate, each.facts.version, row, key, now, roots=roots.encode())
+            each.bundle = await self._made(each, each.facts.version, row, key, now)
         return each.bundle
 
     async def _back(self, each: Deploying) -> Bundle | None:
         before, previous = each.found.before, each.facts.previous
         if each.back is None and previous is not None and before is not None:
             key = await self._key(each, previous)
-            roots = await self.services.db.read(cas.trusted_roots)
-            now = each.facts.now
-            each.back = bundles.made(each.found.certificate, previous, before, key, now, roots=roots.encode())
+            each.back = await self._made(each, previous, before, key, each.facts.now)
         return each.back
+
+    async def _made(
+        self, each: Deploying, version: Version, row: Deployment, key: Secret[bytes], now: datetime
+    ) -> Bundle:
+        roots = await self.services.db.read(cas.trusted_roots)
+        there = kinds_of.has(each.found.target, Trait.HAS_KEYS)
+        return bundles.made(each.found.certificate, version, row, key, now, roots=roots.encode(), key_there=there)
 
     async def _key(self, each: Deploying, version: Version) -> Secret[bytes]:
         try:

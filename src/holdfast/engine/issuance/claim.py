@@ -14,6 +14,7 @@ from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.key_kind import KeyKind
 from holdfast.core.reasons import Reason
 from holdfast.core.work.job import Claim
+from holdfast.deployers.kind import AgentCalls
 from holdfast.issuers.base import ChallengeResponse, Issuer
 from holdfast.operations import kinds
 from holdfast.operations.issuance import issuer_choice
@@ -51,6 +52,7 @@ class IssuanceServices:
     telemetry: Telemetry
     new_key: NewKey = keys.generate
     poll_windows: Mapping[str, timedelta] = field(default_factory=dict)  # by kind, where an issuer's row says nothing
+    agents: AgentCalls | None = None  # how hosts are asked that make their own keys
     kept_solvers: Callable[[], Awaitable[SolverFor]] | None = None  # by the solvers of the store, which come first
 
 

@@ -11,6 +11,7 @@ from math import isfinite
 from typing import Any, Final
 
 from holdfast.core import issuance_decision
+from holdfast.core.certificate import AGENT_KEY
 from holdfast.core.changed import changed
 from holdfast.core.issuance import Issuance, IssuanceEvent
 from holdfast.core.issuance_decision import decide, refund
@@ -42,7 +43,7 @@ from holdfast.core.key_kind import KeyKind
 from holdfast.core.kind import Trait
 from holdfast.core.reasons import Reason
 from holdfast.core.work.job import Again, Done, Outcome, also
-from holdfast.engine.issuance import accounts, answers, challenges, writes
+from holdfast.engine.issuance import accounts, agent_csr, answers, challenges, writes
 from holdfast.engine.issuance.answers import RemoteTrouble, account_of, heard
 from holdfast.engine.issuance.challenges import ClaimRoom, KeptResponses, Prover
 from holdfast.engine.issuance.claim import IssuanceServices as IssuanceServices
@@ -238,6 +239,13 @@ class Run:
                 NO_KEY,
                 certificate_key(facts.certificate.id),
                 lambda tx, secret: writes.save(tx, facts, self._row, "key stored", key_secret=secret, csr=content),
+            )
+        if spec.key_location == AGENT_KEY:
+            made = await agent_csr.asked_for(self._services.agents, self._db, self._row, facts)
+            return await secret_store.keep(
+                NO_KEY,
+                certificate_key(facts.certificate.id),
+                lambda tx, secret: writes.save(tx, facts, self._row, "key stored", key_secret=secret, csr=made),
             )
         dns, ips = split(facts.issuance.identifiers)
         named = kinds.has(self._row, Trait.WANTS_COMMON_NAME)

@@ -6,9 +6,10 @@ import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from holdfast.core.certificate import MAX_NAMES, CertificateSpec
+from holdfast.core.certificate import AGENT_KEY, MAX_NAMES, CertificateSpec
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.key_kind import KeyKind
+from holdfast.core.kind import Trait
 from holdfast.core.own_ca.acme import Identifier, permits
 from holdfast.core.solver import challenge_never_fits
 from holdfast.errors import UserError
@@ -70,6 +71,8 @@ def check(tx: Tx, spec: CertificateSpec) -> None:
         )
     if spec.csr is not None:
         _check_csr(spec, spec.csr)
+    if spec.key_location == AGENT_KEY:
+        _check_agent(tx, spec)
     known = {row.name: row for row in issuers.all_issuers(tx)}
     for name in spec.issuers:
         if name not in known:
@@ -95,6 +98,18 @@ def _check_solver(tx: Tx, spec: CertificateSpec) -> None:
     if other := next((each.value for each in spec.identifiers if not permits(row.names, each)), None):
         hint = f"It is for {', '.join(row.names[:5])}. Name another solver, or add one: holdfast solver add"
         raise SpecificationRefused(f"Solver {row.name} is not for {other}.", hint)
+
+
+def _check_agent(tx: Tx, spec: CertificateSpec) -> None:
+    """One key for each host: a certificate whose keys stay at an agent is deployed there and nowhere else."""
+    rows = targets.named(tx, spec.targets)
+    agents = {str(row.settings.get("agent")) if kinds.has(row, Trait.HAS_KEYS) else "" for row in rows.values()}
+    if len(agents) != 1 or "" in agents:
+        why = "The keys of this certificate stay at an agent, and its targets are not all at one agent."
+        raise SpecificationRefused(why, "Name targets of one agent; for another host, ask for another certificate.")
+    if spec.csr is not None or spec.reuse_key:
+        why = "The keys of this certificate are made by its agent, a new one for each version."
+        raise SpecificationRefused(why, "Leave out --csr and --reuse-key.")
 
 
 def _check_targets(tx: Tx, spec: CertificateSpec) -> None:
