@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from holdfast.core import certificate, deployment, issuance
 from holdfast.core.agents import agent
+from holdfast.core.discovery import discovery, find
 from holdfast.core.notifications import notification
 from holdfast.core.own_ca import acme
 from holdfast.core.work import job
@@ -57,6 +58,16 @@ MACHINES: Final = (
         "Agent",
         "A host that carries out deployments by itself. It begins pending where its token asks for an approval.",
         agent, "MOVES", (agent.AgentState.ACTIVE, agent.AgentState.PENDING),
+    ),
+    Machine(
+        "Find",
+        "A certificate that was seen somewhere. One that is seen again after it was gone is as it was decided before.",
+        find, "MOVES", (find.FindState.NEW,),
+    ),
+    Machine(
+        "Discovery",
+        "One place to look for certificates, once or every so often.",
+        discovery, "MOVES", (discovery.DiscoveryState.RUNNING,),
     ),
     Machine(
         "Job",

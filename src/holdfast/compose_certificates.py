@@ -17,6 +17,8 @@ from holdfast.compose_ca import CaServer, system_resolvers
 from holdfast.config import Settings
 from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.solver import Provable
+from holdfast.core.discovery.find import FindSource
+from holdfast.core.discovery.network import NETWORKS_SETTING, ScanRules
 from holdfast.deployers import local_file
 from holdfast.deployers.kind import LocalRules
 from holdfast.endpoints import probe
@@ -24,6 +26,9 @@ from holdfast.engine import watch
 from holdfast.engine.deployment import drain
 from holdfast.engine.deployment.deployer_factory import Deployers
 from holdfast.engine.deployment.offering import StoredOffers
+from holdfast.engine.discovery import duties as discovery_duties
+from holdfast.engine.discovery import network as scans
+from holdfast.engine.discovery import rounds
 from holdfast.engine.issuance import accounts, challenges, issuer_factory
 from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.engine.issuance.challenges import SolverRule
@@ -95,6 +100,15 @@ class CertificateKeeper:
             networks=self._settings.endpoints.networks,
             each=self._settings.endpoints.timeout.total_seconds(),
         )
+        wanted = self._settings.discovery
+        self._scanner = probe.make(
+            SystemNet(),
+            random,
+            resolvers=self._settings.endpoints.resolvers or system_resolvers(secret_store.files),
+            networks=wanted.networks,
+            each=wanted.timeout.total_seconds(),
+            only=NETWORKS_SETTING,
+        )
         self.senders = Senders(secret_store=secret_store, transport=transport, clock=clock)
         self.deployers = Deployers(
             secret_store=secret_store,
@@ -153,6 +167,7 @@ class CertificateKeeper:
             fit=issuer_factory.check,
             post=self.senders,
             look=self.probe.look,
+            scanning=ScanRules(networks=wanted.networks, rate=wanted.rate),
             targets=self.deployers,
             solver_fit=kept.check,
             try_solver=kept.test,
@@ -177,12 +192,15 @@ class CertificateKeeper:
         changed = accounts.kind(self.certificate_context, self._upstream.accounts.change_key)
         seen = watch.kind(self.certificate_context.db, self.probe.look, self._settings.endpoints.check_interval)
         told = notification_duties.kinds(self._notifications)
-        return [*issuance_duties.kinds(self._services), changed, seen, *drain.kinds(self._deploying), *told]
+        steps = {FindSource.NETWORK: scans.scan(self._scanner)}
+        found = rounds.kind(self.certificate_context.db, self.certificate_context.random, steps)
+        return [*issuance_duties.kinds(self._services), changed, seen, found, *drain.kinds(self._deploying), *told]
 
     def families(self) -> list[Owed]:
         return [
             *issuance_duties.families(self.certificate_context),
             watch.owed(self.certificate_context.random),
+            rounds.owed(self.certificate_context.random),
             drain.owed,
             *notification_duties.families(self._notifications),
         ]
@@ -203,6 +221,13 @@ class CertificateKeeper:
                 name="target_endpoints",
                 period=pace.reconcile_interval,
                 duty=partial(watch.follow_targets, self.certificate_context.db, self.certificate_context.random),
+            ),
+            *discovery_duties.duties(
+                self.certificate_context.db,
+                review=pace.reconcile_interval,
+                ends=told.expiry_interval,
+                cleanup=pace.cleanup_interval,
+                kept_for=self._settings.engine.history_for,
             ),
             PeriodicDuty(
                 name="deployments_due",

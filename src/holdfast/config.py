@@ -322,6 +322,17 @@ class EndpointSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoverySettings:
+    """Where certificates may be looked for."""
+
+    networks: tuple[str, ...] = setting(
+        [], "Networks that may be scanned for certificates; no other address is dialled. Empty: none is.", NETWORKS
+    )
+    rate: int = setting(30, "New connections in a second, of all scans together.", whole(1, 1000))
+    timeout: timedelta = setting("5s", "How long one handshake of a scan may take.", duration("1s", "60s"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeploymentSettings:
     """How certificates are installed on targets."""
 
@@ -432,6 +443,7 @@ class Settings:
     entrust: PolledCas = field(default_factory=PolledCas)
     globalsign: PolledCas = field(default_factory=PolledCas)
     endpoints: EndpointSettings = field(default_factory=EndpointSettings)
+    discovery: DiscoverySettings = field(default_factory=DiscoverySettings)
     deployment: DeploymentSettings = field(default_factory=DeploymentSettings)
     notification: NotificationSettings = field(default_factory=NotificationSettings)
     audit: Audit = field(default_factory=Audit)

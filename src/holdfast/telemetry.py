@@ -219,6 +219,8 @@ class Metrics:
             registry=self.registry,
             buckets=(1, 5, 15, 60, 300, 900, 3600, 6 * 3600, 86400),
         )
+        self.finds = self._gauge("finds", "Finds by state and by who manages them.", "state", "manager")
+        self.unmanaged = self._gauge("certificates_unmanaged", "Certificates served that are not managed here.")
         self.endpoints = self._gauge("endpoints", "Endpoints by the reason code of the last look.", "reason")
         self.issuances = self._gauge("issuances", "Attempts under way by CA and state.", "ca", "state")
         self.ca_budget = self._gauge("ca_budget_remaining", "What a CA's limit still allows now.", "ca", "limit")

@@ -89,7 +89,8 @@ async def _seeded(desk: Desk) -> dict[str, dict[str, str]]:
             "ref": name, "issuance": asked["operation"]["id"], "approval": waiting["id"], "name": "ca",
             "job": "job_unknown", "token": "unknown", "notification": f"notification_{owner}", "replica": "unknown",
             "ca": "default", "session": "unknown", "serial": "ab", "kid": "unknown", "account": "unknown",
-            "policy": "unknown", "endpoint": name, "agent": f"agent-{owner}",
+            "policy": "unknown", "endpoint": name, "agent": f"agent-{owner}", "find": "unknown",
+            "discovery": "unknown",
         }  # fmt: skip
     return places
 

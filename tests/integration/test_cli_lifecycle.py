@@ -70,8 +70,8 @@ class Shell:
 
 
 @asynccontextmanager
-async def a_shell(db: Database, folder: Path, *, works: bool = True) -> AsyncIterator[Shell]:
-    async with a_desk(db, folder, local=True) as desk, on_a_socket(desk, folder):
+async def a_shell(db: Database, folder: Path, *, works: bool = True, **manner: Any) -> AsyncIterator[Shell]:
+    async with a_desk(db, folder, local=True, **manner) as desk, on_a_socket(desk, folder):
         if not works:
             yield Shell(desk, folder)
             return

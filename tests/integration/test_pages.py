@@ -14,7 +14,7 @@ from holdfast.store.database import Database
 pytestmark = pytest.mark.anyio
 PAGES = [
     "/", "/certificates", "/certificates?q=state:retrying", "/certificates/request", "/approvals", "/targets",
-    "/agents", "/notifications",
+    "/agents", "/finds", "/notifications",
     "/notifications?tab=all", "/jobs", "/issuers", "/issuers/new", "/cas", "/cluster", "/forecast", "/audit",
     "/settings",
     "/settings/values", "/settings/channels", "/settings/tokens", "/settings/sessions", "/reasons", "/nothing-here",

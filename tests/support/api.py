@@ -84,8 +84,15 @@ class Asker:
 
 @asynccontextmanager
 async def a_desk(
-    db: Database, folder: Path, *, local: bool = False, own_ca: OwnCaServices | None = None, **ca: Any
+    db: Database,
+    folder: Path,
+    *,
+    local: bool = False,
+    own_ca: OwnCaServices | None = None,
+    offers: Mapping[str, Any] | None = None,
+    **ca: Any,
 ) -> AsyncIterator[Desk]:
+    """`offers`: more of what the process offers to operations."""
     house = await a_house(db, folder, **ca)
 
     async def probe(row: IssuerRow) -> str:
@@ -99,6 +106,7 @@ async def a_desk(
         probe=probe,
         post=post,
         own_ca=own_ca or OwnCaServices(policy=CaPolicy(), refresh=_nothing, problem=lambda ca: None),
+        **(offers or {}),
     )
     app = another(services, local=local)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=BASE) as http:

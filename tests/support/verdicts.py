@@ -25,6 +25,7 @@ _OPERATE_FOREIGN: Final = "yynnnhnn"
 _ADMIN: Final = "ynnnnnnn"
 _CAS: Final = "yyyynnnn"  # our CAs are the installation's: who is confined to some certificates sees none of them
 _SELF: Final = "yyyynynn"  # what one keeps for oneself
+_FINDS: Final = "yynnnnnn"
 _NOTIFICATIONS: Final = "yyyynynn"  # no agent needs to know who is told what
 _ON_AGENTS: Final = ("approve", "ban", "unban", "retire", "settle", "recoveries")
 
@@ -132,6 +133,18 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("POST", "/solvers/{name}/pause"): Row(_ADMIN),
     ("POST", "/solvers/{name}/resume"): Row(_ADMIN),
     ("POST", "/solvers/{name}/test"): Row(_ADMIN),
+    ("GET", "/finds"): Row(_CAS),  # finds are the installation's: nobody owns them yet
+    ("GET", "/finds/{find}"): Row(_CAS),
+    ("POST", "/finds/{find}/adopt"): Row(_FINDS, "", {}),
+    ("POST", "/finds/{find}/ignore"): Row(_FINDS, "", {"reason": "a printer"}),
+    ("POST", "/finds/{find}/reconsider"): Row(_FINDS),
+    ("GET", "/discovery"): Row(_CAS),
+    ("GET", "/discovery/runs"): Row(_CAS),
+    ("GET", "/discovery/runs/{discovery}"): Row(_CAS),
+    ("POST", "/discovery/runs/{discovery}/stop"): Row(_FINDS),
+    ("POST", "/discovery/runs/{discovery}/again"): Row(_FINDS),
+    ("DELETE", "/discovery/runs/{discovery}"): Row(_FINDS),
+    ("POST", "/discovery/network"): Row(_FINDS, "", {"where": ["127.0.0.1"]}),
     ("GET", "/endpoints"): Row("yyyynynn"),
     ("POST", "/endpoints"): Row(_OPERATE, "yynnnnnn", {"place": "new.example.com", "owner": "{owner}"}),
     ("GET", "/endpoints/{endpoint}"): Row("yyyynynn", "yyyynhnn"),

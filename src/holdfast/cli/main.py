@@ -72,6 +72,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "deployments": ("", "List deployments; freeze them, and let them go on."),
         "endpoint": ("", "Watch endpoints: what certificate each serves, and until when."),
         "agent": ("holdfast.cli.agents", "Run an agent on this host; let agents in, list, ban and retire them."),
+        "discover": ("holdfast.cli.discovery", "Look for certificates, and count those that are not managed here."),
+        "finds": ("", "List certificates that were found; adopt or ignore each."),
     },
     "Notifications and events": {
         "notify": ("holdfast.cli.notifications", "List and resend notifications; add and test channels."),

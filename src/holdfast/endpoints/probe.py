@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from contextlib import closing
 from hashlib import sha256
 from itertools import product
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography import x509
-from cryptography.x509.oid import AuthorityInformationAccessOID
 
 from holdfast.core.endpoint import MAX_ADDRESSES, Endpoint, EndpointProtocol, KeyFamily, Sighting, SightingProblem
 from holdfast.endpoints import starttls
@@ -19,7 +18,6 @@ from holdfast.endpoints.starttls import NoUpgrade
 from holdfast.pki import chain as chains
 from holdfast.pki.describe import name_in_words
 from holdfast.pki.names import IPAddress
-from holdfast.pki.signing import is_self_signed
 from holdfast.ports import Net, NetProblem, Random, Tls
 from holdfast.validators.dialer import Addresses, NotPermitted, SafeDialer
 from holdfast.validators.resolver import DnsProblem, Resolver
@@ -36,6 +34,13 @@ _PROBLEMS: Final = {
 }
 
 
+class Glance(NamedTuple):
+    """A sighting, and the certificates that were shown in it, in DER."""
+
+    sighting: Sighting
+    shown: tuple[bytes, ...] = ()
+
+
 class Probe:
     """Looks at endpoints, any number at a time. It never raises for the behaviour of remotes."""
 
@@ -46,6 +51,10 @@ class Probe:
 
     async def look(self, endpoint: Endpoint) -> tuple[Sighting, ...]:
         """One sighting for each sample of each kind of key at each address; one without an address if there is none."""
+        return tuple(each.sighting for each in await self.look_whole(endpoint))
+
+    async def look_whole(self, endpoint: Endpoint) -> tuple[Glance, ...]:
+        """The same, with the certificates themselves."""
         try:
             async with asyncio.timeout(self._each):
                 found = await self._addresses(endpoint)
@@ -60,11 +69,11 @@ class Probe:
             return [ipaddress.ip_address(each) for each in endpoint.addresses]
         return (await self._dialer.resolve(endpoint.host))[:MAX_ADDRESSES]
 
-    async def _sample(self, endpoint: Endpoint, found: Sequence[IPAddress]) -> tuple[Sighting, ...]:
+    async def _sample(self, endpoint: Endpoint, found: Sequence[IPAddress]) -> tuple[Glance, ...]:
         wanted = list(product(found, endpoint.keys or (None,), range(endpoint.samples)))
         slots = asyncio.Semaphore(AT_ONCE)
 
-        async def one(address: IPAddress, key: KeyFamily | None) -> Sighting:
+        async def one(address: IPAddress, key: KeyFamily | None) -> Glance:
             async with slots:
                 return await self._glance(endpoint, address, key)
 
@@ -82,7 +91,7 @@ class Probe:
             for task, (address, key, _) in zip(tasks, wanted, strict=True)
         )
 
-    async def _glance(self, endpoint: Endpoint, address: IPAddress, key: KeyFamily | None) -> Sighting:
+    async def _glance(self, endpoint: Endpoint, address: IPAddress, key: KeyFamily | None) -> Glance:
         at = str(address)
         try:
             async with asyncio.timeout(self._each):
@@ -113,9 +122,15 @@ class Probe:
             return secured.chain, secured.version
 
 
-def make(net: Net, random: Random, *, resolvers: Sequence[str], networks: Sequence[str], each: float) -> Probe:
-    """A probe with the one dialer. `each` are seconds for one handshake; an endpoint has three times as many."""
-    dialer = SafeDialer(net, Resolver(net, random, resolvers), Addresses(networks), ports=None, each=each)
+def make(
+    net: Net, random: Random, *, resolvers: Sequence[str], networks: Sequence[str], each: float, only: str = ""
+) -> Probe:
+    """A probe with the one dialer. `each` are seconds for one handshake; an endpoint has three times as many.
+
+    `only` is the setting that lists the networks, if no other address may be looked at.
+    """
+    allowed = Addresses(networks, only=only)
+    dialer = SafeDialer(net, Resolver(net, random, resolvers), allowed, ports=None, each=each)
     return Probe(dialer, each=each, whole=3 * each)
 
 
@@ -126,16 +141,16 @@ def _remedy(address: IPAddress) -> str:
     return f"whatever {NETWORKS_SETTING} lists"
 
 
-def _unseen(address: str, problem: SightingProblem, why: str, key: KeyFamily | None = None) -> Sighting:
-    return Sighting(address=address, problem=problem, why=why.rstrip("."), key=key)
+def _unseen(address: str, problem: SightingProblem, why: str, key: KeyFamily | None = None) -> Glance:
+    return Glance(Sighting(address=address, problem=problem, why=why.rstrip("."), key=key))
 
 
-def _read(address: str, key: KeyFamily | None, shown: Sequence[bytes], version: str) -> Sighting:
+def _read(address: str, key: KeyFamily | None, shown: Sequence[bytes], version: str) -> Glance:
     try:
         certificates = [x509.load_der_x509_certificate(each) for each in shown[:MOST_SHOWN]]
         leaf = certificates[0]
         dns, ips = chains.subject_names(leaf)
-        return Sighting(
+        seen = Sighting(
             address=address,
             key=key,
             leaf=sha256(shown[0]).hexdigest(),
@@ -143,33 +158,9 @@ def _read(address: str, key: KeyFamily | None, shown: Sequence[bytes], version: 
             names=(*dns, *ips),
             issuer=name_in_words(leaf.issuer),
             not_after=leaf.not_valid_after_utc,
-            gap=gap(certificates),
+            gap=chains.gap(certificates),
             tls=version,
         )
+        return Glance(seen, tuple(shown[:MOST_SHOWN]))
     except (ValueError, IndexError, x509.DuplicateExtension, x509.InvalidVersion):
         return _unseen(address, SightingProblem.TLS, f"{address} shows a certificate that cannot be read", key)
-
-
-def gap(certificates: Sequence[x509.Certificate]) -> str:
-    """Where a served chain breaks, as a clause; empty if it leads on from the leaf, in whatever order.
-
-    A leaf alone may be issued by a root that clients have. Those of public CAs never are, and say where their issuer's
-    certificate is; without that, nothing is claimed.
-    """
-    path, pool = [certificates[0]], list(certificates[1:])
-    while above := next((each for each in pool if chains.issued_by(path[-1], each)), None):
-        path.append(above)
-        pool.remove(above)
-    if len(path) > 1 or is_self_signed(path[0]):
-        return ""
-    if not pool and not _names_its_issuer(path[0]):
-        return ""
-    return f"the certificate of its issuer, {name_in_words(path[0].issuer)}, is missing"
-
-
-def _names_its_issuer(leaf: x509.Certificate) -> bool:
-    try:
-        access = leaf.extensions.get_extension_for_class(x509.AuthorityInformationAccess).value
-    except x509.ExtensionNotFound:
-        return False
-    return any(each.access_method == AuthorityInformationAccessOID.CA_ISSUERS for each in access)

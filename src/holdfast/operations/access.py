@@ -28,6 +28,9 @@ class Action(StrEnum):
     CHANGE_TARGETS = "change targets"
     SEE_ENDPOINTS = "see endpoints"
     CHANGE_ENDPOINTS = "change and check endpoints"
+    SEE_FINDS = "see finds and discoveries"
+    CHANGE_FINDS = "adopt and ignore finds"
+    DISCOVER = "look for certificates"
     SEE_NOTIFICATIONS = "see notifications"
     CHANGE_NOTIFICATIONS = "requeue and resolve notifications"
     SEE_CHANNELS = "see channels"
@@ -64,13 +67,14 @@ _LOOK: Final = frozenset(
     {
         Action.SEE, Action.SEE_ISSUERS, Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_SELF, Action.CHANGE_SELF,
         Action.PLAN, Action.SEE_NOTIFICATIONS, Action.SEE_CHANNELS, Action.SEE_CAS, Action.SEE_POLICIES,
-        Action.SEE_ENDPOINTS, Action.SEE_TARGETS, Action.SEE_AGENTS,
+        Action.SEE_ENDPOINTS, Action.SEE_TARGETS, Action.SEE_AGENTS, Action.SEE_FINDS,
     }
 )  # fmt: skip
 _OPERATE: Final = frozenset(
     {
         Action.CREATE, Action.CHANGE, Action.RENEW, Action.REVOKE, Action.EXPORT, Action.APPROVE, Action.CHANGE_JOBS,
-        Action.APPLY, Action.CHANGE_NOTIFICATIONS, Action.CHANGE_ENDPOINTS,
+        Action.APPLY, Action.CHANGE_NOTIFICATIONS, Action.CHANGE_ENDPOINTS, Action.CHANGE_FINDS,
+        Action.DISCOVER,
     }
 )  # fmt: skip
 MAY: Final[Mapping[Role, frozenset[Action]]] = {

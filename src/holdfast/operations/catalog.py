@@ -4,6 +4,8 @@ from holdfast.operations.agents import manage as manage_agents
 from holdfast.operations.agents import tokens as agent_tokens
 from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, policies, statistics
 from holdfast.operations.deployment import deployments, targets
+from holdfast.operations.discovery import discoveries
+from holdfast.operations.discovery import finds as manage_finds
 from holdfast.operations.endpoints import manage as manage_endpoints
 from holdfast.operations.installation import attention, audit, cluster, events, jobs, key_list, restore, snoozes, tokens
 from holdfast.operations.issuance import approvals, issuances
@@ -28,6 +30,7 @@ __all__ = [
     "cluster",
     "declared",
     "deployments",
+    "discoveries",
     "documents",
     "eab_keys",
     "events",
@@ -41,6 +44,7 @@ __all__ = [
     "lifecycle",
     "manage_agents",
     "manage_endpoints",
+    "manage_finds",
     "manage_issuers",
     "manage_solvers",
     "named",

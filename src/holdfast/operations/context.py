@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from holdfast.core.discovery.network import ScanRules
 from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.core.public_address import PublicAddress
 from holdfast.operations.access import Action, Owned, Principal, demand
@@ -78,6 +79,7 @@ class Services:
     reckoning: Reckoning = field(default_factory=Reckoning)  # for the long work of this process
     people: PeopleServices = field(default_factory=PeopleServices)
     look: Look = nothing_seen  # at an endpoint, now
+    scanning: ScanRules = field(default_factory=ScanRules)  # what scans of networks may do
     looking: Counter[str] = field(default_factory=Counter)  # looks under way that each asker waits for
     solver_fit: SolverFit = any_solver_fit  # whether a solver can be made of what it is given
     try_solver: TrySolver = no_solver

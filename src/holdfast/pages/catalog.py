@@ -13,6 +13,7 @@ from holdfast.pages import (
     certificates,
     cluster,
     editing,
+    finds,
     forecast,
     issuers,
     jobs,
@@ -25,6 +26,6 @@ from holdfast.pages import (
 )
 
 MODULES: Final = (
-    overview, certificates, certificate, editing, approvals, notifications, jobs, targets, agents, issuers, own_ca,
-    cluster, forecast, audit, access_settings, settings, palette,
+    overview, certificates, certificate, editing, approvals, notifications, jobs, targets, agents, finds, issuers,
+    own_ca, cluster, forecast, audit, access_settings, settings, palette,
 )  # fmt: skip

@@ -30,6 +30,7 @@ RAIL: Final[Mapping[str, tuple[Entry, ...]]] = {
         Entry("Certificates", "/certificates", "certificate", Action.SEE, "certificates", "c"),
         Entry("Targets", "/targets", "targets", Action.SEE_TARGETS, "", "t"),
         Entry("Agents", "/agents", "agents", Action.SEE_AGENTS, "", "e"),
+        Entry("Finds", "/finds", "search", Action.SEE_FINDS, "unmanaged", "x"),
     ),
     "Machinery": (
         Entry("Issuers", "/issuers", "issuers", Action.SEE_ISSUERS, "", "i"),
@@ -43,7 +44,9 @@ RAIL: Final[Mapping[str, tuple[Entry, ...]]] = {
     ),
 }
 BOTTOM: Final = ("/", "/certificates", "/approvals", "/notifications")  # of the bar at 360 px
-_WHOLE: Final = frozenset({Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_CAS, Action.SEE_AUDIT})  # of no owner
+_WHOLE: Final = frozenset(
+    {Action.SEE_JOBS, Action.SEE_CLUSTER, Action.SEE_CAS, Action.SEE_AUDIT, Action.SEE_FINDS}
+)  # of no owner
 
 
 def rail_for(who: Principal, built: frozenset[str]) -> dict[str, list[Entry]]:

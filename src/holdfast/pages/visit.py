@@ -128,6 +128,7 @@ class Visit:
             "attention": counts,
             "counts": {
                 "needs": len(counts.items),
+                "unmanaged": counts.unmanaged,
                 "approvals": counts.approvals,
                 "dead": counts.dead,
                 "certificates": counts.certificates,

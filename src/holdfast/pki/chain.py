@@ -14,6 +14,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, KeySerializationEncryption, PrivateFormat, pkcs12
 from cryptography.x509 import verification
+from cryptography.x509.oid import AuthorityInformationAccessOID
 
 from holdfast.pki import keys
 from holdfast.pki.keys import PrivateKey, PublicKey
@@ -84,6 +85,31 @@ def without_root(chain: Sequence[x509.Certificate]) -> tuple[x509.Certificate, .
 
 
 # ── Judging what a CA sent us ──
+
+
+def gap(certificates: Sequence[x509.Certificate]) -> str:
+    """Where a served chain breaks, as a clause; empty if it leads on from the leaf, in whatever order.
+
+    A leaf alone may be issued by a root that clients have. Those of public CAs never are, and say where their issuer's
+    certificate is; without that, nothing is claimed.
+    """
+    path, pool = [certificates[0]], list(certificates[1:])
+    while above := next((each for each in pool if issued_by(path[-1], each)), None):
+        path.append(above)
+        pool.remove(above)
+    if len(path) > 1 or is_self_signed(path[0]):
+        return ""
+    if not pool and not _names_its_issuer(path[0]):
+        return ""
+    return f"the certificate of its issuer, {path[0].issuer.rfc4514_string() or '(empty)'}, is missing"
+
+
+def _names_its_issuer(leaf: x509.Certificate) -> bool:
+    try:
+        access = leaf.extensions.get_extension_for_class(x509.AuthorityInformationAccess).value
+    except x509.ExtensionNotFound:
+        return False
+    return any(each.access_method == AuthorityInformationAccessOID.CA_ISSUERS for each in access)
 
 
 def problem_with(

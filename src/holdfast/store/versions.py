@@ -145,3 +145,13 @@ def to_revoke_without_job(tx: Tx, kind: str, limit: int = PAGE) -> dict[str, str
         limit=limit,
     )
     return {row["id"]: row["issuer"] for row in rows}
+
+
+def with_serial(tx: Tx, serial: str, limit: int = 20) -> list[Version]:
+    """Versions with this serial: several CAs may have given it."""
+    rows = tx.rows(
+        f"SELECT {TABLE.columns} FROM certificate_versions WHERE serial = :serial ORDER BY id LIMIT :limit",
+        serial=serial,
+        limit=limit,
+    )
+    return [TABLE.read(row) for row in rows]

@@ -106,16 +106,20 @@ _NOT_GIVEN_OUT: Final = "an address that is not given out (RFC 4291)"
 class Addresses:
     """The rule, with the networks that the operator lists."""
 
-    def __init__(self, allowed: Iterable[str] = ()) -> None:
+    def __init__(self, allowed: Iterable[str] = (), *, only: str = "") -> None:
+        """`only` is the setting that lists the networks, if no other address may be dialled, be it public."""
         networks = [ipaddress.ip_network(text) for text in allowed]
+        self._only = only
         self._v4 = _listed(networks, 4)
         self._v6 = _listed(networks, 6)
 
     def denied(self, address: IPAddress) -> str | None:
         """Why it must not be dialled, as "a private address (RFC 1918)"; None if it may be."""
-        if address.version == 4:
-            return _denied(int(address), _V4, self._v4)
         number = int(address)
+        if self._only and not _holds(self._v4 if address.version == 4 else self._v6, number):
+            return f"an address that {self._only} does not list"
+        if address.version == 4:
+            return _denied(number, _V4, self._v4)
         reason = _denied(number, _V6, self._v6) or (None if _holds(_GIVEN_OUT, number) else _NOT_GIVEN_OUT)
         return reason or next(filter(None, map(_denied_within, _embedded(number))), None)
 

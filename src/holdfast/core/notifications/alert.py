@@ -112,6 +112,13 @@ def endpoint_key(endpoint: str) -> str:
     return f"endpoint/{endpoint}"
 
 
+def find_key(find: str) -> str:
+    return f"find/{find}"
+
+
+UNMANAGED_KEY: Final = "finds/unmanaged"
+
+
 def approval_key(approval: str) -> str:
     return f"approval/{approval}"
 

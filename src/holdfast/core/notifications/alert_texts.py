@@ -12,6 +12,7 @@ from holdfast.core.endpoint_watch import URGENT_FOR
 from holdfast.core.notifications.agent_alerts import AGENT_ALERTS
 from holdfast.core.notifications.alert import (
     SHOWN,
+    UNMANAGED_KEY,
     About,
     Alert,
     AlertRule,
@@ -22,6 +23,7 @@ from holdfast.core.notifications.alert import (
     certificate_key,
     clear,
     endpoint_key,
+    find_key,
     in_words,
     issuer_key,
     order_key,
@@ -284,6 +286,68 @@ def _at_end(left: timedelta) -> tuple[str, Severity]:
 
 def _endpoint_well(details: Details, about: About) -> Alert:
     return clear(f"Endpoint {about.name} is in order again", "It shows what is expected there.", str(details["key"]))
+
+
+# ── Finds ──
+
+
+def _find_expires(details: Details, about: About) -> Alert:
+    """A certificate that was found, and that nothing here renews."""
+    left = timedelta(seconds=details["left_s"])
+    over = left <= timedelta(0)
+    adopted = details.get("state") == "adopted"
+    next_step = "holdfast deployments ls" if adopted else f"holdfast finds show {about.subject}"
+    who = {"unknown": "It is not managed here, and it is not known who renews it."}.get(
+        str(details.get("manager")), f"It is managed by {details.get('manager')}, which has not renewed it."
+    )
+    text = "A certificate here takes its place, and is not served there yet." if adopted else who
+    return Alert(
+        severity=Severity.CRITICAL if left <= URGENT_FOR else Severity.WARNING,
+        title=f"{about.name} was found, and {'has expired' if over else f'expires in {in_words(left)}'}",
+        text=f"{text} It is seen at {details.get('where') or 'no place'}.",
+        mode="continues",
+        key=find_key(about.subject),
+        next=next_step,
+        facts={"issuer": str(details.get("issuer") or ""), "adopt": str(details.get("adopt") or "")},
+    )
+
+
+def _find_settled(details: Details, about: About) -> Alert:
+    return clear(
+        f"{about.name} is settled", "The find was adopted, ignored or renewed, or is gone.", str(details["key"])
+    )
+
+
+def _discovered(details: Details, about: About) -> Alert | None:
+    """One alert for all that a round found, and none if there is nothing for a person to decide."""
+    number = int(details.get("unmanaged") or 0)
+    if not number:
+        return None
+    what = "1 certificate is" if number == 1 else f"{number} certificates are"
+    return Alert(
+        severity=Severity.WARNING,
+        title=f"{what} served and not managed here",
+        text="A discovery found what this installation does not renew. Adopt each find, or ignore it with a reason.",
+        mode="continues",
+        key=UNMANAGED_KEY,
+        next="holdfast finds ls --unmanaged --served",
+    )
+
+
+def _all_managed(details: Details, about: About) -> Alert:
+    return clear(
+        "No certificate is served that is not managed here", "Every find is decided about.", str(details["key"])
+    )
+
+
+def _discovery_failed(details: Details, about: About) -> Alert:
+    return Alert(
+        severity=Severity.WARNING,
+        title=f"Discovery {about.subject} failed",
+        text=said(details),
+        mode="plain",
+        next=f"holdfast discover show {about.subject}",
+    )
 
 
 # ── Orders at issuers ──
@@ -718,6 +782,11 @@ TOLD: Final[Mapping[str, AlertRule]] = {
     "endpoint.tls_failed": _endpoint,
     "endpoint.unreachable": _endpoint,
     "endpoint.well": _endpoint_well,
+    "find.expiring": _find_expires,
+    "find.settled": _find_settled,
+    "discovery.finished": _discovered,
+    "discovery.failed": _discovery_failed,
+    "finds.managed": _all_managed,
     "deployment.failed": _deploy_failed,
     "deployment.served": _deploy_served,
     "deployment.rollback_failed": _rollback_failed,

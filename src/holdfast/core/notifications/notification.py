@@ -163,6 +163,7 @@ class Notification:
 
 PAGES: Final[Mapping[str, str]] = {  # where a person looks, by the first word of an event; {} is the object's name
     "approval": "/approvals", "ca": "/cas", "channel": "/notifications", "endpoint": "/targets", "issuer": "/issuers",
+    "find": "/finds", "finds": "/finds", "discovery": "/finds",
     "certificate.uncollected": "/cas",
     "job": "/jobs", "jobs": "/jobs", "replica": "/cluster", "selfcheck": "/audit", "store": "/cluster",
     **dict.fromkeys(

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from holdfast.core.access import ApprovalState
 from holdfast.core.certificate import CertificateState
+from holdfast.core.discovery.find import FindState
 from holdfast.core.notifications.alert import About, Alert, Outage, certificate_key
 from holdfast.core.notifications.channel import ChannelRow
 from holdfast.core.notifications.notification import Severity, thresholds
@@ -29,7 +30,7 @@ from holdfast.engine.sweep import Owed, in_pages
 from holdfast.operations.certificates.lifecycle import REVOKE
 from holdfast.operations.notifications import routing
 from holdfast.operations.own_ca import authorities
-from holdfast.store import access, certificates, endpoints, issuances, issuers, journal, versions
+from holdfast.store import access, certificates, endpoints, finds, issuances, issuers, journal, versions
 from holdfast.store.database import Store
 from holdfast.store.notifications import channels, notifications, outages
 from holdfast.store.own_ca import cas
@@ -136,6 +137,18 @@ def _endpoint(tx: Tx, outage: Outage, rest: str) -> Level:
     return "on" if last.troubled else "over"
 
 
+def _find(tx: Tx, outage: Outage, rest: str) -> Level:
+    found = finds.get(tx, rest)
+    if found is None:
+        return "forgotten"
+    waits = found.state is FindState.ADOPTED and found.served
+    return "on" if found.places and (found.unmanaged or waits) else "over"
+
+
+def _finds(tx: Tx, outage: Outage, rest: str) -> Level:
+    return "on" if finds.count_unmanaged(tx) else "over"
+
+
 def _issuer(tx: Tx, outage: Outage, rest: str) -> Level:
     found = issuers.get(tx, rest)
     if found is None:
@@ -235,6 +248,8 @@ def _always_on(tx: Tx, outage: Outage, rest: str) -> Level:
 FAMILIES: Final[Mapping[str, tuple[Callable[[Tx, Outage, str], Level], str]]] = {
     "certificate": (_certificate, "certificate.well"),
     "endpoint": (_endpoint, "endpoint.well"),
+    "find": (_find, "find.settled"),
+    "finds": (_finds, "finds.managed"),
     "issuer": (_issuer, "issuer.up"),
     "ca-account": (_account, "issuer.account_well"),
     "ca-issuer": (_own_issuer, "ca.issuer_well"),

@@ -9,6 +9,8 @@ from typing import Final, Literal
 from pydantic import BaseModel, Field
 
 from holdfast.core import reasons
+from holdfast.core.discovery import judgement
+from holdfast.core.discovery.find import Find
 from holdfast.core.endpoint_watch import TROUBLES
 from holdfast.core.inventory import InventoryFilter
 from holdfast.core.issuers.issuer import IssuerState
@@ -21,7 +23,7 @@ from holdfast.operations.context import Context
 from holdfast.operations.inputs import Nothing
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import VISIBLE
-from holdfast.store import certificates, endpoints, inventory, issuers, personal, standings
+from holdfast.store import certificates, endpoints, finds, inventory, issuers, personal, standings
 from holdfast.store.notifications import notifications
 from holdfast.store.tx import Tx
 
@@ -29,7 +31,7 @@ MOST: Final = 100  # certificates that are shown one by one
 SOON: Final = timedelta(days=30)  # a paused certificate that expires within this needs a person
 _PEOPLE: Final = frozenset({"you", "operator", "approver"})
 _FAR: Final = timedelta(days=3650)
-What = Literal["certificate", "approvals", "dead-letters", "issuer", "paused", "endpoint"]
+What = Literal["certificate", "approvals", "dead-letters", "issuer", "paused", "endpoint", "finds", "find"]
 
 
 class AttentionItem(BaseModel):
@@ -66,6 +68,7 @@ class Attention(BaseModel):
         description="How many stand how: by phase; `retrying` and `not-served` apart from `failing`, `due` from `ok`."
     )
     approvals: int = Field(description="Requests that wait for a second person.")
+    unmanaged: int = Field(description="Certificates that are served and not managed here; 0 for a confined asker.")
     dead: int = Field(description="Dead letters; 0 for an asker who may not see all notifications.")
     items: list[AttentionItem]
     snoozed: list[SnoozedItem] = Field(default=[], description="What the asker has put off; `items` is without it.")
@@ -100,12 +103,14 @@ def everything(tx: Tx, who: Principal) -> Attention:
     counted = standings.counts(tx, clauses, values, now)
     whole = not who.confined
     dead = notifications.count_dead(tx) if whole and _may(who, Action.SEE_NOTIFICATIONS) else 0
+    unmanaged = finds.count_unmanaged(tx) if whole and _may(who, Action.SEE_FINDS) else 0
     items = [
         *_troubled(tx, who, now),
         *_to_approve(tx, who, counted.get("awaiting_approval", 0)),
         *(_unheard(tx, dead) if dead else ()),
         *(_paused_issuers(tx) if whole and _may(who, Action.SEE_ISSUERS) else ()),
         *_paused(tx, who, now),
+        *(_finds(tx, unmanaged, now) if unmanaged else ()),
         *(_endpoints(tx, who) if _may(who, Action.SEE_ENDPOINTS) else ()),
     ]
     return Attention(
@@ -114,6 +119,7 @@ def everything(tx: Tx, who: Principal) -> Attention:
         certificates=sum(counted.values()),
         standings=counted,
         approvals=counted.get("awaiting_approval", 0),
+        unmanaged=unmanaged,
         dead=dead,
         items=sorted(items, key=lambda each: (each.harm_at or now + _FAR, each.name)),
     )
@@ -231,6 +237,42 @@ def _endpoints(tx: Tx, who: Principal) -> Iterator[AttentionItem]:
             details=f"{meaning.sentence} See: holdfast endpoint show {row.name}",
             acts_next=_actor(meaning.acts_next, row.owner),
         )
+
+
+# ── Finds ──
+
+
+def _finds(tx: Tx, number: int, now: datetime) -> Iterator[AttentionItem]:
+    """One item for all that is served and not managed here, and one for each of them that expires soon."""
+    rows = finds.unmanaged(tx, MOST)
+    yield AttentionItem(
+        what="finds",
+        name=rows[0].name,
+        number=number,
+        says="is served and not managed here" if number == 1 else f"and {number - 1} more are served, not managed here",
+        standing="not-served",
+        harm="expiry",
+        harm_at=rows[0].facts.not_after,
+        details="Adopt each find, or ignore it with a reason: holdfast finds ls --unmanaged --served",
+        acts_next="An operator",
+    )
+    for row in rows:
+        if row.facts.not_after - now < judgement.SOON:
+            yield _expiring(row, now)
+
+
+def _expiring(row: Find, now: datetime) -> AttentionItem:
+    remedy = judgement.remedy_of(row)
+    return AttentionItem(
+        what="find",
+        name=row.name,
+        says=judgement.sentence_of(row, now),
+        standing="expired" if row.facts.not_after <= now else "failing",
+        harm="expiry",
+        harm_at=row.facts.not_after,
+        details=f"{remedy.why_not or f'Adopt it: {remedy.adopt}'} See: holdfast finds show {row.id}",
+        acts_next="An operator",
+    )
 
 
 # ── Approvals, dead letters, issuers ──

@@ -22,7 +22,7 @@ from holdfast.operations.notifications import gauges as notification_gauges
 from holdfast.operations.notifications.gauges import SeenNotifications
 from holdfast.operations.own_ca import authorities
 from holdfast.ports import Clock
-from holdfast.store import endpoints, issuers, migrate, statistics
+from holdfast.store import endpoints, finds, issuers, migrate, statistics
 from holdfast.store.database import Database, Store
 from holdfast.store.deployments import deployments, targets
 from holdfast.store.own_ca import crls
@@ -59,6 +59,8 @@ class InventorySeen:
     endpoints: Mapping[str, int]
     deployments: Mapping[str, int]
     targets: Sequence[TargetRow]
+    finds: Mapping[tuple[str, str], int]
+    unmanaged: int
     approvals: int
     issuers: Sequence[IssuerRow]
     own: Sequence[SigningCertificateExpiry]
@@ -130,6 +132,8 @@ def look(tx: Tx, *, series: int, last_event: int | None) -> InventorySeen:
         endpoints=endpoints.counts(tx),
         deployments=deployments.counts(tx),
         targets=targets.all_targets(tx),
+        finds=finds.counts(tx),
+        unmanaged=finds.count_unmanaged(tx),
         approvals=statistics.approvals_pending(tx),
         issuers=rows,
         own=authorities.expiries(tx),
@@ -182,6 +186,8 @@ def show(seen: InventorySeen, metrics: Metrics) -> None:
     _set(metrics.target_circuit_open, ("target",), away)
     paused = {(row.name,): int(row.state is TargetState.PAUSED) for row in seen.targets}
     _set(metrics.target_paused, ("target",), paused)
+    _set(metrics.finds, ("state", "manager"), seen.finds)
+    metrics.unmanaged.set(seen.unmanaged)
     _set(metrics.issuances, ("ca", "state"), seen.under_way)
     _set(metrics.ca_budget, ("ca", "limit"), seen.budgets)
     _set(metrics.ca_circuit_open, ("ca",), {(row.name,): int(row.breaker.open_at(seen.now)) for row in seen.issuers})

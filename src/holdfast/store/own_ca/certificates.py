@@ -82,6 +82,16 @@ def by_serial(tx: Tx, ca: str, serial: str) -> IssuedCertificate | None:
     return None if row is None else TABLE.read(row)
 
 
+def with_serial(tx: Tx, serial: str, limit: int = 20) -> list[IssuedCertificate]:
+    """What any of our CAs signed with this serial."""
+    rows = tx.rows(
+        f"SELECT {TABLE.columns} FROM ca_certificates WHERE serial = :serial ORDER BY id LIMIT :limit",
+        serial=serial,
+        limit=limit,
+    )
+    return [TABLE.read(row) for row in rows]
+
+
 def page(tx: Tx, *, ca: str, after: str = "", limit: int = 100) -> list[IssuedCertificate]:
     rows = tx.rows(
         f"SELECT {TABLE.columns} FROM ca_certificates WHERE ca = :ca AND id > :after ORDER BY id LIMIT :limit",

@@ -1,0 +1,1 @@
+"""Discovery: finds, who manages them, and where they are looked for."""

@@ -1,0 +1,1 @@
+"""The jobs and duties that look for certificates."""
