@@ -34,6 +34,8 @@ MAY_IMPORT: Final = {
     "agent_face": "core operations pki ports telemetry",
     "local_bundles": "ports secret",
     "system_clock": "",
+    "this_host": "core ports world",
+    "host": "core endpoints importing pki ports",
     "network": "ports",
     "undumpable": "",
     "webhook_signature": "secret",
@@ -50,10 +52,11 @@ MAY_IMPORT: Final = {
     "issuers": "core kind_settings pki ports secret",
     "notifiers": "core kind_settings ports secret webhook_signature",
     "solvers": "core issuers kind_settings listening pki plugins ports secret validators",
+    "ct": "core ports",
     "endpoints": "core pki ports validators",
     "store": "core keyring ports secret",
-    "operations": "config core keyring pki plugins ports secret store telemetry",
-    "engine": "core deployers endpoints issuers kind_settings notifiers operations pki plugins ports secret solvers "
+    "operations": "config core ct keyring pki plugins ports secret store telemetry",
+    "engine": "core ct deployers endpoints issuers kind_settings notifiers operations pki plugins ports secret solvers "
     "store telemetry validators",
     "acme": "core operations pki ports secret telemetry",
     "demo": "core operations secret store",
@@ -63,13 +66,13 @@ MAY_IMPORT: Final = {
     "mcp": "core",
     "compose_ca": "acme agent_face config core engine listening network operations pki ports store telemetry "
     "validators web",
-    "compose_certificates": "compose_ca config core deployers endpoints engine listening local_bundles network "
+    "compose_certificates": "compose_ca config core ct deployers endpoints engine listening local_bundles network "
     "operations ports secret solvers store telemetry world",
     "from_settings": "config core listening operations ports store telemetry witness_file",
     "app": "api compose_ca compose_certificates config core demo engine from_settings job_kinds listening operations "
     "pages plugins ports secret store supervisor telemetry tracing undumpable web world",
-    "cli": "agent api app config config_values core from_settings importing job_kinds keyring machine mcp network "
-    "operations pki ports secret solvers store system_clock telemetry validators web world",
+    "cli": "agent api app config config_values core endpoints from_settings host importing job_kinds keyring machine "
+    "mcp network operations pki ports secret solvers store system_clock telemetry this_host validators web world",
 }
 
 
@@ -290,6 +293,7 @@ DOORS: Final = {
     "agent/line.py": Door("ssl asyncio.open_connection", "It is the adapter of Transport in an agent."),
     "agent/__main__.py": Door("signal", "It turns signals into a stop."),
     "cli/agents.py": Door("os", "It reads the environment, and becomes the agent's process."),
+    "this_host.py": Door("os open .stat", "It is the adapter of Host: sockets of /proc, and files without their keys."),
     "local_bundles.py": Door(
         "os fcntl shutil secrets asyncio.to_thread .mkdir .rename .stat .unlink",
         "It is the adapter of BundleFolders: files with their owners and locks.",

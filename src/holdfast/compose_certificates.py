@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import json
@@ -12,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from holdfast.compose_ca import CaServer, system_resolvers
 from holdfast.config import Settings
@@ -19,6 +21,10 @@ from holdfast.core.own_ca.acme import Identifier
 from holdfast.core.solver import Provable
 from holdfast.core.discovery.find import FindSource
 from holdfast.core.discovery.network import NETWORKS_SETTING, ScanRules
+from holdfast.core.discovery.ct import LogKind
+from holdfast.core.discovery.ct import problem_with as problem_with_log
+from holdfast.core.discovery.discovery import Discovery
+from holdfast.ct.logs import EntriesLog, FolderShelf, Log, Shelf, TiledLog, UrlShelf
 from holdfast.deployers import local_file
 from holdfast.deployers.kind import LocalRules
 from holdfast.endpoints import probe
@@ -26,9 +32,10 @@ from holdfast.engine import watch
 from holdfast.engine.deployment import drain
 from holdfast.engine.deployment.deployer_factory import Deployers
 from holdfast.engine.deployment.offering import StoredOffers
+from holdfast.engine.discovery import cas as ca_lists
+from holdfast.engine.discovery import ct_logs, rounds
 from holdfast.engine.discovery import duties as discovery_duties
 from holdfast.engine.discovery import network as scans
-from holdfast.engine.discovery import rounds
 from holdfast.engine.issuance import accounts, challenges, issuer_factory
 from holdfast.engine.issuance import duties as issuance_duties
 from holdfast.engine.issuance.challenges import SolverRule
@@ -42,7 +49,7 @@ from holdfast.engine.notifications import duties as notification_duties
 from holdfast.engine.notifications.senders import Senders
 from holdfast.engine.replica import PeriodicDuty
 from holdfast.engine.sweep import Owed
-from holdfast.errors import SettingRefused, StoreError
+from holdfast.errors import Refused, SettingRefused, StoreError
 from holdfast.listening.admission import ToldTally
 from holdfast.listening.bounds import Bounds
 from holdfast.local_bundles import LocalBundles
@@ -62,7 +69,7 @@ from holdfast.solvers.kind import SolverParts
 from holdfast.store import issuers
 from holdfast.store.database import Store
 from holdfast.telemetry import Telemetry
-from holdfast.world import HttpTransport, TracedTransport
+from holdfast.world import HttpTransport, LocalTree, TracedTransport
 
 OWN: Final = "own"  # the name of our own CA among those that certificates can come from
 SETTING: Final = "keeping.solvers_file"
@@ -167,6 +174,7 @@ class CertificateKeeper:
             fit=issuer_factory.check,
             post=self.senders,
             look=self.probe.look,
+            readable_logs=wanted.logs,
             scanning=ScanRules(networks=wanted.networks, rate=wanted.rate),
             targets=self.deployers,
             solver_fit=kept.check,
@@ -192,7 +200,11 @@ class CertificateKeeper:
         changed = accounts.kind(self.certificate_context, self._upstream.accounts.change_key)
         seen = watch.kind(self.certificate_context.db, self.probe.look, self._settings.endpoints.check_interval)
         told = notification_duties.kinds(self._notifications)
-        steps = {FindSource.NETWORK: scans.scan(self._scanner)}
+        steps = {
+            FindSource.NETWORK: scans.scan(self._scanner),
+            FindSource.CA: ca_lists.read(self.certificate_context.db, self._upstream.make),
+            FindSource.CT: ct_logs.read(self.certificate_context.db, self._open_log),
+        }
         found = rounds.kind(self.certificate_context.db, self.certificate_context.random, steps)
         return [*issuance_duties.kinds(self._services), changed, seen, found, *drain.kinds(self._deploying), *told]
 
@@ -266,6 +278,17 @@ class CertificateKeeper:
         except StoreError as error:
             self._telemetry.log.warning("tls_alpn.not_answered", name=identifier.value, error=str(error))
             return None
+
+    def _open_log(self, row: Discovery) -> Log:
+        """A log that discovery.logs lists now: a setting may have changed since it was asked for."""
+        url, key = str(row.settings["log"]), row.settings.get("key")
+        if problem := problem_with_log(url, LogKind(row.settings["kind"]), self._settings.discovery.logs):
+            raise Refused(problem)
+        shelf: Shelf = UrlShelf(self.transport, url)
+        if url.startswith("file:"):
+            shelf = FolderShelf(LocalTree(Path(urlsplit(url).path)))
+        known = None if key is None else base64.b64decode(key)
+        return TiledLog(shelf, known) if row.settings["kind"] == LogKind.STATIC else EntriesLog(shelf, known)
 
     # ── Solvers ──
 

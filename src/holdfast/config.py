@@ -24,6 +24,7 @@ from holdfast.config_values import (
     INTERVAL,
     ISSUER_URL,
     LISTEN_OR_NOT,
+    LOGS,
     NETWORKS,
     PATH,
     POOLER,
@@ -327,6 +328,9 @@ class DiscoverySettings:
 
     networks: tuple[str, ...] = setting(
         [], "Networks that may be scanned for certificates; no other address is dialled. Empty: none is.", NETWORKS
+    )
+    logs: tuple[str, ...] = setting(
+        [], "CT logs that may be read, as https:// or file:// addresses; no other is. Empty: none is.", LOGS
     )
     rate: int = setting(30, "New connections in a second, of all scans together.", whole(1, 1000))
     timeout: timedelta = setting("5s", "How long one handshake of a scan may take.", duration("1s", "60s"))

@@ -157,6 +157,14 @@ def _yes_no(raw: object) -> bool:
     return raw
 
 
+def _log(raw: object) -> str:
+    text = _text(raw)
+    parts = urlsplit(text)
+    if parts.scheme not in ("https", "http", "file") or not (parts.hostname or parts.scheme == "file"):
+        raise ValueError
+    return text.rstrip("/")
+
+
 def _network(raw: object) -> str:
     try:
         return str(ipaddress.ip_network(_text(raw)))
@@ -255,6 +263,7 @@ PORT: Final = whole(1, 65535)
 COUNT: Final = whole(0, 1_000_000_000)
 CA_NAME: Final = SettingKind("1 to 32 of a-z, 0-9 and -, such as default, or nothing", _ca_name)
 INTERVAL: Final = duration(least="1s")  # a loop that turns faster than this is a mistake in the unit
+LOGS: Final = several("the address of a log", _log, "https://log.example.com/2026h1")
 NETWORKS: Final = several("a network", _network, "10.0.0.0/8")
 RESOLVERS: Final = several("an address, with or without a port", _resolver, "192.0.2.53:53")
 GROUP_RULES: Final = several("a rule for a group", _group_rule, "pki-team=admin")

@@ -9,6 +9,7 @@ from holdfast.engine import selfcheck
 from holdfast.engine.issuance import renewals
 from holdfast.operations.acme import authorizations, orders
 from holdfast.operations.deployment import planning
+from holdfast.operations.discovery import discoveries
 from holdfast.operations.endpoints import watching
 from holdfast.operations.issuance import attempts
 from holdfast.operations.issuers import account_keys
@@ -19,7 +20,7 @@ ALL: Final = frozenset(
     {
         selfcheck.KIND, renewals.ARI, authorizations.VALIDATE, orders.ISSUE, planning.DEPLOY, watching.WATCH,
         attempts.ISSUE, attempts.WITHDRAW, attempts.CLEAN, account_keys.ACCOUNT_KEY, routing.NOTIFY, revocation.CRL,
-        revocation.REVOKE, root_crls.ROOT_CRL,
+        revocation.REVOKE, root_crls.ROOT_CRL, discoveries.DISCOVER,
     }
 )  # fmt: skip
 

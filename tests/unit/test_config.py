@@ -149,6 +149,7 @@ ONE_OF_EACH = {  # key: (as TOML, as a variable, the value)
     "endpoints.timeout": ('"5s"', "5s", timedelta(seconds=5)),
     "endpoints.networks": ('["10.1.0.0/16"]', "10.1.0.0/16", ("10.1.0.0/16",)),
     "discovery.networks": ('["10.1.0.0/16"]', "10.1.0.0/16", ("10.1.0.0/16",)),
+    "discovery.logs": ('["https://log.example.com/a"]', "https://log.example.com/a", ("https://log.example.com/a",)),
     "discovery.rate": ("10", "10", 10),
     "discovery.timeout": ('"3s"', "3s", timedelta(seconds=3)),
     "endpoints.resolvers": ('["192.0.2.53"]', "192.0.2.53", ("192.0.2.53",)),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from holdfast.cli.calling import clock, connected
 from holdfast.cli.everywhere import Displays, Row
-from holdfast.cli.terminal import Column, emit, emit_one, pairs, when
+from holdfast.cli.terminal import Column, emit, emit_one, pairs, say, when
+
+if TYPE_CHECKING:
+    from holdfast.host.looking import HostFind, HostLook
 
 app = typer.Typer(name="discover", help="Look for certificates, and count those that are not managed here.")
 
@@ -23,6 +27,85 @@ def summary(ctx: typer.Context) -> None:
             found = client.get("/discovery")
         now = clock().now()
         emit_one(found, text=lambda each: _summary(each, now), name="unmanaged")
+
+
+Folders = Annotated[
+    list[Path] | None,
+    typer.Option("--folder", metavar="FOLDER", help="A folder to look into as well; may be repeated."),
+]
+Etc = Annotated[Path, typer.Option("--etc", metavar="FOLDER", help="Where daemons are configured; it is only read.")]
+_PART: Final = 20  # finds of one request
+
+
+@app.command("host")
+def host(
+    folder: Folders = None,
+    etc: Etc = Path("/etc"),
+    name: Annotated[
+        str | None, typer.Option("--name", help="The name of this host; left out: what it calls itself.")
+    ] = None,
+    no_sockets: Annotated[bool, typer.Option("--no-sockets", help="Leave out what listens on this host.")] = False,
+) -> None:
+    """Look for certificates on this host: what listens, what daemons are configured with, and folders.
+
+    Private keys are never read: of a key file, mode and owner are reported. As root, programs of all users are known.
+    """
+    import asyncio
+
+    found = asyncio.run(_looked(etc.absolute(), [each.absolute() for each in folder or ()], sockets=not no_sockets))
+    for note in found.notes:
+        say(f"note: {note}")
+    told = _reported(name or _own_name(), found.finds)
+    emit_one(told, text=_report, name="recorded")
+
+
+def _own_name() -> str:
+    from holdfast.this_host import own_name
+
+    return own_name()
+
+
+async def _looked(etc: Path, folders: Sequence[Path], *, sockets: bool) -> HostLook:
+    from holdfast.endpoints import probe
+    from holdfast.host import looking
+    from holdfast.network import SystemNet
+    from holdfast.this_host import KeylessTree, NoSockets, ThisHost
+    from holdfast.world import SystemRandom
+
+    here = ThisHost() if sockets else NoSockets()
+    local = [f"{each.endpoint.host}/{32 if '.' in each.endpoint.host else 128}" for each in here.listeners()]
+    eye = probe.make(SystemNet(), SystemRandom(), resolvers=[], networks=local, each=3, only="this host")
+    root = KeylessTree(Path("/"))
+    return await looking.look(here, eye.look_whole, etc=KeylessTree(etc), root=root, folders=list(map(str, folders)))
+
+
+def _reported(name: str, finds: Sequence[HostFind]) -> Row:
+    """Part by part; the last one says that this was all."""
+    from base64 import b64encode
+
+    rows = [
+        {
+            "chain": [b64encode(each).decode() for each in find.chain], "place": find.place, "served": find.served,
+            "program": find.program or None, "notes": find.notes,
+        }
+        for find in finds
+    ]  # fmt: skip
+    total: dict[str, Any] = {"host": name, "recorded": 0, "new": 0, "unmanaged": 0, "unreadable": 0}
+    with connected() as client:
+        begun = client.post("/discovery/host", {"host": name})["at"]
+        for at in range(0, len(rows), _PART):
+            answer = client.post("/discovery/host", {"host": name, "finds": rows[at : at + _PART]})
+            total |= {key: total[key] + answer[key] for key in ("recorded", "new", "unmanaged", "unreadable")}
+        while client.post("/discovery/host", {"host": name, "whole_since": begun})["more"]:
+            pass
+    return total
+
+
+def _report(row: Row) -> str:
+    return (
+        f"{row['recorded']} certificates are seen on {row['host']}; {row['new']} of them are new, and "
+        f"{row['unmanaged']} of these are served and not managed here.\nSee: holdfast finds ls --unmanaged"
+    )
 
 
 def _summary(found: Row, now: datetime) -> str:

@@ -33,6 +33,7 @@ class Trait(StrEnum):
     WANTS_COMMON_NAME = "wants-common-name"  # an issuer that takes the name of an order from the CSR's common name
     HAS_ACCOUNT = "has-account"  # an issuer where we make accounts by ourselves, each with a key of its own
     OURS = "ours"  # an issuer that is a CA of this installation
+    LISTS = "lists-certificates"  # an issuer whose API lists what it issued: the protocol ListsCertificates
     KEEPS_INCIDENTS = "keeps-incidents"  # a channel that opens and closes incidents: it is told one by one
     ATOMIC = "atomic"  # a deployer that swaps key and certificate in one go
     KEEPS_PREVIOUS = "keeps-previous"  # a deployer whose targets keep the bundle before the one in place

@@ -166,6 +166,29 @@ class KeepsAlive(Protocol):
         """Renew a session or token that is about to expire. Most calls find nothing to do, and send no request."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """A certificate that a CA lists: its chain in DER, the leaf first, and the CA's own number of it."""
+
+    chain: tuple[bytes, ...]
+    number: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedPage:
+    certificates: tuple[Listed, ...]
+    unreadable: int = 0  # that are listed, and that the CA does not hand out: revoked, pending or too old
+    next: Mapping[str, Any] | None = None  # where the next page begins; None: this was the last
+
+
+@runtime_checkable
+class ListsCertificates(Protocol):
+    """An issuer that lists what it issued to this account. Its kind has the trait LISTS."""
+
+    async def list_certificates(self, after: Mapping[str, Any]) -> ListedPage:
+        """One page, small enough for one claim; `after` is `next` of the page before, empty at the beginning."""
+
+
 @runtime_checkable
 class HasAccount(Protocol):
     """An issuer where we have an account of our own making: an order is visible to that account alone."""

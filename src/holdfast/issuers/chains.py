@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -15,7 +15,7 @@ from cryptography.x509.oid import NameOID
 
 from holdfast.core.reasons import Reason
 from holdfast.issuers import reading
-from holdfast.issuers.base import Failed, RenewalWindow
+from holdfast.issuers.base import Failed, Listed, RenewalWindow
 from holdfast.pki import ari, chain, csr, keys
 from holdfast.pki.refused import ChainRefused
 from holdfast.pki.signing import is_self_signed
@@ -34,6 +34,20 @@ def read(text: object) -> tuple[x509.Certificate, ...]:
         return (x509.load_der_x509_certificate(base64.b64decode("".join(text.split()), validate=True)),)
     except (ChainRefused, binascii.Error, *_UNREADABLE):
         return ()
+
+
+def listed(content: object, number: str) -> Listed | None:
+    """A certificate of a CA's list, from the text that it hands out; None if that cannot be read."""
+    return listed_of(read(content), number)
+
+
+def listed_of(found: Sequence[x509.Certificate], number: str) -> Listed | None:
+    """The leaf is the one that issued none of the others: CAs send chains in either order."""
+    leaf = next((each for each in found if not any(chain.issued_by(other, each) for other in found)), None)
+    if leaf is None:
+        return None
+    rest = [each for each in found if each is not leaf]
+    return Listed(chain=tuple(each.public_bytes(Encoding.DER) for each in (leaf, *rest)), number=number)
 
 
 def text(certificate: x509.Certificate) -> str:

@@ -13,11 +13,22 @@ from typing import Any, Final
 
 from holdfast.core.issuers.budget import Limit
 from holdfast.core.issuers.ca_limits import BY_CONTRACT, Reckoned
-from holdfast.core.kind import Credential, Kind
+from holdfast.core.kind import Credential, Kind, Trait
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers import chains, digicert_order
-from holdfast.issuers.base import Failed, Issued, Look, OrderRef, OrderRequest, Pending, Placed, Uncertain
+from holdfast.issuers.base import (
+    Failed,
+    Issued,
+    Listed,
+    ListedPage,
+    Look,
+    OrderRef,
+    OrderRequest,
+    Pending,
+    Placed,
+    Uncertain,
+)
 from holdfast.issuers.digicert_order import DIALECT, DigicertSettings
 from holdfast.issuers.kind import IssuerKind, Parts
 from holdfast.issuers.memory import IssuerMemory, Search, resumed
@@ -29,6 +40,7 @@ _CLOCKS_DIFFER: Final = timedelta(days=1)  # it writes dates, at times without a
 _MOST: Final = 40  # orders that are looked at, to find ours by its key
 _DETAILS: Final = 5  # that are read in one claim
 _ANY: Final = {"Accept": "*/*"}  # a download is no JSON
+LISTED_AT_ONCE: Final = 5  # orders of a page: each costs two requests more
 _REVOCATION: Final = {
     1: "key_compromise", 3: "affiliation_changed", 4: "superseded", 5: "cessation_of_operation",
 }  # fmt: skip
@@ -210,6 +222,31 @@ class DigicertIssuer:
         reply = await self._rest.get(f"/order/certificate/{order}/reissue", "the reissues of our order")
         return [] if reply.is_gone else digicert_order.listed(reply, "certificates")
 
+    # ── Listing ──
+
+    async def list_certificates(self, after: Mapping[str, Any]) -> ListedPage:
+        """Orders in the order of their numbers, so that new ones do not shift the pages; each with its certificate."""
+        offset = int(after.get("offset", 0))
+        asked = {"sort": "date_created", "limit": str(LISTED_AT_ONCE), "offset": str(offset)}
+        reply = await self._rest.get("/order/certificate", "the list of orders", asked)
+        orders = digicert_order.listed(reply, "orders")
+        numbers = [each["id"] for each in orders if isinstance(each.get("id"), int)]
+        found = [await self._listed_one(each) for each in numbers]
+        good = tuple(each for each in found if each is not None)
+        more = {"offset": offset + len(orders)} if len(orders) == LISTED_AT_ONCE else None
+        return ListedPage(certificates=good, unreadable=len(orders) - len(good), next=more)
+
+    async def _listed_one(self, order: int) -> Listed | None:
+        shown = await self._order(order)
+        certificate = None if shown is None else digicert_order.certificate_id(shown)
+        if certificate is None:
+            return None
+        path = f"/certificate/{certificate}/download/format/pem_all"
+        reply = await self._rest.get(path, "a certificate of the list", headers=_ANY)
+        if reply.status in (400, 404):
+            return None
+        return chains.listed(reply.good().response.body.decode("ascii", "replace"), f"order {order}")
+
     # ── Taking back ──
 
     async def cancel(self, ref: OrderRef) -> None:
@@ -362,6 +399,7 @@ DIGICERT: Final[IssuerKind[DigicertSettings]] = Kind(
     settings=DigicertSettings,
     credentials=(Credential(name="api_key", summary="Of a user that may order, look at orders and revoke."),),
     limits=_LIMITS,
+    traits=frozenset({Trait.LISTS}),
     limits_for=lambda settings: _REISSUING if settings.get("renewals") == "reissue" else _LIMITS,
     make=_make,
 )

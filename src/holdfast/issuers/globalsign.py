@@ -18,11 +18,22 @@ from cryptography import x509
 from pydantic import Field
 
 from holdfast.core.issuers.ca_limits import BY_CONTRACT, Reckoned
-from holdfast.core.kind import Credential, Kind
+from holdfast.core.kind import Credential, Kind, Trait
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused, TryLater
 from holdfast.issuers import chains, client_certificate, globalsign_policy
-from holdfast.issuers.base import Failed, Issued, Look, OrderRef, OrderRequest, Pending, Placed, Uncertain
+from holdfast.issuers.base import (
+    Failed,
+    Issued,
+    Listed,
+    ListedPage,
+    Look,
+    OrderRef,
+    OrderRequest,
+    Pending,
+    Placed,
+    Uncertain,
+)
 from holdfast.issuers.client_certificate import ClientCertificateSettings
 from holdfast.issuers.globalsign_policy import GlobalSignPolicy
 from holdfast.issuers.kind import BaseUrl, IssuerKind, Parts
@@ -103,6 +114,8 @@ QUOTA_AFTER: Final = timedelta(hours=1)  # a person must buy more first
 _KEPT_FOR: Final = 3600.0
 _PAGE, _MOST_PAGES = 100, 3
 _SOON: Final = timedelta(minutes=1)
+LISTED_AT_ONCE: Final = 6  # of a page of the list: each is read by a request of its own
+LISTED_FOR: Final = timedelta(days=400)  # longer than any certificate of theirs lives
 _DETAILS: Final = 9  # certificates that are read in one claim, to find ours by its key
 _CONTENT: Final = "application/json;charset=utf-8"  # exactly so, or 415
 _REASONS: Final = {
@@ -226,6 +239,27 @@ class GlobalSignIssuer:
         if reply.status in (202, 404, 422):
             return None
         return next(iter(chains.read(reply.json_object().get("certificate"))), None)
+
+    async def list_certificates(self, after: Mapping[str, Any]) -> ListedPage:
+        """What was issued in the last year or so, a page of serials at a time; each is fetched by its serial."""
+        now, page = self._rest.clock.now(), int(after.get("page", 1))
+        begun = int(after.get("to", int(now.timestamp())))  # the same end on all pages
+        asked = {
+            "page": str(page), "per_page": str(LISTED_AT_ONCE), "to": str(begun),
+            "from": str(begun - int(LISTED_FOR.total_seconds())),
+        }  # fmt: skip
+        reply = await self._ask("GET", "/stats/issued", "the list of what was issued", query=asked)
+        rows = [each for each in reply.json_list() if isinstance(each, dict)]
+        found = [await self._listed_one(spellings(each.get("serial_number"))) for each in rows]
+        good = tuple(each for each in found if each is not None)
+        more = {"page": page + 1, "to": begun} if len(rows) == LISTED_AT_ONCE else None
+        return ListedPage(certificates=good, unreadable=len(rows) - len(good), next=more)
+
+    async def _listed_one(self, names: list[str]) -> Listed | None:
+        for serial in names:
+            if (found := await self._certificate(serial)) is not None:
+                return chains.listed_of([found], f"certificate {serial}")
+        return None
 
     async def place_order(self, request: OrderRequest) -> Placed:
         with beforehand():
@@ -386,5 +420,6 @@ GLOBALSIGN: Final[IssuerKind[GlobalSignSettings]] = Kind(
         *client_certificate.CREDENTIALS,
     ),
     limits=replace(BY_CONTRACT, claim=Reckoned(order=6, look=3, lookup=12)),
+    traits=frozenset({Trait.LISTS}),
     make=_make,
 )

@@ -22,7 +22,18 @@ from holdfast.core.kind import Credential, Kind, Trait
 from holdfast.core.reasons import Reason
 from holdfast.errors import Refused
 from holdfast.issuers import chains
-from holdfast.issuers.base import Failed, Issued, Look, OrderRef, OrderRequest, Pending, Placed, Uncertain
+from holdfast.issuers.base import (
+    Failed,
+    Issued,
+    Listed,
+    ListedPage,
+    Look,
+    OrderRef,
+    OrderRequest,
+    Pending,
+    Placed,
+    Uncertain,
+)
 from holdfast.issuers.kind import BaseUrl, IssuerKind, Parts, RestSettings
 from holdfast.issuers.memory import IssuerMemory, Search, resumed
 from holdfast.issuers.reading import words
@@ -211,6 +222,7 @@ def certificates(content: bytes) -> tuple[x509.Certificate, ...]:
 
 _FORMAT: Final = "x509"  # the certificate with its chain, in PEM; its order is not relied upon
 _PAGE: Final = 200
+LISTED_AT_ONCE: Final = 6  # of a page of the list: each is collected by a request of its own
 _MOST_PAGES: Final = 3
 _MOST_DETAILS: Final = 40  # that are read, to find a request of ours
 _DETAILS: Final = 6  # that are read in one claim
@@ -392,6 +404,28 @@ class SectigoIssuer:
             return Failed(why=why, reason=Reason.WRONG_CERTIFICATE, retryable=False)
         return Issued(chain_pem=chain)
 
+    # ── Listing ──
+
+    async def list_certificates(self, after: Mapping[str, Any]) -> ListedPage:
+        """Its list has ids only: each certificate is collected."""
+        at = int(after.get("position", 0))
+        asked = {"orgId": str(self._settings.org_id), "size": str(LISTED_AT_ONCE), "position": str(at)}
+        reply = await self._rest.get(self._path, "the list of certificates", asked)
+        rows = [each for each in reply.json_list() if isinstance(each, dict)]
+        found = [await self._listed_one(each["sslId"]) for each in rows if isinstance(each.get("sslId"), int)]
+        good = tuple(each for each in found if each is not None)
+        more = {"position": at + len(rows)} if len(rows) == LISTED_AT_ONCE else None
+        return ListedPage(certificates=good, unreadable=len(rows) - len(good), next=more)
+
+    async def _listed_one(self, ssl: int) -> Listed | None:
+        path = f"{self._path}/collect/{ssl}"
+        reply = await self._rest.get(path, "a certificate of the list", {"format": _FORMAT}, headers=_ANY)
+        if reply.finding is not None:
+            if reply.finding.verdict in (AnswerVerdict.PENDING, AnswerVerdict.FAILED) or _REVOKED in reply.codes:
+                return None
+            raise reply.finding.error()
+        return chains.listed_of(certificates(reply.response.body), f"certificate {ssl}")
+
     # ── Taking back ──
 
     async def cancel(self, ref: OrderRef) -> None:
@@ -475,6 +509,6 @@ SECTIGO: Final[IssuerKind[SectigoSettings]] = Kind(
     settings=SectigoSettings,
     credentials=(Credential(name="password", summary="Of the administrator in the setting login."),),
     limits=replace(BY_CONTRACT, claim=Reckoned(order=4, look=2, lookup=9)),
-    traits=frozenset({Trait.WANTS_COMMON_NAME}),
+    traits=frozenset({Trait.WANTS_COMMON_NAME, Trait.LISTS}),
     make=_make,
 )

@@ -4,7 +4,7 @@ from holdfast.operations.agents import manage as manage_agents
 from holdfast.operations.agents import tokens as agent_tokens
 from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, policies, statistics
 from holdfast.operations.deployment import deployments, targets
-from holdfast.operations.discovery import discoveries
+from holdfast.operations.discovery import discoveries, reports
 from holdfast.operations.discovery import finds as manage_finds
 from holdfast.operations.endpoints import manage as manage_endpoints
 from holdfast.operations.installation import attention, audit, cluster, events, jobs, key_list, restore, snoozes, tokens
@@ -50,6 +50,7 @@ __all__ = [
     "named",
     "notifications",
     "policies",
+    "reports",
     "restore",
     "saved_views",
     "snoozes",

@@ -80,6 +80,7 @@ class Services:
     people: PeopleServices = field(default_factory=PeopleServices)
     look: Look = nothing_seen  # at an endpoint, now
     scanning: ScanRules = field(default_factory=ScanRules)  # what scans of networks may do
+    readable_logs: tuple[str, ...] = ()  # CT logs that may be read
     looking: Counter[str] = field(default_factory=Counter)  # looks under way that each asker waits for
     solver_fit: SolverFit = any_solver_fit  # whether a solver can be made of what it is given
     try_solver: TrySolver = no_solver

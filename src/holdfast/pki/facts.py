@@ -32,8 +32,12 @@ class Unreadable(ValueError):
     """It is no certificate, or not one that can be read."""
 
 
-def facts_of(shown: Sequence[bytes], *, precertificate: bool = False) -> CertificateFacts:
-    """Of a chain in DER, the leaf first. Unreadable if the leaf cannot be read; others that cannot are left out."""
+def facts_of(shown: Sequence[bytes], *, precertificate: bool = False, alone: bool = False) -> CertificateFacts:
+    """Of a chain in DER, the leaf first. Unreadable if the leaf cannot be read; others that cannot are left out.
+
+    `alone`: nobody served it, so nothing is said of its chain.
+    """
+    alone = alone or precertificate
     try:
         if not shown or len(shown[0]) > LARGEST:
             raise Unreadable("there is no certificate, or one that is far too large")
@@ -51,8 +55,8 @@ def facts_of(shown: Sequence[bytes], *, precertificate: bool = False) -> Certifi
             spki_sha256=_key(leaf),
             self_signed=is_self_signed(leaf),
             authority=_is_authority(leaf),
-            chain=() if precertificate else fingerprints,
-            gap="" if precertificate else chains.gap([leaf, *rest]),
+            chain=() if alone else fingerprints,
+            gap="" if alone else chains.gap([leaf, *rest]),
         )
     except Unreadable:
         raise

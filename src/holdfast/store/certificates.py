@@ -338,3 +338,14 @@ def bring_jobs_forward(tx: Tx, planned: Sequence[tuple[str, datetime]]) -> None:
             **values,
         )
     tx.wakes = tx.wakes or bool(planned)
+
+
+def kept_names(tx: Tx, limit: int) -> list[str]:
+    """Names that certificates here are for, without the star of a wildcard; none of archived certificates."""
+    rows = tx.rows(
+        """SELECT DISTINCT certificate_names.text FROM certificate_names
+             JOIN certificates ON certificates.id = certificate_names.certificate
+            WHERE certificates.state <> 'archived' LIMIT :limit""",
+        limit=limit,
+    )
+    return [str(row["text"]).removeprefix("*.") for row in rows]

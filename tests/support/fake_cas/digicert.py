@@ -302,9 +302,11 @@ class FakeDigicert(FakeCa):
                 "id": each.id, "status": each.status, "date_created": each.created_at.isoformat(),
                 "certificate": {"common_name": each.current.names[0]}, "product": {"name_id": each.product},
             }
-            for each in reversed(found)
+            for each in (found if asked.query.get("sort") == "date_created" else reversed(found))
         ]  # fmt: skip
-        return as_json({"orders": listed, "page": {"total": len(listed), "limit": 1000, "offset": 0}})
+        limit, offset = int(asked.query.get("limit", "1000")), int(asked.query.get("offset", "0"))
+        page = {"total": len(listed), "limit": limit, "offset": offset}
+        return as_json({"orders": listed[offset : offset + limit], "page": page})
 
     def by_reference(self, asked: HttpRequest, reference: str) -> HttpAnswer:
         found = [each for each in self.placed if each.reference == reference]

@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
-from holdfast.core.discovery import network
+from holdfast.core.discovery import ct, network
+from holdfast.core.discovery.ct import LOGS_SETTING, MOST_DOMAINS, LogKind
 from holdfast.core.discovery.discovery import Discovery, DiscoveryState, move
 from holdfast.core.discovery.find import FindSource
 from holdfast.core.discovery.network import MOST_PORTS, MOST_WHERE, NETWORKS_SETTING, ScanPlan
 from holdfast.core.issuers.budget import Limit
+from holdfast.core.kind import Trait
 from holdfast.core.work.job import Priority, Spec
+from holdfast.ct import heads
 from holdfast.errors import UserError
+from holdfast.operations import kinds
 from holdfast.operations.access import Action
 from holdfast.operations.context import Context
 from holdfast.operations.discovery.finds import FindView, shown
-from holdfast.operations.inputs import Input, Nothing, Option, Page, Paged, Short, from_row, paged
+from holdfast.operations.inputs import (
+    Input,
+    Nothing,
+    OneOf,
+    Option,
+    Page,
+    Paged,
+    RemoteName,
+    Short,
+    from_row,
+    paged,
+)
 from holdfast.operations.operation import operation
 from holdfast.operations.scopes import INSTALLATION
-from holdfast.store import discoveries, finds, journal
+from holdfast.store import discoveries, finds, issuers, journal
 from holdfast.store.tx import Tx
 from holdfast.store.work import budgets, jobs
 
 DISCOVER: Final = "discover"  # the job of a discovery; its subject is the discovery
 MOST: Final = 100  # discoveries that are kept
 SCAN_BUDGET: Final = "discovery/network"
+LOG_BUDGET: Final = "discovery/log"
+LOG_PACE: Final = Limit(burst=1, every=timedelta(seconds=1))  # steps of all logs together
 SHOWN: Final = 20  # finds of the summary
 EverySeconds = Annotated[int, Field(ge=600, le=366 * 86400)]
 
@@ -207,6 +225,85 @@ def scan(tx: Tx, ctx: Context, asked: NetworkScan) -> DiscoveryView:
     return begin(tx, ctx, FindSource.NETWORK, settings, every_s=asked.every_s, total=plan.total)
 
 
+class LogReading(Repeated):
+    log: Annotated[Short, Option(argument=True, metavar="LOG")] = Field(
+        description="The address of the log, as the setting discovery.logs has it."
+    )
+    kind: Annotated[str, OneOf(LogKind)] = Field(
+        default=LogKind.STATIC, description="How it is read: static (tiles), or rfc6962 (get-entries)."
+    )
+    key: Annotated[str | None, Field(max_length=2000)] = Field(
+        default=None, description="The log's public key in base64: the head of its tree must be signed by it."
+    )
+    domains: Annotated[list[Short], Option(flag="--domain")] = Field(
+        default=[],
+        max_length=MOST_DOMAINS,
+        description="Only certificates for this domain and names below it; left out: for all names that are kept here.",
+    )
+    start: int | None = Field(
+        default=None, ge=0, lt=1 << 40, description="The first entry to read; left out: only what is new from now on."
+    )
+
+
+@operation(
+    "discovery.ct",
+    "POST /discovery/ct",
+    command="discover ct",
+    action=Action.DISCOVER,
+    scope=INSTALLATION,
+    status=202,
+    example="holdfast discover ct https://log.example.com/2026h1 --domain example.org --every 1h",
+    done="Discovery {id} has begun. See how far it is: holdfast discover show {id}",
+)
+def read_log(tx: Tx, ctx: Context, asked: LogReading) -> DiscoveryView:
+    """Look for certificates in a log of Certificate Transparency, for the names that are kept here.
+
+    Only logs that the setting discovery.logs lists are read. Each round goes on from where the last one ended.
+    """
+    kind = LogKind(asked.kind)
+    if problem := ct.problem_with(asked.log, kind, ctx.services.readable_logs):
+        raise DiscoveryRefused(problem, f"List the log in the setting {LOGS_SETTING}.")
+    try:
+        key = None if asked.key is None else base64.b64encode(heads.read_key(asked.key)).decode()
+    except ValueError as why:
+        hint = "Take it from the log's own page, or from a log list."
+        raise DiscoveryRefused(f"The key cannot be used: {why}.", hint) from None
+    domains = [each.lower().removeprefix("*.").rstrip(".") for each in asked.domains]
+    settings = {
+        "log": asked.log.rstrip("/"), "kind": kind.value, "key": key, "domains": domains, "start": asked.start,
+    }  # fmt: skip
+    budgets.define_all(tx, {LOG_BUDGET: LOG_PACE})
+    return begin(tx, ctx, FindSource.CT, settings, every_s=asked.every_s)
+
+
+class CaListing(Repeated):
+    issuer: Annotated[RemoteName, Option(argument=True, metavar="ISSUER")] = Field(
+        description="The issuer whose list of certificates is read."
+    )
+
+
+@operation(
+    "discovery.ca",
+    "POST /discovery/ca",
+    command="discover ca",
+    action=Action.DISCOVER,
+    scope=INSTALLATION,
+    status=202,
+    example="holdfast discover ca digicert --every 1d",
+    done="Discovery {id} has begun. See how far it is: holdfast discover show {id}",
+)
+def list_ca(tx: Tx, ctx: Context, asked: CaListing) -> DiscoveryView:
+    """Look for certificates in the list of a CA: our own, or a vendor whose API has one. ACME has none."""
+    row = issuers.get(tx, asked.issuer)
+    if row is None:
+        raise DiscoveryRefused(f"There is no issuer {asked.issuer!r}.", "See what there is: holdfast issuer ls")
+    if not kinds.has(row, Trait.LISTS) and not kinds.has(row, Trait.OURS):
+        why = f"Issuer {row.name} ({row.kind}) has no list of certificates that can be read"
+        acme = ": ACME (RFC 8555) has none." if kinds.has(row, Trait.HAS_ACCOUNT) else "."
+        raise DiscoveryRefused(f"{why}{acme}", "Look in CT logs or on your networks instead: holdfast discover --help")
+    return begin(tx, ctx, FindSource.CA, {"issuer": row.name}, every_s=asked.every_s)
+
+
 def pace(rate: int) -> Limit:
     """One step of a scan pays for all of its connections."""
     return Limit(burst=1, every=timedelta(seconds=network.AT_ONCE / rate))
@@ -237,7 +334,7 @@ def begin(
 
 
 def job(job_id: str, row: Discovery) -> Spec:
-    paid = (SCAN_BUDGET,) if row.source is FindSource.NETWORK else ()
+    paid = {FindSource.NETWORK: (SCAN_BUDGET,), FindSource.CT: (LOG_BUDGET,)}.get(row.source, ())
     return Spec(id=job_id, kind=DISCOVER, subject=row.id, priority=Priority.BACKGROUND, budgets=paid)
 
 
