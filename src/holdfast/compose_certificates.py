@@ -17,18 +17,18 @@ from urllib.parse import urlsplit
 
 from holdfast.compose_ca import CaServer, system_resolvers
 from holdfast.config import Settings
-from holdfast.core.own_ca.acme import Identifier
-from holdfast.core.solver import Provable
-from holdfast.core.discovery.find import FindSource
-from holdfast.core.discovery.network import NETWORKS_SETTING, ScanRules
 from holdfast.core.discovery.ct import LogKind
 from holdfast.core.discovery.ct import problem_with as problem_with_log
 from holdfast.core.discovery.discovery import Discovery
+from holdfast.core.discovery.find import FindSource
+from holdfast.core.discovery.network import NETWORKS_SETTING, ScanRules
+from holdfast.core.own_ca.acme import Identifier
+from holdfast.core.solver import Provable
 from holdfast.ct.logs import EntriesLog, FolderShelf, Log, Shelf, TiledLog, UrlShelf
 from holdfast.deployers import local_file
 from holdfast.deployers.kind import LocalRules
 from holdfast.endpoints import probe
-from holdfast.engine import watch
+from holdfast.engine import rehearsal, watch
 from holdfast.engine.deployment import drain
 from holdfast.engine.deployment.deployer_factory import Deployers
 from holdfast.engine.deployment.offering import StoredOffers
@@ -174,6 +174,7 @@ class CertificateKeeper:
             fit=issuer_factory.check,
             post=self.senders,
             look=self.probe.look,
+            rehearse=rehearsal.rehearse(self._upstream.make, clock, random),
             readable_logs=wanted.logs,
             scanning=ScanRules(networks=wanted.networks, rate=wanted.rate),
             targets=self.deployers,

@@ -138,6 +138,7 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("POST", "/finds/{find}/adopt"): Row(_FINDS, "", {}),
     ("POST", "/finds/{find}/ignore"): Row(_FINDS, "", {"reason": "a printer"}),
     ("POST", "/finds/{find}/reconsider"): Row(_FINDS),
+    ("POST", "/drill"): Row(_FINDS, "", {}),
     ("GET", "/discovery"): Row(_CAS),
     ("GET", "/discovery/runs"): Row(_CAS),
     ("GET", "/discovery/runs/{discovery}"): Row(_CAS),

@@ -37,6 +37,8 @@ SENTENCES: Final[Mapping[str, str]] = {
     "agent-token-refused": "Such an agent token cannot be made; the sentence says why.",
     "no-agents": "This process cannot let agents in: it has no CA of its own.",
     "no-agent-ca": "The CA that signs identities of agents (agents.ca) cannot sign here now.",
+    "nothing-to-drill": "No certificate was chosen for the drill, or no CA of ours.",
+    "drill-too-large": "A drill has only so many certificates.",
     "no-such-find": "There is no find of this id or fingerprint.",
     "ambiguous-find": "Several finds have a fingerprint that begins so.",
     "find-settled": "The find is managed here, gone, or decided about already.",

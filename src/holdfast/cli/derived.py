@@ -37,6 +37,7 @@ DISPLAYS: Final = {
     "channels": "holdfast.cli.notifications",
     "deployments": "holdfast.cli.deployments",
     "discovery": "holdfast.cli.discovery",
+    "drill": "holdfast.cli.drill",
     "endpoints": "holdfast.cli.endpoints",
     "finds": "holdfast.cli.discovery",
     "issuers": "holdfast.cli.issuers",

@@ -74,6 +74,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "agent": ("holdfast.cli.agents", "Run an agent on this host; let agents in, list, ban and retire them."),
         "discover": ("holdfast.cli.discovery", "Look for certificates, and count those that are not managed here."),
         "finds": ("", "List certificates that were found; adopt or ignore each."),
+        "drill": ("", "Rehearse the replacement of many certificates, and say which would not make it."),
     },
     "Notifications and events": {
         "notify": ("holdfast.cli.notifications", "List and resend notifications; add and test channels."),

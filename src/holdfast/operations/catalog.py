@@ -2,7 +2,16 @@
 
 from holdfast.operations.agents import manage as manage_agents
 from holdfast.operations.agents import tokens as agent_tokens
-from holdfast.operations.certificates import documents, explain, imports, key_export, lifecycle, policies, statistics
+from holdfast.operations.certificates import (
+    documents,
+    drill,
+    explain,
+    imports,
+    key_export,
+    lifecycle,
+    policies,
+    statistics,
+)
 from holdfast.operations.deployment import deployments, targets
 from holdfast.operations.discovery import discoveries, reports
 from holdfast.operations.discovery import finds as manage_finds
@@ -32,6 +41,7 @@ __all__ = [
     "deployments",
     "discoveries",
     "documents",
+    "drill",
     "eab_keys",
     "events",
     "explain",

@@ -24,11 +24,13 @@ from holdfast.operations.remotes import (
     Fit,
     KnownSolvers,
     Probe,
+    Rehearse,
     SolverFit,
     TargetOpener,
     TrySolver,
     any_fit,
     any_solver_fit,
+    no_rehearsal,
     no_solver,
     solvers_not_known,
 )
@@ -80,6 +82,7 @@ class Services:
     people: PeopleServices = field(default_factory=PeopleServices)
     look: Look = nothing_seen  # at an endpoint, now
     scanning: ScanRules = field(default_factory=ScanRules)  # what scans of networks may do
+    rehearse: Rehearse = no_rehearsal  # an issuance at our own CA, for a drill
     readable_logs: tuple[str, ...] = ()  # CT logs that may be read
     looking: Counter[str] = field(default_factory=Counter)  # looks under way that each asker waits for
     solver_fit: SolverFit = any_solver_fit  # whether a solver can be made of what it is given

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, Field, SecretStr
 
+from holdfast.core.certificate import CertificateSpec
 from holdfast.core.issuers.breaker import Breaker
 from holdfast.core.issuers.issuer import IssuerRow
 from holdfast.core.notifications.channel import ChannelRow
@@ -54,6 +55,14 @@ async def solvers_not_known() -> None:
 
 def any_solver_fit(kind: str, settings: Mapping[str, Any], credentials: Credentials) -> None:
     """Of a process that publishes nothing."""
+
+
+async def no_rehearsal(row: IssuerRow, wanted: CertificateSpec) -> str:
+    """Of a process without a CA."""
+    raise Refused("This process has no CA of its own to rehearse with.")
+
+
+Rehearse = Callable[[IssuerRow, CertificateSpec], Awaitable[str]]
 
 
 async def no_solver(row: SolverRow, name: Identifier) -> str:
