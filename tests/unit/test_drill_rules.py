@@ -35,9 +35,9 @@ def a_ground(*, orders: Limit | None = None, **more: object) -> DrillGround:
 
 
 def test_the_certificate_that_ends_first_goes_first() -> None:
-    fleet = [a_certificate("late", days=80), a_certificate("b", days=3), a_certificate("a", days=3)]
+    fleet = [a_certificate("a", days=80), a_certificate("c", days=3), a_certificate("b", days=3)]
     found = drill.rehearse(fleet, a_ground())
-    assert [(each.name, each.turn) for each in found] == [("a", 1), ("b", 2), ("late", 3)]
+    assert [(each.name, each.turn) for each in found] == [("b", 1), ("c", 2), ("a", 3)]
 
 
 def test_turns_come_as_the_limit_of_the_issuer_allows() -> None:
