@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 
 import pytest
 
@@ -9,6 +10,7 @@ from holdfast.core.discovery import judgement, network
 from holdfast.core.discovery.find import CertificateFacts, Find, FindState, Manager, move, seen_again
 from holdfast.core.discovery.network import ScanPlan, ScanRules, port_of, problem_with
 from holdfast.errors import IllegalMove
+from holdfast.validators.dialer import Addresses
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
@@ -149,3 +151,12 @@ def test_a_step_of_a_scan_is_paid_for_all_of_its_connections() -> None:
     from holdfast.operations.discovery.discoveries import pace
 
     assert pace(32).every == timedelta(seconds=network.AT_ONCE / 32)
+
+
+def test_a_scan_dials_no_address_that_its_setting_does_not_list_be_it_public() -> None:
+    rule = Addresses(["10.0.0.0/8", "192.0.0.0/8"], only=network.NETWORKS_SETTING)
+    assert rule.denied(ip_address("10.1.2.3")) is None
+    assert rule.denied(ip_address("9.9.9.9")) == "an address that discovery.networks does not list"
+    assert rule.denied(ip_address("2606:4700::1")) == "an address that discovery.networks does not list"
+    assert rule.denied(ip_address("192.0.2.1")) is not None, "some are never dialled, whatever is listed"
+    assert Addresses(["10.0.0.0/8"]).denied(ip_address("9.9.9.9")) is None
