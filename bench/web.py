@@ -48,7 +48,7 @@ PAGES: Mapping[str, str] = {
     "audit": "/audit",
     "settings": "/settings/values",
 }
-SLOW = frozenset({"forecast"})  # it is reckoned anew each time, for seconds
+SLOW = frozenset({"forecast"})  # the first is reckoned anew, for seconds
 ROUNDS = 3  # of a first view
 # What the other lists hold: jobs that wait, issuers, and notifications that nobody heard.
 MORE = (
@@ -102,22 +102,27 @@ def views(web: httpx2.Client, url: str, store: str) -> None:
     cookies: list[Any] = [{"name": each.name, "value": each.value, "url": url} for each in web.cookies.jar]
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program(), args=["--no-sandbox"])
-        for name in PAGES.keys() - SLOW:
+        for name in PAGES:
             seen = [_look(browser, cookies, url + PAGES[name]) for _ in range(ROUNDS)]
             weight, view = max(each[0] for each in seen) / 1000, statistics.median(each[1] for each in seen)
             figure(f"web_weight_{name}_{store}", weight, "kB", GOAL_KB, weight <= GOAL_KB)
             figure(f"web_first_view_{name}_{store}", view, "ms", GOAL_VIEW_MS, view <= GOAL_VIEW_MS)
+            said = sum(each[2] for each in seen)
+            figure(f"web_console_errors_{name}_{store}", said, "", 0, said == 0)
         browser.close()
 
 
-def _look(browser: Any, cookies: list[Any], address: str) -> tuple[float, float]:
+def _look(browser: Any, cookies: list[Any], address: str) -> tuple[float, float, int]:
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     context.add_cookies(cookies)
     page = context.new_page()
+    said: list[str] = []  # errors of scripts, and violations of the policy
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
     page.goto(address)
     weight, painted = page.evaluate(LOOK)
     context.close()
-    return float(weight), float(painted)
+    return float(weight), float(painted), len(said)
 
 
 def measure(name: str, folder: Path, where: str, wanted: argparse.Namespace) -> None:
@@ -129,7 +134,9 @@ def measure(name: str, folder: Path, where: str, wanted: argparse.Namespace) -> 
             pids = (pid, *(backends(store) if name == POSTGRESQL else ()))
             settle(pids)
             for each, path in PAGES.items():
-                serve_time(web, pids, f"{each}_{name} {path}", 3 if each in SLOW else wanted.requests)
+                if each in SLOW:
+                    web.get(path)  # what it reads is good for a minute
+                serve_time(web, pids, f"{each}_{name} {path}", wanted.requests)
             if program() is None:
                 skipped("web_first_view", f"Chromium is not installed: {INSTALL}")
             else:

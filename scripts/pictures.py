@@ -18,8 +18,25 @@ FOLDER = Path(__file__).parent.parent / "docs" / "pictures"
 PAGES = {
     "overview": "/", "certificates": "/certificates", "certificate": "/certificates/api.shop.example",
     "explain": "/certificates/api.shop.example/explain", "notifications": "/notifications?tab=dead", "issuers": "/issuers",
-    "forecast": "/forecast", "cluster": "/cluster",
+    "forecast": "/forecast", "cluster": "/cluster", "targets": "/targets", "our-ca": "/cas",
 }  # fmt: skip
+
+
+# The drawings use these; where they are not installed, the system's own fonts are in the pictures.
+FONTS = {"system-ui": "Inter", "ui-monospace": "JetBrains Mono"}  # apt-get install -y fonts-inter fonts-jetbrains-mono
+
+
+def _fonts(folder: Path) -> dict[str, str]:
+    """Environment in which the browser takes these for the system's fonts."""
+    rules = "".join(
+        f"""<match target="pattern"><test name="family"><string>{asked}</string></test>
+            <edit name="family" mode="prepend" binding="strong"><string>{given}</string></edit></match>"""
+        for asked, given in FONTS.items()
+    )
+    file = folder / "fonts.conf"
+    include = '<include ignore_missing="yes">/etc/fonts/fonts.conf</include>'
+    file.write_text(f'<?xml version="1.0"?><fontconfig>{include}{rules}</fontconfig>')
+    return {"FONTCONFIG_FILE": str(file)}
 
 
 def _port() -> int:
@@ -28,14 +45,16 @@ def _port() -> int:
         return int(line.getsockname()[1])
 
 
-async def _take(home: str, link: str, theme: str) -> None:
+async def _take(home: str, link: str, theme: str, fonts: dict[str, str]) -> None:
     from playwright.async_api import async_playwright
 
     async with async_playwright() as driver:
         program = shutil.which("chromium") or shutil.which("chromium-browser")
         if program is None:
             sys.exit("Chromium is not installed: apt-get install -y --no-install-recommends chromium")
-        browser = await driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        browser = await driver.chromium.launch(
+            executable_path=program, args=["--no-sandbox"], env={**os.environ, **fonts}
+        )
         context = await browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=theme)  # type: ignore[arg-type]
         page = await context.new_page()
         await page.goto(link)
@@ -61,11 +80,12 @@ def main() -> None:
         )
         try:
             _until_ready(home)
+            fonts = _fonts(Path(data))
             for theme in ("light", "dark"):
                 said = subprocess.run(
                     [program, "people", "recover", "operator"], env=env, capture_output=True, text=True, check=True
                 )
-                asyncio.run(_take(home, re.findall(r"http\S+", said.stdout)[0], theme))
+                asyncio.run(_take(home, re.findall(r"http\S+", said.stdout)[0], theme, fonts))
         finally:
             server.terminate()
             server.wait()

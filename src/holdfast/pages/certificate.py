@@ -128,7 +128,7 @@ def _actor(found: Any) -> str:
         case "holdfast":
             return "Holdfast"
         case "nobody":
-            return "nobody"
+            return "no person"
         case other:
             return f"an {other}"
 

@@ -14,6 +14,7 @@ from holdfast.pages.visit import Visit
 
 _BUDGETS: Final = 3  # gauges beside the list
 _DAYS: Final = 28
+_SHOWN: Final = 8  # rows of what needs a person, before the rest is asked for: the pictures stay in sight
 
 
 async def show(visit: Visit) -> Response:
@@ -28,6 +29,7 @@ async def show(visit: Visit) -> Response:
         "overview.html",
         found=found,
         whole="all" in visit.query,
+        shown=_SHOWN,
         gauges=gauges[:_BUDGETS],
         paused=paused,
         cluster=await _cluster(visit),

@@ -179,7 +179,7 @@ def formula(failures: int, left: timedelta | None) -> str:
 def _told(letter: Any) -> Entry:
     how = {"sent": "was told", "pending": "is about to be told", "failed": "is tried again", "dead": "was not reached",
            "resolved": "was settled by hand"}[letter.state]  # fmt: skip
-    title = f"{letter.channel or 'Nobody'} {how}"
+    title = f"{letter.channel or 'No channel'} {how}"
     return Entry(at=letter.created_at, kind="note", title=title, says=words.plain(letter.title), group="notifications")
 
 

@@ -172,9 +172,46 @@ _VERBS: Final = {
 }  # fmt: skip
 
 
+# A row is one line: the sentences of these are longer. The whole one is a click on the code away.
+_BRIEF: Final = {
+    reasons.Reason.REVOKED: "it is being replaced",
+    reasons.Reason.REVOCATION_ASKED: "the CA has not confirmed it yet",
+    reasons.Reason.CA_DOWN: "the CA does not answer",
+    reasons.Reason.CA_TLS_FAILED: "TLS with the CA fails",
+    reasons.Reason.CA_QUOTA_USED_UP: "the quota at the CA is used up",
+    reasons.Reason.CA_RATE_LIMITED: "the CA's rate limit is reached",
+    reasons.Reason.NAME_PAUSED_AT_CA: "the CA paused a name",
+    reasons.Reason.DNS_TXT_NOT_VISIBLE: "TXT record not on all servers",
+    reasons.Reason.PROOF_NOT_VISIBLE: "its proof is not visible",
+    reasons.Reason.SOLVER_FAILED: "the solver failed",
+    reasons.Reason.NO_SOLVER: "no solver fits",
+    reasons.Reason.VALIDATION_FAILED: "the CA refused its proof",
+    reasons.Reason.CAA_FORBIDS: "its CAA record forbids this CA",
+    reasons.Reason.NAME_REFUSED: "the CA refuses a name",
+    reasons.Reason.DEPLOY_FAILED: "the deployment failed",
+    reasons.Reason.ROLLBACK_FAILED: "the rollback failed",
+    reasons.Reason.DEPLOY_NOT_SERVED: "it is in place, but not served",
+    reasons.Reason.TARGET_UNREACHABLE: "the target cannot be reached",
+    reasons.Reason.CONFIG_TEST_FAILED: "the daemon refuses the configuration",
+    reasons.Reason.ENDPOINT_OLD: "shows an earlier version",
+    reasons.Reason.ENDPOINT_LAGS: "shows an earlier version in part",
+    reasons.Reason.ENDPOINT_DRIFT: "shows another certificate",
+    reasons.Reason.ENDPOINT_MISSING_INTERMEDIATE: "serves an incomplete chain",
+    reasons.Reason.ENDPOINT_EXPIRING: "shows a certificate that expires soon",
+    reasons.Reason.ENDPOINT_WRONG_NAME: "shows a certificate for other names",
+    reasons.Reason.ENDPOINT_TLS_FAILED: "does not speak TLS",
+    reasons.Reason.ENDPOINT_UNREACHABLE: "cannot be reached",
+    reasons.Reason.ENDPOINT_PARTLY_UNREACHABLE: "cannot be reached in part",
+}
+
+
+def _cause(code: reasons.Reason) -> str:
+    sentence = reasons.MEANINGS[code].sentence.removesuffix(".")
+    return _BRIEF.get(code) or f"{sentence[:1].lower()}{sentence[1:]}"
+
+
 def _says(standing: str, status: Status) -> str:
-    cause = reasons.MEANINGS[status.reason_code].sentence.removesuffix(".")
-    return f"{_VERBS[standing]}: {cause[:1].lower()}{cause[1:]}"
+    return f"{_VERBS[standing]}: {_cause(status.reason_code)}"
 
 
 def _details(status: Status, owner: str) -> str:
@@ -229,12 +266,12 @@ def _endpoints(tx: Tx, who: Principal) -> Iterator[AttentionItem]:
             what="endpoint",
             name=row.name,
             certificate="" if wanted is None else wanted.name,
-            says=row.last.sentence,
+            says=_cause(row.last.reason),
             standing="failing" if wanted is None else "not-served",
             harm="expiry" if row.last.ends else "",
             harm_at=row.last.ends,
             reason_code=row.last.reason.value,
-            details=f"{meaning.sentence} See: holdfast endpoint show {row.name}",
+            details=row.last.sentence,
             acts_next=_actor(meaning.acts_next, row.owner),
         )
 
