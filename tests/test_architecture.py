@@ -26,7 +26,9 @@ MAY_IMPORT: Final = {
     "config_values": "core secret",
     "job_kinds": "engine operations",
     "supervisor": "config core system_clock telemetry web world",
-    "witness_file": "",
+    "witness_file": "core",
+    "backup_file": "core secret",
+    "backups": "backup_file config core keyring operations ports secret store witness_file",
     "world": "machine ports system_clock telemetry",
     "machine": "",
     "agent": "core deployers endpoints kind_settings local_bundles machine network pki plugins ports secret "
@@ -69,10 +71,11 @@ MAY_IMPORT: Final = {
     "compose_certificates": "compose_ca config core ct deployers endpoints engine listening local_bundles network "
     "operations ports secret solvers store telemetry world",
     "from_settings": "config core listening operations ports store telemetry witness_file",
-    "app": "api compose_ca compose_certificates config core demo engine from_settings job_kinds listening operations "
-    "pages plugins ports secret store supervisor telemetry tracing undumpable web world",
-    "cli": "agent api app config config_values core endpoints from_settings host importing job_kinds keyring machine "
-    "mcp network operations pki ports secret solvers store system_clock telemetry this_host validators web world",
+    "app": "api backups compose_ca compose_certificates config core demo engine from_settings job_kinds keyring "
+    "listening operations pages pki plugins ports secret store supervisor telemetry tracing undumpable web world",
+    "cli": "agent api app backups config config_values core endpoints from_settings host importing job_kinds keyring "
+    "machine mcp network operations pki ports secret solvers store system_clock telemetry this_host validators web "
+    "world",
 }
 
 
@@ -303,6 +306,11 @@ DOORS: Final = {
         "It is the adapter of Witness: writers of several threads share its file.",
     ),
     "store/witness.py": Door("threading", "Writers of several threads tell it how far they came."),
+    "backup_file.py": Door("os .open .iterdir .rename .unlink", "It is the file of a backup, synced and whole."),
+    "backups.py": Door(
+        "tempfile .exists .mkdir .rename .stat .unlink",
+        "It makes a database file, under another name until it is whole.",
+    ),
     "system_clock.py": Door("time datetime.datetime.now asyncio.sleep", "It is the adapter of Clock."),
     "network.py": Door("socket ssl", "It is the adapter of Net."),
     "store/sqlite.py": Door(

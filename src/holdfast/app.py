@@ -21,6 +21,7 @@ from starlette.routing import Mount
 from holdfast import job_kinds, plugins
 from holdfast.api import docs_page
 from holdfast.api.app import mount
+from holdfast.backups import Saver
 from holdfast.compose_ca import CaServer
 from holdfast.compose_certificates import CertificateKeeper
 from holdfast.config import SOCKET_NAME, Settings, describe
@@ -34,11 +35,12 @@ from holdfast.engine.recovery import LOOK_EVERY, Recovery
 from holdfast.engine.replica import HANDING_BACK, IN_GOOD_TIME, Pace, PeriodicDuty, RunningReplica
 from holdfast.engine.worker import WorkerIdentity
 from holdfast.errors import OutcomeUnknown, SettingRefused, StoreError, StoreRefused, StoreUnavailable, StoreUnfit
-from holdfast.from_settings import listener_bounds, open_for_migration, open_store, people_services
+from holdfast.from_settings import listener_bounds, make_folder, open_for_migration, open_store, people_services
+from holdfast.keyring import Keyring
 from holdfast.listening.admission import ToldTally
 from holdfast.listening.bounds import Bounds
 from holdfast.operations.context import Services
-from holdfast.operations.installation import audit, keys, observe, tokens
+from holdfast.operations.installation import audit, backups, keys, observe, tokens
 from holdfast.operations.installation.diagnosis import IN_THE_CLEAR, PUBLISHED_HERE
 from holdfast.operations.installation.observe import Inventory
 from holdfast.operations.installation.secret_store import SecretStore
@@ -47,6 +49,7 @@ from holdfast.operations.own_ca.authorities import policy_of
 from holdfast.operations.own_ca.publication import Published
 from holdfast.operations.people import sessions
 from holdfast.pages import site as pages_site
+from holdfast.pki.in_thread import aside
 from holdfast.ports import Points, Sink, no_points
 from holdfast.store import backdating, migrate
 from holdfast.store.database import Database
@@ -59,6 +62,7 @@ from holdfast.web.serve import ListeningSocket, bind, bind_local, serving
 from holdfast.web.sites import plain_site
 from holdfast.world import FileSink, LocalFiles, ServiceManager, SyslogSink, SystemClock, SystemRandom
 
+BACKUP_LOOK: Final = timedelta(minutes=1)
 CERTIFICATE_WITHIN: Final = 30.0  # seconds that the start waits for our own certificate; without a CA there is none
 TO_CLOSE: Final = 1.0  # second; the store is closed last, and must not find nothing left of the time for a stop
 FIRST_TOKEN_EVERY: Final = timedelta(seconds=2)  # to look whether its file is of use; without a file it costs nothing
@@ -103,6 +107,7 @@ class App:
         self._bounds = Bounds()  # likewise
         self._ca: CaServer | None = None
         self._keeper: CertificateKeeper | None = None
+        self._saver: Saver | None = None  # if there is a folder for backups
         self._told_at: float | None = None  # when we were asked to stop
         self._manager = ServiceManager() if place is None else place.manager()
         self._open_late: Callable[[], Awaitable[None]] | None = None  # answers clients, in the place of another
@@ -264,6 +269,7 @@ class App:
             leaving=lambda: self._health.draining,
             holder=self._identity.holder,
             people=self._people,
+            save=self._saver,
         )
 
     async def _proof(self, token: str) -> str | None:
@@ -403,6 +409,7 @@ class App:
             random=self._random,
             telemetry=self._telemetry,
         )
+        self._saver = self._saving(db, keyring)
         await self._ca.prepare()
         self._keeper = CertificateKeeper(
             db,
@@ -443,6 +450,7 @@ class App:
                 self._first_token_duty(db),
                 self._people_duty(db),
                 self._recovery_duty(db),
+                *self._backup_duties(db),
                 *self._alive(),
             ],
             closed=db.closed,
@@ -452,6 +460,30 @@ class App:
             points=self._points,
             telemetry=self._telemetry,
         )
+
+    def _saving(self, db: Database, keyring: Keyring) -> Saver | None:
+        chosen = self._settings.backup
+        if chosen.folder is None:
+            return None
+        make_folder(chosen.folder, "backup.folder")
+        return Saver(
+            engine=db.engine, keyring=keyring, clock=self._clock, random=self._random, folder=chosen.folder,
+            keep=chosen.keep, points=self._points,
+        )  # fmt: skip
+
+    def _backup_duties(self, db: Database) -> list[PeriodicDuty]:
+        """By the replica that leads, into the folder of its own machine."""
+        save, every = self._saver, self._settings.backup.interval
+        if save is None:
+            return []
+
+        async def back_up() -> None:
+            if await backups.due(db, every):
+                made = await aside(save)
+                await db.write(lambda tx: backups.record(tx, made))
+                self._telemetry.log.info("backup.made", path=made.path, size=made.size, took=f"{made.took_s:.1f} s")
+
+        return [PeriodicDuty(name="backup", period=min(every, BACKUP_LOOK), duty=back_up)]
 
     def _recovery_duty(self, db: Database) -> PeriodicDuty:
         duty = self._recovery(db).tick
@@ -498,7 +530,15 @@ class App:
         if self._health.started and self._db is not None:
             ttl = self._settings.engine.lease_ttl
             await observe.scrape(self._db, self._telemetry.metrics, self._identity.holder, ttl, self._inventory)
+            await self._scrape_backups(self._db)
         return self._telemetry.metrics.render()
+
+    async def _scrape_backups(self, db: Database) -> None:
+        with contextlib.suppress(StoreError):
+            made = await db.read(backups.last)
+            self._telemetry.metrics.backup_last_success.set(0 if made is None else made.timestamp())
+        every = self._settings.backup.interval.total_seconds() if self._saver is not None else 0
+        self._telemetry.metrics.backup_interval.set(every)
 
     async def _scrape(self) -> bytes:
         own, place = await self._own_metrics(), self._place

@@ -170,6 +170,15 @@ class WitnessSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackupSettings:
+    folder: Path | None = setting(
+        None, "Folder for backups, on another disk or machine; without it there are none.", PATH
+    )
+    interval: timedelta = setting("1d", "How often a backup is made.", duration("1m"))
+    keep: int = setting(14, "Backups that stay in the folder; older ones are removed.", whole(1, 10_000))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
     file: Path | None = setting(None, "File of the key that encrypts what the store keeps secret.", PATH)
     passphrase: Secret[str] | None = setting(None, "Passphrase to derive the key from, instead of a key file.", SECRET)
@@ -436,6 +445,7 @@ class Settings:
     oidc: Oidc = field(default_factory=Oidc)
     store: StoreSettings = field(default_factory=StoreSettings)
     witness: WitnessSettings = field(default_factory=WitnessSettings)
+    backup: BackupSettings = field(default_factory=BackupSettings)
     keys: Keys = field(default_factory=Keys)
     scheduler: Scheduler = field(default_factory=Scheduler)
     engine: EngineSettings = field(default_factory=EngineSettings)

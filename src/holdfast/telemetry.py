@@ -156,6 +156,10 @@ class Metrics:
         self.replicas = self._gauge("replicas", "Replicas that are alive.")
         self.replicas_at_work = self._gauge("replicas_at_work", "Of these, the ones that were not drained.")
         self.clock_skew = self._gauge("clock_skew_seconds", "This replica's clock minus the database's.")
+        self.backup_last_success = self._gauge(
+            "backup_last_success_timestamp_seconds", "When the last backup was made; 0: none was."
+        )
+        self.backup_interval = self._gauge("backup_interval_seconds", "How often one is to be made; 0: never.")
         self.quarantine = self._gauge(
             "quarantine",
             "1 while this installation was restored or is a copy, and acts on nothing until it is released.",

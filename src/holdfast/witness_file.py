@@ -12,6 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from holdfast.core import witness
+
 SLOT: Final = 1024  # bytes for one head
 _LOGS: Final = re.compile(r"witness-\d+\.(old\.)?log")
 
@@ -74,6 +76,14 @@ class WitnessFile:
         self._path.rename(self._old)
         os.close(self._log)
         self._log, self._size = _opened(self._path), 0
+
+
+def known_installation(folder: Path) -> str:
+    """The installation that the witnesses in a folder tell of; empty if there is none."""
+    heads = [path.read_bytes() for path in sorted(folder.glob("witness-*.head"))]
+    lines = [content[place : place + SLOT].strip(b"\n\0") for content in heads for place in (0, SLOT)]
+    head, _ = witness.newest_head(filter(None, lines))
+    return "" if head is None else head.installation
 
 
 def _opened(path: Path) -> int:

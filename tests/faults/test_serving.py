@@ -118,7 +118,7 @@ def test_a_database_file_of_0_bytes_is_refused_and_left_alone(serve: Serve, tmp_
     file.touch()
     served = serve()
     assert f"{file} is empty (0 bytes): its content was lost." in refused(served, 1)
-    assert "hint: Restore it from a backup." in served.output()
+    assert "hint: Move it away and restore a backup" in served.output()
     assert file.stat().st_size == 0
 
 
@@ -141,7 +141,7 @@ def test_a_file_with_damaged_pages_is_refused_with_a_sentence(serve: Serve, tmp_
     file.write_bytes(whole[:4096] + b"\xa5" * 9 * 4096 + whole[10 * 4096 :])
     served = serve()
     assert "the database file is damaged: " in refused(served, 1)
-    assert "hint: Restore it from a backup" in served.output()
+    assert "hint: Move it away and restore a backup" in served.output()
 
 
 async def made(file: Path) -> None:

@@ -91,7 +91,7 @@ async def test_damaged_pages_show_in_readiness_in_the_log_and_in_doctor(tmp_path
     await spoil(path, table)
     found = diagnosis.sqlite_pages(path, SystemClock())
     assert is_bad(found, "is damaged")
-    assert "Restore it from a backup" in found.fix
+    assert "restore a backup" in found.fix
     engine = SqliteEngine(path, SystemClock())
     db = compose(
         engine, clock=SystemClock(), points=no_points, deadline=timedelta(seconds=PATIENCE),

@@ -209,7 +209,7 @@ def test_an_empty_file_is_refused_and_left_as_it_is(path: Path) -> None:
     path.touch()
     with pytest.raises(StoreRefused, match=r"is empty \(0 bytes\): its content was lost") as no:
         engine(path)
-    assert "Restore it from a backup" in no.value.hint
+    assert "restore a backup" in no.value.hint
     assert path.stat().st_size == 0
 
 

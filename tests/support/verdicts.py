@@ -191,6 +191,8 @@ TABLE: Final[dict[tuple[str, str], Row]] = {
     ("GET", "/forecast"): Row("yyyynnnn"),  # of the whole fleet
     ("GET", "/cluster"): Row("yyyynnnn"),
     ("GET", "/restore"): Row("yyyynnnn"),
+    ("GET", "/backups"): Row("yyyynnnn"),
+    ("POST", "/backups"): Row(_ADMIN, body={}),
     ("POST", "/restore/release"): Row(_ADMIN, body={}),
     ("POST", "/cluster/replicas/{replica}/drain"): Row(_ADMIN),
     ("POST", "/cluster/replicas/{replica}/resume"): Row(_ADMIN),

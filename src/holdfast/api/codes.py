@@ -127,6 +127,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "try-later": "A device or another remote, which the sentence names, did not answer. Try again later.",
     "already-so": "The object is in this state already.",
     "not-in-quarantine": "The installation is not in quarantine: there is nothing to release.",
+    "backup-refused": "The backup cannot be used or made here; nothing was changed.",
     "quarantine": "The installation is in quarantine, or recovers from lost commits: nothing can be changed.",
     "half-a-limit": "A forecast under another limit needs the CA, the burst and the time, all three.",
     # notifications

@@ -86,6 +86,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "doctor": ("holdfast.cli.installation.doctor", "Find problems, and say how to solve them."),
         "upgrade": ("holdfast.cli.installation.upgrade", "Say whether this version can join the replicas that run."),
         "cluster": ("holdfast.cli.installation.cluster", "Show the replicas, their leases and loops; drain a replica."),
+        "backup": ("holdfast.cli.installation.backup", "Make backups, check them, restore one, or rehearse that."),
         "restore": ("", "Show what was lost and found again; release a restored installation."),
         "jobs": ("", "List and show jobs: waiting, running and dead."),
         "retry": ("holdfast.cli.certificates.issue", "Run a job now: one that waits, or a dead one."),

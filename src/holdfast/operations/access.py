@@ -39,6 +39,7 @@ class Action(StrEnum):
     ARCHIVE_AUDIT = "archive the audit log"
     SEE_CLUSTER = "see the cluster"
     CHANGE_CLUSTER = "take replicas out of work"
+    BACK_UP = "make backups, and release a restored installation"
     SEE_TOKENS = "see tokens"
     MAKE_TOKENS = "make tokens"
     REVOKE_TOKENS = "revoke tokens"

@@ -16,7 +16,18 @@ from holdfast.operations.deployment import deployments, targets
 from holdfast.operations.discovery import discoveries, reports
 from holdfast.operations.discovery import finds as manage_finds
 from holdfast.operations.endpoints import manage as manage_endpoints
-from holdfast.operations.installation import attention, audit, cluster, events, jobs, key_list, restore, snoozes, tokens
+from holdfast.operations.installation import (
+    attention,
+    audit,
+    backups,
+    cluster,
+    events,
+    jobs,
+    key_list,
+    restore,
+    snoozes,
+    tokens,
+)
 from holdfast.operations.issuance import approvals, issuances
 from holdfast.operations.issuers import account_keys
 from holdfast.operations.issuers import manage as manage_issuers
@@ -33,6 +44,7 @@ __all__ = [
     "approvals",
     "attention",
     "audit",
+    "backups",
     "cas",
     "channels",
     "clients",

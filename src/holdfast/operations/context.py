@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from holdfast.core.backup import BackupMade
 from holdfast.core.discovery.network import ScanRules
 from holdfast.core.own_ca.ca import CaPolicy
 from holdfast.core.public_address import PublicAddress
@@ -88,6 +89,7 @@ class Services:
     solver_fit: SolverFit = any_solver_fit  # whether a solver can be made of what it is given
     try_solver: TrySolver = no_solver
     known_solvers: KnownSolvers = solvers_not_known
+    save: Callable[[], BackupMade] | None = None  # writes a backup, on a thread; None: there is no place for one
     streams: Counter[str] = field(default_factory=Counter)  # of events, that each token follows in this process
 
 

@@ -57,7 +57,7 @@ def head(tx: Tx, row: Installation, at: datetime) -> Head:
 def enter(tx: Tx, before: Installation, mode: Mode, why: str, **facts: Any) -> bool:
     """Stop acting. False if another replica was quicker: then it saw to what follows."""
     changed = tx.run(
-        """UPDATE installation SET mode = :mode, generation = generation + 1, since = now_us(), why = :why,
+        """UPDATE installation SET mode = :mode, generation = :next, since = now_us(), why = :why,
                   facts = :facts, place = :place
             WHERE only_one = 1 AND generation = :generation""",
         mode=mode,
@@ -65,6 +65,7 @@ def enter(tx: Tx, before: Installation, mode: Mode, why: str, **facts: Any) -> b
         facts=json.dumps(facts),
         place=tx.place or before.place,
         generation=before.generation,
+        next=max(before.generation + 1, int(tx.now().timestamp())),  # above any that a later copy may have had
     )
     if changed:
         _distrust(tx)

@@ -25,7 +25,7 @@ from holdfast.errors import (
 from holdfast.ports import Clock
 from holdfast.store.tx import Row, to_micros
 
-FROM_BACKUP: Final = "Restore it from a backup"
+FROM_BACKUP: Final = "Move it away and restore a backup: holdfast backup restore FILE"
 MACHINE_ID: Final = Path("/etc/machine-id")
 OLDEST: Final = (3, 35, 0)  # RETURNING
 APPLICATION_ID: Final = 0x486F6C64  # "Hold": what file(1) shows
@@ -73,7 +73,7 @@ class SqliteEngine:
             if recovering:  # beside a new file it would be taken for that one's
                 raise StoreRefused(
                     f"{self.path} is missing, but its log {wal.name} is there.",
-                    "Restore the file from a backup. To start anew, remove the log yourself.",
+                    "Move the log away and restore a backup: holdfast backup restore FILE. To start anew, remove the log yourself.",
                 )
             _create(self.path, self._clock)
             return
@@ -351,7 +351,7 @@ def _cut(path: Path) -> str:
     if size == 0:
         raise StoreRefused(
             f"{path} is empty (0 bytes): its content was lost.",
-            "Restore it from a backup. To start anew, remove the file yourself.",
+            "Move it away and restore a backup: holdfast backup restore FILE. To start anew, remove the file yourself.",
         )
     try:
         with path.open("rb") as file:

@@ -95,7 +95,7 @@ class Release(Input):
     "restore.release",
     "POST /restore/release",
     command="restore release",
-    action=Action.CHANGE_CLUSTER,
+    action=Action.BACK_UP,
     scope=INSTALLATION,
     destructive=True,
     asks="This installation acts again: it issues, renews, deploys, revokes and tells people. No other copy may.",
