@@ -64,6 +64,11 @@ FIRES: Final[dict[str, tuple[dict[str, float], dict[str, float]]]] = {
     "HoldfastAuditChainBroken": (
         {'holdfast_self_check_ok{name="audit_chain"}': 0}, {'holdfast_self_check_ok{name="audit_chain"}': 1},
     ),
+    "HoldfastBackupOld": (
+        {"holdfast_backup_interval_seconds": 3600, "holdfast_backup_last_success_timestamp_seconds": AT - 9000},
+        {"holdfast_backup_interval_seconds": 0, "holdfast_backup_last_success_timestamp_seconds": 0},
+    ),
+    "HoldfastQuarantine": ({"holdfast_quarantine": 1}, {"holdfast_quarantine": 0}),
     "HoldfastGone": ({"holdfast_store_up": 0, "holdfast_build_info": 1}, ALIVE),
 }  # fmt: skip
 

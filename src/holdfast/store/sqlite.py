@@ -73,7 +73,7 @@ class SqliteEngine:
             if recovering:  # beside a new file it would be taken for that one's
                 raise StoreRefused(
                     f"{self.path} is missing, but its log {wal.name} is there.",
-                    "Move the log away and restore a backup: holdfast backup restore FILE. To start anew, remove the log yourself.",
+                    "Move the log away, then: holdfast backup restore FILE. To start anew, remove the log yourself.",
                 )
             _create(self.path, self._clock)
             return
