@@ -25,6 +25,8 @@ from holdfast.core.deployment_decision import (
     Written,
     decide,
     gate,
+    puts_back,
+    still_out,
 )
 from holdfast.core.reasons import Reason
 from holdfast.core.target import TargetRow, TargetState, wave_of
@@ -46,7 +48,7 @@ def version(name: str = "new", *, left: timedelta = 60 * DAY, **more: Any) -> Ve
 def facts(state: DeploymentState = DeploymentState.QUEUED, **more: Any) -> DeploymentFacts:
     of_row = {
         each: more.pop(each)
-        for each in ("tries", "failures", "looked_since", "reason", "error", "served_at")
+        for each in ("tries", "failures", "looked_since", "reason", "error", "served_at", "drained")
         if each in more
     }
     row = Deployment(
@@ -83,6 +85,24 @@ def test_the_way_from_queued_to_served_commits_each_step_before_the_next_effect(
 )  # fmt: skip
 def test_a_claim_after_a_crash_goes_on_where_the_last_one_was(state: str, call: str) -> None:
     assert decide(facts(DeploymentState(state), gate=Gate(reason=Reason.DEPLOY_HELD)), BEGIN) == MakeCall(call)
+
+
+def test_a_target_is_out_of_its_balancer_from_before_the_reload_until_it_is_seen_well_or_given_up() -> None:
+    step = decide(facts(DeploymentState.TESTING, drains=True), CallDone("test"))
+    assert step == MoveOn("tested", "drain", {"tries": 0, "drained": True})  # committed before it is taken out
+    out = {"drains": True, "drained": True}
+    assert decide(facts(DeploymentState.RELOADING, **out), BEGIN) == MakeCall("drain")  # again, after a crash
+    assert decide(facts(DeploymentState.RELOADING, **out), CallDone("drain")) == MakeCall("reload")
+    verifying = facts(DeploymentState.VERIFYING, served_at=NOW, **out)
+    assert not puts_back(verifying, decide(facts(DeploymentState.VERIFYING, **out), Seen(sight=Sight.NEW)))
+    assert puts_back(verifying, decide(verifying, Seen(sight=Sight.NEW)))
+    failed = CallFailed(at="reload", reason=Reason.RELOAD_FAILED, **REFUSED)
+    reloading = facts(DeploymentState.RELOADING, **out)
+    assert not puts_back(reloading, decide(reloading, failed))  # it is rolled back first
+    assert puts_back(reloading, Supersede("A newer one."))
+    assert not puts_back(facts(DeploymentState.VERIFYING, served_at=NOW), Finish("seen", ""))
+    waits = still_out(verifying, CallFailed(at="drain", reason=Reason.DRAIN_FAILED, why="No.", refused=True))
+    assert (waits.reason, "still out of its balancer" in waits.why) == (Reason.DRAIN_FAILED, True)
 
 
 def test_equal_bytes_skip_nothing_but_the_write_unless_they_are_seen_served() -> None:

@@ -98,6 +98,7 @@ class Deployment:
     looked_since: datetime | None = None  # when it was first looked for, after the reload
     next_at: datetime | None = None  # when something is done about it; None once it is over, or until it is released
     atomic: bool | None = None  # whether its target swaps key and certificate in one go; None until it was written
+    drained: bool = False  # its target was taken out of its balancer, and must be put back before this is over
     seen: str = ""  # what was seen at the endpoints, in words
     error: str | None = None
     reason: str | None = None

@@ -26,12 +26,13 @@ MOMENT: Final = timedelta(seconds=1)
 CONFIRMED_AFTER: Final = timedelta(seconds=1)  # old workers of a daemon may answer for a moment after a new one has
 REFUSALS: Final = frozenset(
     {
-        Reason.BUNDLE_UNFIT, Reason.CONFIG_TEST_FAILED, Reason.RELOAD_FAILED, Reason.TARGET_REFUSED,
-        Reason.TARGET_UNKNOWN, Reason.TARGET_TAKEN, Reason.HOST_KEY_CHANGED, Reason.PROGRAM_UNKNOWN, Reason.KEY_MISSING,
+        Reason.BUNDLE_UNFIT, Reason.CONFIG_TEST_FAILED, Reason.DRAIN_FAILED, Reason.RELOAD_FAILED,
+        Reason.TARGET_REFUSED, Reason.TARGET_UNKNOWN, Reason.TARGET_TAKEN, Reason.HOST_KEY_CHANGED,
+        Reason.PROGRAM_UNKNOWN, Reason.KEY_MISSING,
     }
 )  # fmt: skip
 
-DeployCall = Literal["write", "test", "reload", "look", "restore"]
+DeployCall = Literal["write", "test", "drain", "reload", "look", "restore"]
 _RESUMED: Final[Mapping[DeploymentState, DeployCall]] = {
     DeploymentState.WRITING: "write",
     DeploymentState.TESTING: "test",
@@ -68,6 +69,7 @@ class DeploymentFacts:
     gate: Gate = OPEN
     has_endpoints: bool = True
     can_restore: bool = True  # the target keeps the bundle before, or we do
+    drains: bool = False  # the target is taken out of its balancer while its daemon is reloaded
     alone: bool = True  # no other deployment shares its test and its reload
     verify_for: timedelta = timedelta(minutes=1)
 
@@ -195,7 +197,9 @@ def decide(facts: DeploymentFacts, answer: DeployAnswer) -> DeployStep:
         case CallDone("begin"):
             return _begin(facts)
         case CallDone("test"):
-            return MoveOn("tested", "reload", {"tries": 0})
+            return _tested(facts)
+        case CallDone("drain"):
+            return MakeCall("reload")
         case CallDone("restore"):
             return _restored(facts)
         case CallDone():
@@ -209,9 +213,28 @@ def decide(facts: DeploymentFacts, answer: DeployAnswer) -> DeployStep:
             return _failed(facts, answer)
 
 
+def _tested(facts: DeploymentFacts) -> DeployStep:
+    """That it is taken out is committed before it is: whoever goes on after a crash puts it back."""
+    if not facts.drains:
+        return MoveOn("tested", "reload", {"tries": 0})
+    return MoveOn("tested", "drain", {"tries": 0, "drained": True})
+
+
+def puts_back(facts: DeploymentFacts, step: DeployStep) -> bool:
+    """Whether the target must be put back into its balancer before this step is committed: seen well, or given up."""
+    return facts.deployment.drained and isinstance(step, Finish | TryAgain | Supersede)
+
+
+def still_out(facts: DeploymentFacts, failed: CallFailed) -> WaitFor:
+    """The target could not be put back. The deployment is not over before it is."""
+    wait = PASSING.wait(facts.deployment.tries + 1, facts.deployment.id)
+    why = f"The target is still out of its balancer: {failed.why}"
+    return WaitFor(wait, failed.reason, why, {"tries": facts.deployment.tries + 1})
+
+
 def _restored(facts: DeploymentFacts) -> DeployStep:
-    """After a failed test there is nothing to reload: the daemon never read the new bundle."""
-    if _stored(facts) is Reason.CONFIG_TEST_FAILED:
+    """After a failed test, or drain, there is nothing to reload: the daemon never read the new bundle."""
+    if _stored(facts) in (Reason.CONFIG_TEST_FAILED, Reason.DRAIN_FAILED):
         return MoveOn(None, "look", _looked_anew(facts))
     return MakeCall("reload")
 
@@ -227,6 +250,8 @@ def _begin(facts: DeploymentFacts) -> DeployStep:
         return MakeCall("look" if back else "restore")  # whatever else is wanted by now: a target is not left half way
     if not facts.wanted:
         return Supersede("A newer deployment takes its place, or its certificate does not name the target any more.")
+    if deployment.state is DeploymentState.RELOADING and deployment.drained:
+        return MakeCall("drain")
     if deployment.state in UNDER_WAY:
         return MakeCall(_RESUMED[deployment.state])
     if facts.gate.reason is not None:

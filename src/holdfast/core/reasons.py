@@ -99,6 +99,7 @@ class Reason(StrEnum):
     ROLLBACK_FAILED = "ROLLBACK_FAILED"
     BUNDLE_UNFIT = "BUNDLE_UNFIT"
     CONFIG_TEST_FAILED = "CONFIG_TEST_FAILED"
+    DRAIN_FAILED = "DRAIN_FAILED"
     RELOAD_FAILED = "RELOAD_FAILED"
     TARGET_REFUSED = "TARGET_REFUSED"
     TARGET_UNKNOWN = "TARGET_UNKNOWN"
@@ -198,6 +199,7 @@ MEANINGS: Final = {
     Reason.ROLLBACK_FAILED: Meaning("The target could not be rolled back, and may serve neither.", "you", alert=True),
     Reason.BUNDLE_UNFIT: Meaning("Key, certificate and chain do not fit together or the target.", "you", alert=True),
     Reason.CONFIG_TEST_FAILED: Meaning("The daemon's test of its configuration failed.", "you", alert=True),
+    Reason.DRAIN_FAILED: Meaning("The target could not be taken out of its balancer, or put back.", "you", alert=True),
     Reason.RELOAD_FAILED: Meaning("The daemon could not be reloaded.", "you", alert=True),
     Reason.TARGET_REFUSED: Meaning("The target refused the deployment.", "you", alert=True),
     Reason.TARGET_UNKNOWN: Meaning("The target, or its kind, is not known here.", "you", alert=True),

@@ -99,10 +99,14 @@ class Reloads(Protocol):
 
 @runtime_checkable
 class Drains(Protocol):
-    """A target that is taken out of a balancer while it is changed."""
+    """A target that is taken out of a balancer while its daemon is reloaded, if its setting `drain` says so."""
+
+    @property
+    def drained_by(self) -> str:
+        """As `tested_by`: targets of one reload domain with the same words are taken out once. Empty: nothing."""
 
     async def drain(self) -> None:
-        """Take it out, and wait until few enough connections are left."""
+        """Take it out, and wait until few enough connections are left; no error if it is out."""
 
     async def undrain(self) -> None:
         """Put it back; no error if it is in."""

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from holdfast.core.kind import Kind, Trait
 from holdfast.core.reasons import Reason
@@ -39,12 +39,20 @@ class FilesSettings(KindSettings):
     folder: Text = Field(description="The folder for bundles; the host must allow it (deployment.local_file).")
     test: Text = Field(default="", description="A program of the host that tests the daemon's configuration.")
     reload: Text = Field(default="", description="A program of the host that reloads the daemon.")
+    drain: Text = Field(default="", description="A program of the host that takes it out of its balancer first.")
+    undrain: Text = Field(default="", description="A program of the host that puts it back, whatever happened.")
     owner: Text = Field(default="", description="The user who owns the files; else as before.")
     group: Text = Field(default="", description="A group that may read the key; else as before.")
     certificate_path: Text = Field(default="", description="Also write the certificate with its chain here.")
     key_path: Text = Field(default="", description="Also write the key here; with a certificate path, not atomic.")
     combined_path: Text = Field(default="", description="Also write key, certificate and chain here, in one file.")
     roots_path: Text = Field(default="", description="Also write the roots of our own CAs here, in PEM.")
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if bool(self.drain) != bool(self.undrain):
+            raise ValueError("drain and undrain are set together: what is taken out must be put back")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +67,18 @@ class FilesDeployer:
     @property
     def reloaded_by(self) -> str:
         return self.settings.reload
+
+    @property
+    def drained_by(self) -> str:
+        return self.settings.drain
+
+    async def drain(self) -> None:
+        if self.settings.drain:
+            await self.parts.run(self.settings.drain, Reason.DRAIN_FAILED)
+
+    async def undrain(self) -> None:
+        if self.settings.undrain:
+            await self.parts.run(self.settings.undrain, Reason.DRAIN_FAILED)
 
     async def write(self, bundle: Bundle) -> Written:
         with self.told():
@@ -78,7 +98,7 @@ class FilesDeployer:
 
     async def probe(self) -> str:
         place = self.allowed(self.settings.folder)
-        for each in (self.settings.test, self.settings.reload):
+        for each in (self.settings.test, self.settings.reload, self.settings.drain, self.settings.undrain):
             if each:
                 self.parts.program(each)
         with self.told():

@@ -75,6 +75,7 @@ def _found(tx: Tx, row: Deployment, now: datetime) -> Found | None:
         gate=_gate(tx, row, target, previous, now),
         has_endpoints=bool(endpoints),
         can_restore=previous is not None or kinds.has(target, Trait.KEEPS_PREVIOUS),
+        drains=bool(target.settings.get("drain")),
         verify_for=kinds.deploy_limits(target.kind).verify_for,
     )
     old = tuple(leaf_digest(each) for each in versions.of(tx, row.certificate, limit=10) if each.id != version.id)

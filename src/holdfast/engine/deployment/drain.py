@@ -28,12 +28,14 @@ from holdfast.core.deployment_decision import (
     Seen,
     Sight,
     decide,
+    puts_back,
+    still_out,
 )
 from holdfast.core.kind import Trait
 from holdfast.core.reasons import Reason
 from holdfast.core.target import TargetRow
 from holdfast.core.work.job import Again, Done, Outcome, Spec
-from holdfast.deployers.base import Bundle, ChecksConfig, Deployer, Looks, Reloads, refused
+from holdfast.deployers.base import Bundle, ChecksConfig, Deployer, Drains, Looks, Reloads, refused
 from holdfast.engine.deployment import bundles, claim, looking, writes
 from holdfast.engine.deployment.claim import Found, Rest
 from holdfast.engine.deployment.looking import LookAt
@@ -55,7 +57,7 @@ CALL_FOR: Final = 180.0  # seconds that one call to a target may take
 RUN_FOR: Final = 120.0  # seconds after which others have their turn
 LOOKS_AT_ONCE: Final = 8  # certificates of one daemon: it may take few connections at a time
 WAITING: Final = "WAITING"
-_ORDER: Final[Sequence[DeployCall]] = ("write", "restore", "test", "reload", "look")
+_ORDER: Final[Sequence[DeployCall]] = ("write", "restore", "test", "drain", "reload", "look")
 
 OpenTarget = Callable[[TargetRow], Awaitable[Deployer]]
 
@@ -160,11 +162,15 @@ class Drain:
         if isinstance(step, MakeCall):
             each.call = step.call
             return
+        if puts_back(each.facts, step) and (failed := await self._put_back(each)) is not None:
+            step = still_out(each.facts, failed)
         try:
             row, now = await self.services.db.write(
                 lambda tx: (writes.step(tx, self.work.claim, each.facts, step), tx.now())
             )
         except TxConflict:
+            if each.facts.deployment.drained:
+                await self._put_back(each)
             return  # a person, or a newer version, was faster: the next look finds out
         self.work.point("deployment.committed")
         self.services.telemetry.metrics.deployment_steps.labels(state=row.state.value).inc()
@@ -179,6 +185,8 @@ class Drain:
                 return [(each, await self._heard(call, partial(self._restore, each))) for each in group]
             case "test":
                 return await self._once(call, group, _tested_by, _test)
+            case "drain":
+                return await self._once(call, group, _drained_by, _drain)
             case "reload":
                 return await self._once(call, group, _reloaded_by, _reload)
             case "look":
@@ -264,6 +272,17 @@ class Drain:
         self.work.point("job.effect-done")
         return CallDone("restore")
 
+    async def _put_back(self, each: Deploying) -> CallFailed | None:
+        """Into its balancer; once more does no harm."""
+
+        async def undrain() -> None:
+            deployer = await self._opened(each)
+            if isinstance(deployer, Drains):
+                await deployer.undrain()
+
+        answer = await self._heard("drain", undrain)
+        return answer if isinstance(answer, CallFailed) else None
+
     async def _look(self, each: Deploying) -> DeployAnswer:
         rolling = each.facts.deployment.state is DeploymentState.ROLLING_BACK
         bundle = await self._back(each) if rolling else await self._bundle(each)
@@ -332,6 +351,15 @@ def _tested_by(deployer: Deployer) -> str:
 
 def _reloaded_by(deployer: Deployer) -> str:
     return deployer.reloaded_by if isinstance(deployer, Reloads) else ""
+
+
+def _drained_by(deployer: Deployer) -> str:
+    return deployer.drained_by if isinstance(deployer, Drains) else ""
+
+
+async def _drain(deployer: Deployer) -> None:
+    if isinstance(deployer, Drains):
+        await deployer.drain()
 
 
 async def _test(deployer: Deployer) -> None:

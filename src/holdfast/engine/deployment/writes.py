@@ -87,7 +87,7 @@ def _finish(tx: Tx, claim: Claim, row: Deployment, version: Version, what: Finis
         if each.target == row.target and each.state.in_place and each.number < row.number:
             planning.supersede(tx, each, "A newer deployment is in place.")
     state = move(row.state, what.event)
-    well: dict[str, Any] = {"failures": 0, "tries": 0, "reason": None, "error": None, "next_at": None}
+    well: dict[str, Any] = {"drained": False, "failures": 0, "tries": 0, "reason": None, "error": None, "next_at": None}
     after = deployments.save(tx, row, by=claim, state=state, seen=what.words, served_at=now, **well)
     facts = {"deployment": row.id, "target": row.target, "version": row.certificate_version}
     journal.audit(tx, f"deployment_{state.value}", row.certificate, seen=what.words[:400], number=row.number, **facts)
@@ -100,7 +100,7 @@ def _try_again(tx: Tx, claim: Claim, row: Deployment, what: TryAgain) -> Deploym
     now, state = tx.now(), move(row.state, what.event)
     after = deployments.save(
         tx, row, by=claim, state=state, failures=row.failures + 1, tries=0, reason=what.reason.value, error=what.why,
-        next_at=now + what.after, looked_since=None, served_at=None,
+        next_at=now + what.after, looked_since=None, served_at=None, drained=False,
     )  # fmt: skip
     facts = {"target": row.target, "reason": what.reason.value, "error": what.why, "next": _shown(after.next_at)}
     journal.audit(tx, f"deployment_{state.value}", row.certificate, deployment=row.id, **facts)
