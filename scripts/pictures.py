@@ -23,7 +23,12 @@ PAGES = {
 
 
 # The drawings use these; where they are not installed, the system's own fonts are in the pictures.
-FONTS = {"system-ui": "Inter", "ui-monospace": "JetBrains Mono"}  # apt-get install -y fonts-inter fonts-jetbrains-mono
+FONTS = {  # apt-get install -y fonts-inter fonts-jetbrains-mono
+    "system-ui": "Inter",
+    "sans-serif": "Inter",
+    "ui-monospace": "JetBrains Mono",
+    "monospace": "JetBrains Mono",
+}
 
 
 def _fonts(folder: Path) -> dict[str, str]:

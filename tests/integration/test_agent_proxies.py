@@ -83,8 +83,7 @@ def test_an_agent_enrols_and_works_through_a_proxy_that_ends_tls(fleet: Fleet, t
         until(lambda: host.enrol(token).returncode == 0, "enrolled", every=0.5)
         host.start()
         until(lambda: fleet.agent(name)["last_seen_at"] or host.said("started"), "heard of", every=0.2)
-        status = host.state / "status.json"
-        until(lambda: status.exists() and '"last_contact": true' in status.read_text(), "an answer", every=0.1)
+        _answered(host)
         assert host.stop() == 0
     assert fleet.agent(name)["generation"] == 1
 
@@ -92,6 +91,7 @@ def test_an_agent_enrols_and_works_through_a_proxy_that_ends_tls(fleet: Fleet, t
 def test_a_result_for_another_agents_item_is_refused_by_name(fleet: Fleet) -> None:
     mine, theirs = fleet.enrolled("mine"), fleet.enrolled("theirs")
     theirs.start()
+    _answered(theirs)
     fleet.ok("target", "add", "agent", "their-web", "--set", "agent=theirs")
     fleet.type("target", "test", "their-web")
     item = theirs.wait_for("failed").split("item=")[1].split()[0]
@@ -105,6 +105,12 @@ def test_a_request_that_is_sent_twice_or_changed_on_the_way_is_refused(fleet: Fl
     with pytest.raises(ServerRefused) as refused:
         asyncio.run(_replayed(host))
     assert refused.value.code == "replayed"
+
+
+def _answered(host: AgentHost) -> None:
+    """Wait until the server has answered this agent."""
+    status = host.state / "status.json"
+    until(lambda: status.exists() and '"last_contact": true' in status.read_text(), "an answer", every=0.1)
 
 
 async def _polled(host: AgentHost, body: dict[str, Any]) -> dict[str, Any]:
