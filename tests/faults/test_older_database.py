@@ -53,6 +53,7 @@ def test_a_copy_of_the_data_folder_is_recognised_as_a_copy_and_does_not_act(tmp_
     with copy.served(ready=False) as served:
         assert "moved, restored or copied" in served.wait_until_not_ready("quarantine")
         assert "quarantine" in copy.ask("issue", "no.example", code=1)
+        assert "holdfast restore release" in str(copy.ask("doctor", code=10))
     with house.served():
         house.issue("two.example")
 
