@@ -19,8 +19,10 @@ from tests.support.jobs import opened, update
 from tests.support.postgres import Cluster
 from tests.support.reaper import PATIENCE
 
-from holdfast.core import certificate, issuance
+from holdfast.core import certificate, installation, issuance
 from holdfast.core.access import ApprovalState, Role, TokenKind
+from holdfast.core.agents.agent import AgentState
+from holdfast.core.agents.item import ItemState
 from holdfast.core.deployment import DeploymentState
 from holdfast.core.discovery import discovery, find
 from holdfast.core.issuers.issuer import IssuerAccountState, IssuerState
@@ -445,7 +447,7 @@ CLOSED: Final[Mapping[tuple[str, str], Iterable[object]]] = {
     ("cas", "state"): CaState,
     ("acme_accounts", "state"): acme.AccountState,
     ("acme_orders", "state"): acme.OrderState,
-    ("acme_authzs", "type"): get_args(acme.IdentifierType),
+    ("acme_authzs", "type"): set(get_args(acme.IdentifierType)) - {"uri"},  # no client can ask for one
     ("acme_authzs", "state"): acme.AuthzState,
     ("acme_challenges", "state"): acme.ChallengeState,
     ("ca_certificates", "reason"): {each.number for each in RevocationReason},
@@ -471,6 +473,9 @@ CLOSED: Final[Mapping[tuple[str, str], Iterable[object]]] = {
     ("notifications", "severity"): notification.Severity,
     ("notifications", "state"): notification.NotificationState,
     ("outages", "severity"): notification.Severity,
+    ("agents", "state"): AgentState,
+    ("agent_items", "state"): get_args(ItemState),
+    ("installation", "mode"): installation.Mode,
 }
 
 
