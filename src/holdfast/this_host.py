@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -45,13 +45,17 @@ def _lines(handle: int, limit: int) -> Iterator[bytes]:
 class ThisHost:
     """The machine that this process runs on."""
 
-    def __init__(self, proc: Path = Path("/proc")) -> None:
-        self._proc = proc
+    def __init__(self, ports: Collection[int] = (), proc: Path = Path("/proc")) -> None:
+        """`ports`: only what listens there; without any, everything."""
+        self._ports, self._proc = ports, proc
 
     def listeners(self) -> list[Listener]:
         """One for each address and port; of programs of others, their names are known to root only."""
         found = {
-            (each.address, each.port): each for name in ("tcp", "tcp6") for each in listening(self._text(f"net/{name}"))
+            (each.address, each.port): each
+            for name in ("tcp", "tcp6")
+            for each in listening(self._text(f"net/{name}"))
+            if not self._ports or each.port in self._ports
         }
         programs = self._programs({each.inode for each in found.values()})
         return [

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from psycopg.rows import dict_row
 
 from tests.cluster import faults, record, roll, space
-from tests.cluster.database import Database
+from tests.cluster.database import PatroniPair
 from tests.cluster.faults import FAULTS, Ground
 from tests.cluster.record import Line, Round
 from tests.cluster.replicas import ROOT, Replicas
@@ -67,7 +67,7 @@ def play(asked: argparse.Namespace, folder: Path) -> None:
     signers = [es256() for _ in range(LANES)]
     with ExitStack() as stack:
         ground = Space()
-        database = Database(ground, folder, synchronous=not asked.asynchronous)
+        database = PatroniPair(ground, folder, synchronous=not asked.asynchronous)
         stack.callback(database.close)
         database.start()
         thumbprints = {str(n): each.thumbprint for n, each in enumerate(signers)}
@@ -90,7 +90,7 @@ def play(asked: argparse.Namespace, folder: Path) -> None:
 
 
 def rolled(
-    before: Path, folder: Path, database: Database, replicas: Replicas, signers: list[Signer], seen: Path
+    before: Path, folder: Path, database: PatroniPair, replicas: Replicas, signers: list[Signer], seen: Path
 ) -> None:
     """There and back, and there again: in the end this version has to say what was kept."""
     with at_work(folder, replicas, signers, seen):
@@ -167,7 +167,7 @@ def one_round(name: str, ground: Ground, seen: Path) -> Round:
     return played
 
 
-def report(seen: list[Line], played: list[Round], database: Database, replicas: Replicas) -> None:
+def report(seen: list[Line], played: list[Round], database: PatroniPair, replicas: Replicas) -> None:
     for name in FAULTS:
         tolls = [record.toll(seen, each) for each in played if each.fault == name]
         if tolls:
@@ -178,7 +178,7 @@ def report(seen: list[Line], played: list[Round], database: Database, replicas: 
     audit(seen, database, replicas, rounds=len(played))
 
 
-def audit(seen: list[Line], database: Database, replicas: Replicas, *, rounds: int) -> None:
+def audit(seen: list[Line], database: PatroniPair, replicas: Replicas, *, rounds: int) -> None:
     """What was acknowledged, against what the database has in the end."""
     with psycopg.connect(database.address_of_leader(), row_factory=dict_row) as connection:
         rows = connection.execute("SELECT serial, order_id, revoked_at FROM ca_certificates").fetchall()

@@ -22,7 +22,7 @@ START_S: Final = 120.0
 TTL_S: Final = 20  # Patroni's least: for so long a dead leader keeps its lock
 
 
-class Database:
+class PatroniPair:
     def __init__(self, space: Space, folder: Path, *, synchronous: bool) -> None:
         self.folder, self.synchronous = folder, synchronous
         self.machines = {name: space.machine(name, f"10.77.0.1{n}") for n, name in enumerate(("pg1", "pg2"), 1)}

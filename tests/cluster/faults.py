@@ -7,14 +7,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tests.cluster.database import Database
+from tests.cluster.database import PatroniPair
 from tests.cluster.replicas import Replica, Replicas
 from tests.cluster.space import HERE
 
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    database: Database
+    database: PatroniPair
     replicas: Replicas
     number: int  # of the round
 

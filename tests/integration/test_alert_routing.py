@@ -121,7 +121,7 @@ def test_no_store_is_composed_anywhere_else() -> None:
     assert composed_in("Database") - {here} == {"src/holdfast/from_settings.py"}
     assert composed_in("conclude") == {
         "src/holdfast/store/database.py", "tests/simulation/truth.py", "tests/support/notifications.py",
-        "tests/integration/test_notifications.py",
+        "tests/integration/test_notifications.py", "src/holdfast/backups.py",
     }  # fmt: skip
 
 

@@ -92,7 +92,7 @@ async def test_a_dry_run_says_what_would_be_and_changes_nothing(db: Database, tm
         ({"names": ["a\u0000b"]}, 400, "name-control-character"),
         ({"names": [NAME], "labels": {"a b": "c"}}, 422, "invalid-request"),
         ({"names": [NAME], "renewal": {"fraction": 0.5, "before_s": 60}}, 400, "specification-refused"),
-        ({"names": [NAME], "windows": [{"opens": 5, "closes": 5}]}, 400, "specification-refused"),
+        ({"names": [NAME], "windows": [{"opens": 5, "closes": 5}]}, 422, "invalid-request"),
         ({"names": [NAME], "name": "two words"}, 400, "specification-refused"),
         ("nonsense", 422, "invalid-request"),
     ],

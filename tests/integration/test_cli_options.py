@@ -17,7 +17,10 @@ from holdfast.world import SystemClock
 
 SHARED = {"--config", "--server", "--output", "--columns", "--dry-run", "--idempotency-key", "--yes", "--quiet"}
 # They write a form of their own, so -o has another meaning there.
-OWN_OUTPUT = {("config", "show"), ("audit", "verify"), ("key", "status")}
+OWN_OUTPUT = {
+    *{("config", "show"), ("audit", "verify"), ("key", "status")},
+    *{("backup", "verify"), ("backup", "restore"), ("backup", "rehearse")},
+}
 
 
 @pytest.fixture

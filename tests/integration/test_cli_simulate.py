@@ -40,7 +40,7 @@ async def test_the_year_to_come_and_what_would_not_fit(db: Database, tmp_path: P
         usual = await typed.ok("simulate", tty=True)
         header, *rows = dateless(usual.out).splitlines()
         assert header == "MONTH  CA  ORDERS  DEPLOYMENTS  BUSIEST DAY  BUDGET  FITS"
-        assert all(re.fullmatch(r"<month>  ca  \d+  <month> \(\d+\)  \d+ %  yes", row) for row in rows)
+        assert all(re.fullmatch(r"<month>  ca  \d+  \d+  <month> \(\d+\)  \d+ %  yes", row) for row in rows)
         assert re.search(r"^3 certificates, \d+ orders: everything fits\.$", usual.err, re.MULTILINE)
         tight = await typed(
             "simulate", "--issuer", "ca", "--certificates", "900", "--orders", "10/1d", "--lifetime", "47d"

@@ -717,7 +717,7 @@ async def test_words_are_completed_with_commands_options_choices_and_live_names(
     async with a_terminal(db, tmp_path, works=False) as typed:
         for name in ("api.example.com", "app.example.com", "www.example.com"):
             await typed.ok("issue", name)
-        assert await completed(typed, "re") == ["renew", "resume", "retry", "revoke"]
+        assert await completed(typed, "re") == ["renew", "restore", "resume", "retry", "revoke"]
         assert await completed(typed, "renew", "ap") == ["api.example.com", "app.example.com"]
         assert await completed(typed, "--quiet", "get", "www") == ["www.example.com"]
         assert await completed(typed, "renew", "--dry") == ["--dry-run"]

@@ -22,11 +22,11 @@ pytestmark = pytest.mark.anyio
 NAME = "www.example.org"
 
 
-async def looked(etc: Path, *folders: Path, sockets: bool = False) -> HostLook:
+async def looked(etc: Path, *folders: Path, port: int | None = None) -> HostLook:
     eye = probe.make(
         SystemNet(), SystemRandom(), resolvers=[], networks=["127.0.0.0/8", "::1/128"], each=3, only="this host"
     )
-    host = ThisHost() if sockets else NoSockets()
+    host = NoSockets() if port is None else ThisHost([port])
     root = KeylessTree(Path("/"))
     return await looking.look(
         host, eye.look_whole, etc=KeylessTree(etc), root=root, folders=[str(each) for each in folders]
@@ -53,7 +53,7 @@ async def test_a_certificate_is_seen_where_its_program_listens(tmp_path: Path) -
     with served.open_folder() as folder:
         pair = served.Issuing(folder).pair(NAME)
         with served.nginx(folder, pair) as port:
-            found = await looked(tmp_path, sockets=True)
+            found = await looked(tmp_path, port=port)
     [mine] = [each for each in found.finds if each.place == f"tls://127.0.0.1:{port}"]
     assert (mine.served, mine.program) == (True, "nginx")
     assert tuple(sha256(each).hexdigest() for each in mine.chain) == pair.chain
@@ -168,8 +168,9 @@ async def test_a_host_reports_and_what_is_not_there_any_more_is_gone(db: Databas
             (folder / "privkey.pem").write_bytes(pair.key.read_bytes())
             with served.nginx(made, pair) as port:
                 told = await shell.ok(
-                    "discover", "host", "--etc", str(tmp_path), "--folder", str(etc), "--name", "web-1"
-                )
+                    "discover", "host", "--etc", str(tmp_path), "--folder", str(etc), "--name", "web-1",
+                    "--port", str(port),
+                )  # fmt: skip
                 assert "are seen on web-1" in told.out
                 [row] = [
                     each

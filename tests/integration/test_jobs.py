@@ -747,7 +747,7 @@ class Recorder:
     """A session that remembers what it was asked."""
 
     def __init__(self, session: Session) -> None:
-        self.epoch, self.combines = session.epoch, session.combines
+        self.epoch, self.combines, self.place = session.epoch, session.combines, session.place
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
         self._session = session
 

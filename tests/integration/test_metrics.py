@@ -119,8 +119,10 @@ async def test_a_label_never_carries_a_subject_or_an_id_save_where_the_number_of
         "reason",
         "days",
         "listener",
+        "manager",
+        "target",
     }
-    assert labels - {"channel", "kind"} == few | {"limit"}  # CAs and channels are few
+    assert labels - {"channel", "kind"} == few | {"limit"}  # CAs, channels and targets are few
 
 
 # ── the gauges ──

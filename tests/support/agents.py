@@ -67,7 +67,7 @@ class AgentHost:
 
     def start(self, *more: str) -> None:
         self.folder.mkdir(exist_ok=True, parents=True)
-        more = ("--config", str(self.config), *more)
+        more = ("--host-file", str(self.config), *more)
         command = [sys.executable, "-m", "holdfast.agent", "--state", str(self.state), *QUICK, *more]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(

@@ -260,7 +260,12 @@ def test_every_key_can_be_set_by_its_variable_which_wins_over_the_file(key: str)
     other = "9" if isinstance(value, int) else "[]" if isinstance(value, tuple) else other
     empty = ("_url", ".website", "oidc.issuer", ".first_ca", ".syslog", ".endpoint", ".tls_alpn_listen")
     other = "false" if value is True else '""' if key.endswith(empty) else other
-    other = {"acme.listen": '"h:1"', "acme.lint": '"own"', "acme.validation_timeout": '"9s"'}.get(key, other)
+    other = {
+        "acme.listen": '"h:1"',
+        "acme.lint": '"own"',
+        "acme.validation_timeout": '"9s"',
+        "backup.interval": '"9h"',
+    }.get(key, other)
     other = (
         '"2m"'
         if key in ("acme.order_lifetime", "acme.authz_lifetime", "acme.uncollected_after", "keeping.approval_for")

@@ -89,6 +89,7 @@ certificates:
   csr: "-----BEGIN CERTIFICATE REQUEST-----\\nAAAA\\n-----END CERTIFICATE REQUEST-----"
   challenge: dns-01
   solver: cf
+  key_location: server
   paused: true
 """
 

@@ -196,6 +196,7 @@ def test_while_a_ca_is_known_to_be_down_its_certificates_are_silent_until_that_i
 
 # ── Words ──
 
+FOUND_AGAIN: dict[str, object] = {"certificates": 2, "revocations": 1, "serials": 0}
 SAID: dict[str, dict[str, object]] = {
     "certificate.expires": {"left_s": 86400 * 13.6, "threshold": 1, "not_after": "2030-01-14", "next": None},
     "certificate.well": {"key": "certificate/x"},
@@ -252,6 +253,11 @@ SAID: dict[str, dict[str, object]] = {
     "selfcheck.failed": {"problem": "row 7"},
     "selfcheck.passed": {},
     "store.failover": {},
+    "installation.recovering": {"why": "the server failed over", "missing_s": 3},
+    "installation.recovered": {"missing_s": 3, **FOUND_AGAIN},
+    "installation.quarantine": {"why": "it was restored", "missing_s": 3600},
+    "installation.released": {"by": "local:root", **FOUND_AGAIN},
+    "witness.replayed": {"replica": "web-1", **FOUND_AGAIN},
     "replica.lost": {"seen_at": "2030-01-01"},
     "replica.back": {},
     "channel.down": {"error": "no"},

@@ -44,7 +44,7 @@ async def _run(state: Path, config: Path, pace: Pace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="holdfast agent run")
     parser.add_argument("--state", type=Path, required=True)
-    parser.add_argument("--config", type=Path, default=Path("/etc/holdfast/agent.toml"))
+    parser.add_argument("--host-file", dest="config", type=Path, default=Path("/etc/holdfast/agent.toml"))
     parser.add_argument("--start-within", type=float, default=Pace().start)
     parser.add_argument("--reconnect-within", type=float, default=Pace().reconnect)
     given = parser.parse_args()

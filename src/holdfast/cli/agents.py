@@ -30,7 +30,7 @@ TokenFile = Annotated[
 ]
 
 CONFIG: Final = Path("/etc/holdfast/agent.toml")
-Config = Annotated[Path, typer.Option("--config", metavar="FILE", help="What may be done on this host.")]
+HostFile = Annotated[Path, typer.Option("--host-file", metavar="FILE", help="What may be done on this host.")]
 
 
 def _state(given: Path | None) -> Path:
@@ -104,7 +104,7 @@ def enrol(
 @app.command("run")
 def run(
     state: State = None,
-    config: Config = CONFIG,
+    host_file: HostFile = CONFIG,
     start_within: Annotated[float, typer.Option(help="Seconds over which agents begin that start together.")] = 30.0,
     reconnect_within: Annotated[
         float, typer.Option(help="Seconds over which agents come back that lost their server together.")
@@ -112,7 +112,7 @@ def run(
 ) -> None:
     """Run the agent of this host. It asks the server for work, and is asked nothing itself."""
     spread = ["--start-within", str(start_within), "--reconnect-within", str(reconnect_within)]
-    given = ["--state", str(_state(state)), "--config", str(config.absolute())]
+    given = ["--state", str(_state(state)), "--host-file", str(host_file.absolute())]
     program = [sys.executable, "-m", "holdfast.agent", *given, *spread]
     os.execv(sys.executable, program)  # noqa: S606  a process of its own: it needs nothing of what commands load
 
@@ -146,7 +146,7 @@ def status(state: State = None) -> None:
 
 
 @app.command("doctor")
-def doctor(state: State = None, config: Config = CONFIG) -> None:
+def doctor(state: State = None, host_file: HostFile = CONFIG) -> None:
     """Look for problems of this host's agent: keys, identity, clock, its file, and what its endpoints serve.
 
     No server is asked. It exits with 10 if there is something to do.
@@ -171,8 +171,8 @@ def doctor(state: State = None, config: Config = CONFIG) -> None:
         problems.append(f"The identity expired at {ends:%F %T}Z. It recovers by itself once the server answers.")
     if abs(found.offset_s) > 300:
         problems.append(f"CLOCK_SKEW: the server's clock is {found.offset_s:+.0f} s ahead of this host's.")
-    worker = Worker(folder=folder, config=config.absolute(), log=AgentLog(clock), clock=clock)
-    asked = {"config": str(config.absolute()), "target": "", "call": "watch", "body": {}, "keys": {}}
+    worker = Worker(folder=folder, config=host_file.absolute(), log=AgentLog(clock), clock=clock)
+    asked = {"config": str(host_file.absolute()), "target": "", "call": "watch", "body": {}, "keys": {}}
     result = asyncio.run(worker.carry_out(asked))
     if not result.get("ok"):
         problems.append(str(result.get("why")))

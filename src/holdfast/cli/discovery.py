@@ -15,6 +15,7 @@ from holdfast.cli.terminal import Column, emit, emit_one, pairs, say, when
 
 if TYPE_CHECKING:
     from holdfast.host.looking import HostFind, HostLook
+    from holdfast.this_host import ThisHost
 
 app = typer.Typer(name="discover", help="Look for certificates, and count those that are not managed here.")
 
@@ -44,6 +45,10 @@ def host(
     name: Annotated[
         str | None, typer.Option("--name", help="The name of this host; left out: what it calls itself.")
     ] = None,
+    port: Annotated[
+        list[int] | None,
+        typer.Option("--port", metavar="PORT", help="Of what listens, only this port; may be repeated."),
+    ] = None,
     no_sockets: Annotated[bool, typer.Option("--no-sockets", help="Leave out what listens on this host.")] = False,
 ) -> None:
     """Look for certificates on this host: what listens, what daemons are configured with, and folders.
@@ -52,7 +57,10 @@ def host(
     """
     import asyncio
 
-    found = asyncio.run(_looked(etc.absolute(), [each.absolute() for each in folder or ()], sockets=not no_sockets))
+    from holdfast.this_host import NoSockets, ThisHost
+
+    here = NoSockets() if no_sockets else ThisHost(port or ())
+    found = asyncio.run(_looked(here, etc.absolute(), [each.absolute() for each in folder or ()]))
     for note in found.notes:
         say(f"note: {note}")
     told = _reported(name or _own_name(), found.finds)
@@ -65,14 +73,13 @@ def _own_name() -> str:
     return own_name()
 
 
-async def _looked(etc: Path, folders: Sequence[Path], *, sockets: bool) -> HostLook:
+async def _looked(here: ThisHost, etc: Path, folders: Sequence[Path]) -> HostLook:
     from holdfast.endpoints import probe
     from holdfast.host import looking
     from holdfast.network import SystemNet
-    from holdfast.this_host import KeylessTree, NoSockets, ThisHost
+    from holdfast.this_host import KeylessTree
     from holdfast.world import SystemRandom
 
-    here = ThisHost() if sockets else NoSockets()
     local = [f"{each.endpoint.host}/{32 if '.' in each.endpoint.host else 128}" for each in here.listeners()]
     eye = probe.make(SystemNet(), SystemRandom(), resolvers=[], networks=local, each=3, only="this host")
     root = KeylessTree(Path("/"))

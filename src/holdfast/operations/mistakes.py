@@ -17,6 +17,9 @@ PATTERNS: Final[Mapping[str, str]] = {
         "A pattern of names is a name, *.example.com for every name below it, an address, or *."
     ),
     r"^[^\x00-\x1f\x7f]{1,253}$": "It has 1 to 253 characters, without control characters.",
+    r"^[^\x00-\x20\x7f]{1,253}$": "It has 1 to 253 characters, without spaces and control characters.",
+    r"^[^\x00-\x1f\x7f/]{1,40}$": "A name of a view has 1 to 40 characters, without / and control characters.",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,252}$": "A name of a host has letters, digits and . _ -, such as web-1.example.com.",
     r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$": (
         "A label's name has 1 to 63 letters, digits and . _ / -, and begins with a letter or a digit: team, app/tier."
     ),

@@ -58,7 +58,7 @@ class HostReported(BaseModel):
     action=Action.DISCOVER,
     scope=INSTALLATION,
     keyed=False,
-    example="sudo holdfast discover host --folder /srv/tls",
+    example="holdfast discover host --folder /srv/tls",
     not_on={Face.MCP: "It reads the files of a host, which an assistant cannot."},
 )
 def report(tx: Tx, ctx: Context, asked: HostReport) -> HostReported:
